@@ -10,35 +10,36 @@ same for asyncio. What goes wrong as a whole is raised as a subclass of pscp.Psc
 was not copied is a Failure in the result's `failures`.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
-from api.py, fan_out() from deliveries.py, the errors from errors.py, Options from options.py,
-Location from locations.py, Result and Counters from progress.py, clean() from cleaning.py, look()
-from looking.py, verify() from verifying.py, measure() from measuring/measure.py, replicate() from
-zfs/replicate.py. The types of the keywords are in option_fields.py.
-Read next: api.py.
+from calls/api.py, fan_out() from calls/deliveries.py, the errors from ground/errors.py, Options
+from options/options.py, Location from ground/locations.py, Result and Counters from
+progress/progress.py, clean() from calls/cleaning.py, look() from calls/looking.py, verify() from
+calls/verifying.py, measure() from measuring/measure.py, replicate() from zfs/replicate.py. The
+types of the keywords are in options/option_fields.py.
+Read next: calls/api.py.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:  # what is in __all__ is public by that
-    from pscp import aio as aio
-    from pscp import errors as errors
-    from pscp.api import Session, copy
-    from pscp.callbacks import FileEvent
-    from pscp.cleaning import Cleaned, clean
-    from pscp.deliveries import Delivery, fan_out
-    from pscp.errors import *
-    from pscp.locations import Location, parse_location
-    from pscp.looking import Look, look
+    from pscp.calls import aio as aio
+    from pscp.calls.api import Session, copy
+    from pscp.calls.cleaning import Cleaned, clean
+    from pscp.calls.deliveries import Delivery, fan_out
+    from pscp.calls.looking import Look, look
+    from pscp.calls.verifying import Verified, verify
+    from pscp.ground import errors as errors
+    from pscp.ground.errors import *
+    from pscp.ground.locations import Location, parse_location
     from pscp.measuring.advice import Measurement
     from pscp.measuring.measure import measure
-    from pscp.options import Options
-    from pscp.progress import Counters, Failure, Result
+    from pscp.options.options import Options
+    from pscp.progress.callbacks import FileEvent
+    from pscp.progress.progress import Counters, Failure, Result
     from pscp.stream.stream import Ran
-    from pscp.transfer.copy_terms import JobTerms
-    from pscp.transfer.moves import Moves
-    from pscp.transfer.selection import Settled
-    from pscp.verifying import Verified, verify
+    from pscp.transfer.terms.copy_terms import JobTerms
+    from pscp.transfer.terms.moves import Moves
+    from pscp.transfer.walk.selection import Settled
     from pscp.zfs.replicate import Replicated, replicate
 
     __version__: str
@@ -55,23 +56,25 @@ else:
             except metadata.PackageNotFoundError:  # a checkout that is not installed
                 return "0"
         if name in _MODULES:
-            return importlib.import_module(f"pscp.{name}")
+            return importlib.import_module(f"pscp.{_MODULES[name]}")
         if name not in __all__:
             raise AttributeError(f"module 'pscp' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"pscp.{_HOMES.get(name, 'errors')}"), name)
+        return getattr(importlib.import_module(f"pscp.{_HOMES.get(name, 'ground.errors')}"), name)
 
 
-_MODULES = ("aio", "errors")
-_HOMES = {  # where what is in __all__ comes from; all else is in errors.py
-    "copy": "api", "Session": "api", "Location": "locations", "Options": "options",
-    "parse_location": "locations", "Counters": "progress", "Failure": "progress",
-    "Result": "progress", "FileEvent": "callbacks", "measure": "measuring.measure",
-    "Measurement": "measuring.advice", "replicate": "zfs.replicate",
-    "Replicated": "zfs.replicate", "Ran": "stream.stream", "clean": "cleaning",
-    "Cleaned": "cleaning", "JobTerms": "transfer.copy_terms",
-    "Moves": "transfer.moves", "Settled": "transfer.selection", "verify": "verifying",
-    "Verified": "verifying", "fan_out": "deliveries", "Delivery": "deliveries",
-    "look": "looking", "Look": "looking",
+_MODULES = {"aio": "calls.aio", "errors": "ground.errors"}
+_HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.py
+    "copy": "calls.api", "Session": "calls.api", "fan_out": "calls.deliveries",
+    "Delivery": "calls.deliveries", "clean": "calls.cleaning", "Cleaned": "calls.cleaning",
+    "look": "calls.looking", "Look": "calls.looking", "verify": "calls.verifying",
+    "Verified": "calls.verifying", "Location": "ground.locations",
+    "parse_location": "ground.locations", "Options": "options.options",
+    "Counters": "progress.progress", "Failure": "progress.progress",
+    "Result": "progress.progress", "FileEvent": "progress.callbacks",
+    "measure": "measuring.measure", "Measurement": "measuring.advice",
+    "replicate": "zfs.replicate", "Replicated": "zfs.replicate", "Ran": "stream.stream",
+    "JobTerms": "transfer.terms.copy_terms", "Moves": "transfer.terms.moves",
+    "Settled": "transfer.walk.selection",
 }  # fmt: skip
 __all__ = [
     "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",

@@ -14,7 +14,7 @@ from typing import IO, Unpack, assert_type
 import asyncssh
 
 import pscp
-from pscp.option_fields import OptionFields
+from pscp.options.option_fields import OptionFields
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
 

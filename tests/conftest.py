@@ -39,7 +39,7 @@ from servers import (
     why_no_mounts,
 )
 
-from pscp.processes import Process, descendants, living, stat_of
+from pscp.ground.processes import Process, descendants, living, stat_of
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 # An example may take long on a busy machine; that says nothing about what is tested. They are

@@ -11,7 +11,7 @@ from typing import Any
 
 from tree_data import FILE, FOLDER, LINK, SPECIAL, Made
 
-from pscp.option_pairs import NEEDED, REFUSED
+from pscp.options.option_pairs import NEEDED, REFUSED
 
 NAMES = (
     b"f", b"a b", b"new\nline", b"\xc3\xa4", b"\xff\xfe", b".hidden", b"-d", b"star*", b"F",

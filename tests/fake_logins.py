@@ -10,11 +10,11 @@ from typing import Any
 
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
 import pscp.connect.direct_sockets  # noqa: F401
-from pscp.connect.authenticator import Authenticator
+from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.ssh_opener import DirectPath, Opener
-from pscp.errors import PscpError
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.transports import Control
 
 WAIT_S = 10.0  # for what has to come

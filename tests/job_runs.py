@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from pscp.jobs.history import History
-from pscp.jobs.outcome import GOOD, DestinationRun, JobRun, Outcome, worst
-from pscp.progress import Failure
+from pscp.jobs.reports.history import History
+from pscp.jobs.reports.outcome import GOOD, DestinationRun, JobRun, Outcome, worst
+from pscp.progress.progress import Failure
 
 NIGHT_S = 1_763_950_000.0  # an evening of November 2025, in most time zones
 HOSTILE = "\x1b[31m<script>\nx\"'& \u202e\udcff"  # a name that acts on terminals, pages and lines

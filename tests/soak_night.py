@@ -25,7 +25,7 @@ from faults.conftest import until
 from night import ENDS, Night, Running, Sshd, full
 
 from pscp.endpoint import wire
-from pscp.jobs.outcome import JobRun
+from pscp.jobs.reports.outcome import JobRun
 
 FILES, MINUTES = int(os.environ.get("FILES", 20_000)), float(os.environ.get("MINUTES", 60))
 GROWS_EVERY, BIG_EVERY = 20, 200  # files

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pscp.processes import Process, descendants, living, send
+from pscp.ground.processes import Process, descendants, living, send
 from pscp.selftest.servers import SshdServer
 
 TIMES, BUSY = int(os.environ.get("TIMES", 500)), int(os.environ.get("BUSY", 4))

@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
 from pscp.selftest.servers import SshdServer
 
 MIB = 1 << 20

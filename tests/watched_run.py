@@ -57,7 +57,7 @@ def main() -> None:
     sys.addaudithook(watch(folder))
     sys.argv[1:3] = []
     from pscp.cli.start import pscp_run
-    from pscp.transfer import worker
+    from pscp.transfer.lanes import worker
 
     worker._PAUSE_S = (0.02, 0.05)
     pscp_run()

@@ -1,7 +1,7 @@
 """The closing words of a command: what was copied, where to, and what was not; --stats.
 
-Not here: the words while it runs (../progress_words.py), notes of failures
-(../transfer/failure_lines.py), where they are kept (run_log.py).
+Not here: the words while it runs (../progress/progress_words.py), notes of failures
+(../transfer/terms/failure_lines.py), where they are kept (run_log.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from pscp.cli.run_log import RunLog
-from pscp.options import Options
-from pscp.progress import NO_CIPHER, Result, count, format_bytes, format_duration
-from pscp.terminal_text import write_line
+from pscp.ground.terminal_text import write_line
+from pscp.options.options import Options
+from pscp.progress.progress import NO_CIPHER, Result, count, format_bytes, format_duration
 
 
 def conclude(result: Result, options: Options, to: str, log: RunLog) -> None:

@@ -1,8 +1,9 @@
 """The command line: argv becomes Options, an outcome becomes words and an exit code.
 
-Not here: the options' letters and help (arguments.py), what they mean (options.py), what a copy
-does (api.py), and how it is shown while it runs (progress.py). It imports little at the top, so
-that --help and a slip of the finger are answered at once. Read next: api.py.
+Not here: the options' letters and help (../options/arguments.py), what they mean
+(options/options.py), what a copy does (calls/api.py), and how it is shown while it runs
+(progress/progress.py). It imports little at the top, so that --help and a slip of the finger are
+answered at once. Read next: calls/api.py.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import log
-from pscp.cli.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
 from pscp.cli.closing import conclude
 from pscp.cli.run_log import run_log
-from pscp.display import make_reporter
-from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.locations import Location, check_direction, parse_host, parse_location
-from pscp.options import Options
-from pscp.progress import (
+from pscp.ground import log
+from pscp.ground.errors import Interrupted, PscpError, UsageError
+from pscp.ground.locations import Location, check_direction, parse_host, parse_location
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import complain, is_terminal, print_line, write_text
+from pscp.options.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
+from pscp.options.options import Options
+from pscp.progress.display import make_reporter
+from pscp.progress.progress import (
     Notes,
 )
-from pscp.signals import raise_on_signals
-from pscp.terminal_text import complain, is_terminal, print_line, write_text
 
 if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
@@ -113,7 +114,7 @@ def parse(argv: Sequence[str]) -> Command | FanOut | Piped | Measure | Clean | C
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     others = {name for name in NO_COPIES if values.pop(name, False)}
     if "filters" in values:
-        from pscp.cli.arguments import with_files  # here: few copies have filters
+        from pscp.options.arguments import with_files  # here: few copies have filters
 
         values["filters"] = with_files(
             values["filters"],
@@ -251,7 +252,7 @@ def run_measure(command: Measure) -> int:
 
 
 def run_clean(command: Clean) -> int:
-    from pscp.cleaning import clean, show
+    from pscp.calls.cleaning import clean, show
     from pscp.cli import measure_report
 
     where, options = command.where, command.options
@@ -278,7 +279,7 @@ def run_connections(command: Connections) -> int:
 
 
 def run_copy(command: Command, words: Sequence[str]) -> int:
-    from pscp.api import copy
+    from pscp.calls.api import copy
 
     options = command.options
     shown = make_reporter(options, is_terminal(sys.stderr))

@@ -1,8 +1,8 @@
 """--fan-out: one copy to several destinations, on the command line, and what is shown meanwhile:
 every destination with where its copy stands.
 
-Not here: how it is done (../deliveries.py), one copy (copy.py) and its display (../display.py,
-../progress.py).
+Not here: how it is done (../calls/deliveries.py), one copy (copy.py) and its display
+(../progress/display.py, ../progress/progress.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
-from pscp import log
+from pscp.calls.deliveries import Delivery, fan_out
 from pscp.cli.closing import closing_line, table
 from pscp.cli.run_log import RunLog, run_log
-from pscp.counters import Counters
-from pscp.deliveries import Delivery, fan_out
-from pscp.display import RichBar
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import (
+from pscp.ground import log
+from pscp.ground.counters import Counters
+from pscp.ground.locations import Location
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import is_progress_paused, is_terminal, printable, write_line
+from pscp.options.options import Options
+from pscp.progress.display import RichBar
+from pscp.progress.progress import (
     JsonLines,
     Notes,
     Outcome,
@@ -35,9 +37,7 @@ from pscp.progress import (
     format_duration,
     what_became,
 )
-from pscp.progress_words import Piece, describe, fit
-from pscp.signals import raise_on_signals
-from pscp.terminal_text import is_progress_paused, is_terminal, printable, write_line
+from pscp.progress.progress_words import Piece, describe, fit
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -9,10 +9,10 @@ import sys
 import time
 
 from pscp.connect import persisted
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import count, format_duration
-from pscp.terminal_text import print_line, write_line
+from pscp.ground.locations import Location
+from pscp.ground.terminal_text import print_line, write_line
+from pscp.options.options import Options
+from pscp.progress.progress import count, format_duration
 
 
 def show_connections() -> None:

@@ -15,10 +15,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from pscp.ground.terminal_text import is_terminal, print_line, printable, write_line, write_text
 from pscp.measuring.advice import Measurement, Point, Setting, Windows, mib, shown_ms
-from pscp.options import Options
-from pscp.progress import format_duration
-from pscp.terminal_text import is_terminal, print_line, printable, write_line, write_text
+from pscp.options.options import Options
+from pscp.progress.progress import format_duration
 
 _COLUMNS = 90
 Rows = Sequence[Sequence[str]]  # the first is the heading

@@ -15,16 +15,18 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pscp import log
-from pscp.cli import arguments
 from pscp.cli.closing import rows
 from pscp.cli.run_log import RunLog, run_log
-from pscp.display import RichBar, make_reporter
-from pscp.errors import CopyError, Interrupted, PscpError, Terminated, UsageError
-from pscp.locations import Location, parse_host, parse_location
-from pscp.option_rows import Group
-from pscp.options import Options
-from pscp.progress import (
+from pscp.ground import log
+from pscp.ground.errors import CopyError, Interrupted, PscpError, Terminated, UsageError
+from pscp.ground.locations import Location, parse_host, parse_location
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import complain, is_terminal, print_line, write_line, write_text
+from pscp.options import arguments
+from pscp.options.option_rows import Group
+from pscp.options.options import Options
+from pscp.progress.display import RichBar, make_reporter
+from pscp.progress.progress import (
     NO_CIPHER,
     Counters,
     Reporter,
@@ -32,8 +34,6 @@ from pscp.progress import (
     format_bytes,
     format_duration,
 )
-from pscp.signals import raise_on_signals
-from pscp.terminal_text import complain, is_terminal, print_line, write_line, write_text
 
 OWN_FAILURE = 255  # as ssh(1)
 _HINT = "the command at the far end was ended"
@@ -162,7 +162,7 @@ def check_streams(command: Piped) -> None:
 
 
 def moved(command: Piped, kept: RunLog) -> int:
-    from pscp.api import Session
+    from pscp.calls.api import Session
     from pscp.stream.pipe import Target
     from pscp.stream.stream import Program, Stream
 

@@ -1,7 +1,7 @@
 """The command pscp-run: which jobs of which file, and what is to be done with them.
 
-Not here: the file (../jobs/config.py), what is done with its jobs (run_jobs.py).
-Read next: ../jobs/config.py.
+Not here: the file (../jobs/toml/config.py), what is done with its jobs (run_jobs.py).
+Read next: ../jobs/toml/config.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.cli import copy
-from pscp.cli.arguments import Parser
-from pscp.errors import UsageError
-from pscp.jobs.job import IF_RUNNING
-from pscp.terminal_text import write_line
+from pscp.ground.errors import UsageError
+from pscp.ground.terminal_text import write_line
+from pscp.jobs.toml.job import IF_RUNNING
+from pscp.options.arguments import Parser
 
 if TYPE_CHECKING:
-    from pscp.jobs.config import Config
+    from pscp.jobs.toml.config import Config
 
 USAGE = "pscp-run [options] [JOB...]"
 DESCRIPTION = (
@@ -110,7 +110,7 @@ def read_config(given: str | None) -> Config | None:
         if importlib.util.find_spec(name) is None:
             hint = "pip install 'pscp[jobs]' brings what jobs need"
             raise UsageError(f"{name} is not installed", hint)
-    from pscp.jobs.config import load
+    from pscp.jobs.toml.config import load
 
     path = find_config() if given is None else given
     try:

@@ -1,7 +1,7 @@
 """What pscp-run does with the jobs of a sound file: it runs them, or shows something of them.
 
 Not here: the command line (run.py), the runs themselves (../jobs/runner.py), what is told of them
-(../jobs/telling.py), where they stand (../jobs/status.py), the lines of --explain
+(../jobs/reports/telling.py), where they stand (../jobs/reports/status.py), the lines of --explain
 (../jobs/explain.py), what --check asks (../jobs/check.py).
 Read next: ../jobs/runner.py.
 """
@@ -17,22 +17,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pscp import state
 from pscp.cli import copy, zfs
 from pscp.endpoint import system
-from pscp.errors import Interrupted, PscpError, UsageError
-from pscp.jobs import check, explain, page, report, sources, status, systemd, timers
+from pscp.ground import state
+from pscp.ground.errors import Interrupted, PscpError, UsageError
+from pscp.ground.terminal_text import complain, print_line, write_line, write_text
+from pscp.jobs import check, explain, sources
 from pscp.jobs.ending import NAME
-from pscp.jobs.history import history_of
-from pscp.jobs.job import Job
-from pscp.jobs.lock import state_path
-from pscp.jobs.outcome import exit_code
+from pscp.jobs.reports import page, report, status, systemd, timers
+from pscp.jobs.reports.history import history_of
+from pscp.jobs.reports.lock import state_path
+from pscp.jobs.reports.outcome import exit_code
+from pscp.jobs.reports.telling import Teller
 from pscp.jobs.runner import ordered, run
-from pscp.jobs.telling import Teller
-from pscp.terminal_text import complain, print_line, write_line, write_text
+from pscp.jobs.toml.job import Job
 
 if TYPE_CHECKING:
-    from pscp.jobs.config import Config
+    from pscp.jobs.toml.config import Config
 
 Given = Mapping[str, Any]  # the options of the command line that were given
 

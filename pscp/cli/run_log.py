@@ -2,7 +2,8 @@
 
 A run's lines are appended to the file, each with the date, the program and its process.
 
-Not here: what is shown (../progress.py, closing.py), records for who looks for a cause (../log.py).
+Not here: what is shown (../progress/progress.py, closing.py), records for who looks for a cause
+(../ground/log.py).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pscp.endpoint import system
-from pscp.errors import CopyError, ItemError, PscpError, UsageError
-from pscp.options import Options
-from pscp.progress import Passing, Reporter
-from pscp.terminal_text import printable
+from pscp.ground.errors import CopyError, ItemError, PscpError, UsageError
+from pscp.ground.terminal_text import printable
+from pscp.options.options import Options
+from pscp.progress.progress import Passing, Reporter
 
 Write = Callable[[str], None]
 _ALL_ELSE = "the log is not whole; all else was done, or told above"

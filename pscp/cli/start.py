@@ -4,7 +4,7 @@ Loading takes a tenth of a second, and longer on a busy machine. Nothing has beg
 signal ends the process at once, with the exit code that it has later.
 
 Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py, selftest/main.py),
-signals once something runs (signals.py).
+signals once something runs (ground/signals.py).
 Read next: copy.py.
 """
 
@@ -24,7 +24,7 @@ _STATUSES: dict[int, int] = {
     signal.SIGINT: 130,
     signal.SIGTERM: 143,
     signal.SIGHUP: 143,
-}  # as in errors.py
+}  # as in ground/errors.py
 
 # New objects after which Python looks for garbage in circles. At its own 700 the look cost 7 ms of
 # CPU while a program was loaded, and a walk of many files makes none.
@@ -69,8 +69,8 @@ def run(name: str, module: str) -> NoReturn:
 
     gc.set_threshold(_GARBAGE_OBJECTS)
     status: int = importlib.import_module(module).main()
-    from pscp.signals import leave
-    from pscp.terminal_text import all_is_written
+    from pscp.ground.signals import leave
+    from pscp.ground.terminal_text import all_is_written
 
     leave(status if all_is_written(name) else status or 1)
 

@@ -1,8 +1,8 @@
 """The command pscp-verify: argv becomes a call of verify(), what differs words and an exit code.
 
-Not here: what is compared and repaired (../verifying.py), the options of connections
-(arguments.py).
-Read next: ../verifying.py.
+Not here: what is compared and repaired (../calls/verifying.py), the options of connections
+(../options/arguments.py).
+Read next: ../calls/verifying.py.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
-from pscp import log
-from pscp.cli.arguments import Parser, with_tables
+from pscp.calls.verifying import WANTED, Verified, Wanted, verify
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
-from pscp.display import make_reporter
-from pscp.errors import UsageError
-from pscp.locations import Location, parse_location
-from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration
-from pscp.signals import raise_on_signals
-from pscp.terminal_text import is_terminal, print_line, printable, write_line
-from pscp.verifying import WANTED, Verified, Wanted, verify
+from pscp.ground import log
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location, parse_location
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import is_terminal, print_line, printable, write_line
+from pscp.options.arguments import Parser, with_tables
+from pscp.options.options import Options
+from pscp.progress.display import make_reporter
+from pscp.progress.progress import count, format_bytes, format_duration
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
 DESCRIPTION = (

@@ -1,6 +1,6 @@
 """The command pscp-zfs: argv becomes Settings and Options, an outcome words and an exit code.
 
-Not here: the options' letters and help (zfs_arguments.py), what a replication does
+Not here: the options' letters and help (../options/zfs_arguments.py), what a replication does
 (zfs/replicate.py).
 Read next: zfs/replicate.py.
 """
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from pscp import log
 from pscp.cli.closing import table
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
-from pscp.cli.zfs_arguments import USAGE, make_parser
-from pscp.display import make_reporter
-from pscp.errors import UsageError
-from pscp.options import Options
-from pscp.progress import NO_CIPHER, count, format_bytes, format_duration
-from pscp.signals import raise_on_signals
-from pscp.terminal_text import is_terminal, write_line
+from pscp.ground import log
+from pscp.ground.errors import UsageError
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import is_terminal, write_line
+from pscp.options.options import Options
+from pscp.options.zfs_arguments import USAGE, make_parser
+from pscp.progress.display import make_reporter
+from pscp.progress.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.zfs.names import Place, check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings

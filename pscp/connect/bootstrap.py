@@ -4,7 +4,7 @@ A random marker separates what a login prints from the agent's output.
 
 Not here: what is sent (agent_program.py), what comes on standard error (messages.py), the way
 there (transports/), the remote command (transports/remote_command.py), which frames a lane
-exchanges after the HELLO (transfer/lane.py).
+exchanges after the HELLO (transfer/lanes/lane.py).
 Read next: ../endpoint/agent.py.
 """
 
@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from pscp import errors
 from pscp.connect.agent_program import MARKER_BYTES, bundle
-from pscp.connect.authenticator import Patience
+from pscp.connect.logins.authenticator import Patience
 from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint import requests, session, system, wire
-from pscp.stops import ended_by
+from pscp.ground import errors
+from pscp.ground.stops import ended_by
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line
 

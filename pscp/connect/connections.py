@@ -1,8 +1,8 @@
 """The connections of a session to one host: those that are idle, and how a lane gets another one.
 
-Not here: what a program calls (api.py), when a lane connects again (transfer/worker.py), how a
-channel is opened (ssh_opener.py), agent or SFTP (first_login.py), logins that begin early and
-connections that come late (spare_logins.py).
+Not here: what a program calls (calls/api.py), when a lane connects again
+(transfer/lanes/worker.py), how a channel is opened (ssh_opener.py), agent or SFTP (first_login.py),
+logins that begin early and connections that come late (spare_logins.py).
 Read next: first_login.py.
 """
 
@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors, stops
-from pscp.connect import host_cache
 from pscp.connect.control_master import SharedLogin
 from pscp.connect.first_login import FirstLogin, RemoteKind
+from pscp.connect.logins import host_cache
 from pscp.connect.spare_logins import EarlyLogins, Latecomers
 from pscp.connect.ssh_opener import Opener, SshOpener
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options
+from pscp.ground import errors, stops
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options
 from pscp.transports import Channel, Control
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import select
 import threading
 from collections.abc import Callable
 
-from pscp.connect import host_cache
-from pscp.connect.authenticator import Patience
-from pscp.errors import ConnectionLost, PscpError, Unreachable
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.stops import ended_by
+from pscp.connect.logins import host_cache
+from pscp.connect.logins.authenticator import Patience
+from pscp.ground.errors import ConnectionLost, PscpError, Unreachable
+from pscp.ground.locations import Location
+from pscp.ground.stops import ended_by
+from pscp.options.options import Options
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
 
@@ -31,7 +31,7 @@ def may_ask_again(host: Location, options: Options) -> bool:
     """Return whether a second login, needed where no agent can run, may ask a person again."""
     if options.batch or options.remote != "auto" or not host_cache.asks(host, options):
         return False
-    from pscp.connect import tty  # here: most logins ask nothing
+    from pscp.connect.logins import tty  # here: most logins ask nothing
 
     return tty.has_person()
 

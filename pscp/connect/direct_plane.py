@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from pscp import errors
 from pscp.connect import direct_sockets
 from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
@@ -28,9 +27,10 @@ from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
 from pscp.connect.direct_sockets import Refused as Refused
 from pscp.connect.ssh_opener import DirectPath
 from pscp.endpoint import failures, gate, requests
-from pscp.locations import MAX_PORT
-from pscp.log import Log
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.locations import MAX_PORT
+from pscp.ground.log import Log
+from pscp.options.options import Options
 from pscp.transports import Channel
 from pscp.transports.direct import PlainChannel, TlsPump
 

@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from pscp import errors
-from pscp.connect.authenticator import Patience
 from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.logins.authenticator import Patience
 from pscp.endpoint import gate, link, session, system, wire
-from pscp.errors import UsageError
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.errors import UsageError
+from pscp.options.options import Options
 from pscp.transports import Channel
 from pscp.transports.direct import PlainChannel
 

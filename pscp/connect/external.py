@@ -1,17 +1,17 @@
 """Opens a session's channels on a connection that the user's program made (paramiko, asyncssh).
 
-Not here: the channels themselves (transports/external.py), connections that pscp makes
+Not here: the channels themselves (transports/libraries/external.py), connections that pscp makes
 (ssh_opener.py).
 """
 
 from __future__ import annotations
 
-from pscp.connect.authenticator import Authenticator
+from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.ssh_opener import DirectPath, Opener
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.transports import Channel, Control, Request
-from pscp.transports.external import LentChannel, check
+from pscp.transports.libraries.external import LentChannel, check
 from pscp.transports.remote_command import command
 
 

@@ -1,8 +1,8 @@
 """Opens the first connection of a session. Its login may ask a person, and it finds out whether the
 far end has an agent or SFTP (--remote), or why neither answers.
 
-Not here: further connections (connections.py), who answers prompts (authenticator.py), what the
-agent tells of itself (bootstrap.py), what is remembered of a host (host_cache.py).
+Not here: further connections (connections.py), who answers prompts (logins/authenticator.py), what
+the agent tells of itself (bootstrap.py), what is remembered of a host (logins/host_cache.py).
 Read next: bootstrap.py.
 """
 
@@ -17,15 +17,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp import errors
-from pscp.connect import host_cache
-from pscp.connect.authenticator import Patience
 from pscp.connect.control_master import SharedLogin
+from pscp.connect.logins import host_cache
+from pscp.connect.logins.authenticator import Patience
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.connect.ssh_opener import Opener, persists
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:

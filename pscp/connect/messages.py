@@ -2,7 +2,7 @@
 and which host a message is about, where a copy has two far ends.
 
 Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py), the
-errors (../errors.py).
+errors (../ground/errors.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Callable
 
-from pscp.errors import ConnectError, ProtocolError, PscpError
-from pscp.locations import Location
-from pscp.log import Log
+from pscp.ground.errors import ConnectError, ProtocolError, PscpError
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
 from pscp.transports import Channel
 from pscp.transports.openssh import lines_of
 

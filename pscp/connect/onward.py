@@ -17,16 +17,16 @@ import os
 import threading
 from collections.abc import Callable
 
-from pscp import errors
 from pscp.connect.agent_program import bundle, copy_modules
-from pscp.connect.authenticator import Authenticator, Patience
 from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.logins.authenticator import Authenticator, Patience
 from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.endpoint import failures, onward, requests, system, wire
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.option_rows import TIMEOUT_S
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.option_rows import TIMEOUT_S
+from pscp.options.options import Options
 from pscp.transports import Channel, Control, SshSetup
 from pscp.transports.openssh import error_of
 from pscp.transports.remote_command import command

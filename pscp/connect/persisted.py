@@ -22,10 +22,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pscp import errors, state
-from pscp.connect.ssh_setup import setup_key
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.connect.logins.ssh_setup import setup_key
+from pscp.ground import errors, state
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.transports import Control, SshSetup
 from pscp.transports.mux_protocol import MuxMaster, process_of
 

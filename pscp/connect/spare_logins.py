@@ -1,7 +1,7 @@
 """Logins that no copy waits for: begun before a copy knows whether it needs them, so that their
 time is not lost, or ended after the copy that began them.
 
-Not here: how many there are (connections.py), how long one may take (authenticator.py),
+Not here: how many there are (connections.py), how long one may take (logins/authenticator.py),
 connections that a copy has used (connections.py).
 """
 
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 from pscp.transports import Channel
 
 if TYPE_CHECKING:

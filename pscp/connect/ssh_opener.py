@@ -1,9 +1,9 @@
 """Opens channels to one host: the process of each, its socket for further channels, its number.
 
-Not here: how ssh is set up (ssh_setup.py), when a channel is opened (connections.py), what answers
-at its other end (first_login.py), channels of a connection that the user's program made
+Not here: how ssh is set up (logins/ssh_setup.py), when a channel is opened (connections.py), what
+answers at its other end (first_login.py), channels of a connection that the user's program made
 (external.py).
-Read next: authenticator.py.
+Read next: logins/authenticator.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from pscp import errors, state
-from pscp.connect import host_cache
-from pscp.connect.authenticator import Authenticator
 from pscp.connect.control_master import Master, may_ask_again
+from pscp.connect.logins import host_cache
+from pscp.connect.logins.authenticator import Authenticator
+from pscp.connect.logins.ssh_setup import Setup
 from pscp.connect.persisted import Persisted, absolute
-from pscp.connect.ssh_setup import Setup
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options
+from pscp.ground import errors, state
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options
 from pscp.transports import Channel, Control, open_channel, transport_of
 from pscp.transports.control_sockets import USERS, sweep
 from pscp.transports.remote_command import command

@@ -1,7 +1,7 @@
 """Whether a file at the destination has the metadata that this copy would give it.
 
 Sent when a copy begins that may find something at its destination. Not here: how it is given
-(metadata.py), the rules for a single file (../transfer/decide.py).
+(metadata.py), the rules for a single file (../transfer/walk/decide.py).
 """
 
 import os

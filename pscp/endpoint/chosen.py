@@ -1,6 +1,7 @@
 """The entries of listed paths, for --files-from, and of the folders above a source, for -R.
 
-Not here: the walk of whole folders (tree.py), how the list is read (../transfer/path_list.py).
+Not here: the walk of whole folders (tree.py), how the list is read
+(../transfer/terms/path_list.py).
 """
 
 import os

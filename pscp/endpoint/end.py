@@ -1,8 +1,8 @@
 """One end of a copy: its source or its sink, and the answers to the coordinator's requests.
 
 The coordinator asks both ends with the same records (requests.py): the far one through its agent
-(agent.py), the near one directly (../transfer/lane.py). So push and pull differ only in which end
-is which.
+(agent.py), the near one directly (../transfer/lanes/lane.py). So push and pull differ only in which
+end is which.
 
 Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
 """

@@ -2,7 +2,7 @@
 
     {"kind": KIND, "path": PATH, "message": TEXT, "errno": NUMBER}
 
-Not here: the exceptions a user sees (../errors.py turns each KIND into one of them).
+Not here: the exceptions a user sees (../ground/errors.py turns each KIND into one of them).
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class _Mark(TypedDict, total=False):
-        # Set by the coordinator (transfer/plan_walk.py); they never come from an end.
+        # Set by the coordinator (transfer/walk/plan_walk.py); they never come from an end.
         of_source: bool
         place: str  # where it is, as a user knows it
 

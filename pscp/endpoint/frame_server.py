@@ -4,7 +4,7 @@ An agent (agent.py) and a lane's program for SFTP (../sftp/agent.py) are each th
 FrameServer. The agent acts at once, in the thread that reads; over SFTP most requests become a
 task, and are answered later.
 
-Not here: reading and writing (agent.py, ../sftp/event_loop.py), the answers (end.py).
+Not here: reading and writing (agent.py, ../sftp/protocol/event_loop.py), the answers (end.py).
 Read next: sink.py.
 """
 
@@ -171,7 +171,7 @@ class FrameServer:
         self._send(wire.ACK, id_, offset, payload, flags)
 
     def _trace(self, text: str) -> None:
-        """With -d, write a line to standard error; the other end adds the lane (../log.py)."""
+        """With -d, write a line to standard error; the other end adds the lane."""
         if self._is_traced:
             sys.stderr.write("pscp agent: %s\n" % text.rstrip())
             sys.stderr.flush()

@@ -2,7 +2,7 @@
 asks for.
 
 Sent when a copy begins with one of these. Not here: how files in other folders are compared and
-linked (linkdest.py), when hard links are made (../transfer/ending.py).
+linked (linkdest.py), when hard links are made (../transfer/ending/ending.py).
 """
 
 import functools

@@ -4,7 +4,7 @@ A part that a copy may still work on counts as held: while another process has i
 and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open or younger
 than a day, as the run may be on another machine that shares the folder.
 
-Not here: the names of parts (paths.py), what a user sees of this (../cleaning.py).
+Not here: the names of parts (paths.py), what a user sees of this (../calls/cleaning.py).
 Read next: end.py.
 """
 

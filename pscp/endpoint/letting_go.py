@@ -4,8 +4,8 @@ Such a name is a source that is moved, or what a mirror deletes. A copy goes thr
 durable before the next begins: bytes, name, folder; then what removes something. So it is asked
 here, with what is known of the copy that stays.
 
-Not here: who collects that (../transfer/moving.py, ../transfer/mirror.py), what a rename replaces
-(commit.py), parts and fences, which are pscp's own (parts.py, fence.py).
+Not here: who collects that (../transfer/ending/moving.py, ../transfer/ending/mirror.py), what a
+rename replaces (commit.py), parts and fences, which are pscp's own (parts.py, fence.py).
 """
 
 import errno

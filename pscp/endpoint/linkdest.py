@@ -4,7 +4,7 @@ Of those folders only the contents of files are shared: nothing in them is chang
 its further name only if it is in all what its copy would be.
 
 Sent when a copy begins with --link-dest. Not here: the requests (hardlinks.py), how a folder is
-compared (listings.py), which files are asked for (../transfer/linking.py).
+compared (listings.py), which files are asked for (../transfer/walk/linking.py).
 """
 
 import errno

@@ -5,8 +5,8 @@ some ten bytes a file. So what is unchanged costs each end a stat(2), and no ent
 no digest. What a listing cannot say gets an entry of its own: files with several names, extended
 attributes or another owner than the first one.
 
-Not here: the rules for a single file (../transfer/decide.py), what is done about what differs
-(../transfer/folder_check.py).
+Not here: the rules for a single file (../transfer/walk/decide.py), what is done about what differs
+(../transfer/walk/folder_check.py).
 """
 
 import array

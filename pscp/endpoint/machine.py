@@ -4,8 +4,8 @@ The table has, for each state, the events that may happen in it and the state th
 Any other event is a bug of pscp and raises RuntimeError. What the other end does wrong is no event;
 it is refused before.
 
-Not here: the tables (stream_states.py, ../stream/states.py, ../transfer/states.py), and the states
-of a channel's session (session.py).
+Not here: the tables (stream_states.py, ../stream/states.py, ../transfer/pieces/states.py), and the
+states of a channel's session (session.py).
 """
 
 import enum

@@ -7,7 +7,7 @@ while this run owns the copy. What is pscp's own is in no list, and nothing is l
 removed, through a link.
 
 Sent with BeginSource and BeginSink where a copy is to be a mirror. Not here: when any of this is
-asked, and what the filters protect (../transfer/mirror.py).
+asked, and what the filters protect (../transfer/ending/mirror.py).
 """
 
 import errno

@@ -4,8 +4,8 @@ renames it into a folder.
 A request may come late or twice: only what is still the very file that was copied is removed, never
 through a link, and never a folder. Nothing in the folder is replaced.
 
-Sent to both ends where it is needed. Not here: what has landed (../transfer/moving.py), how a name
-goes (letting_go.py).
+Sent to both ends where it is needed. Not here: what has landed (../transfer/ending/moving.py), how
+a name goes (letting_go.py).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The numbers of a user and a group at the destination, for --chown: a request to a sink.
 
-Not here: how a file gets its owner (metadata.py), what --chown is (../attributes.py).
+Not here: how a file gets its owner (metadata.py), what --chown is (../options/attributes.py).
 """
 
 import grp

@@ -5,7 +5,7 @@ record itself. The table in docs/protocol.md is made from this module: from the 
 the comments behind the fields.
 
 Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), how a field
-is read (fields.py), the checks of answers (../transfer/answers.py).
+is read (fields.py), the checks of answers (../transfer/pieces/answers.py).
 Read next: end.py.
 """
 

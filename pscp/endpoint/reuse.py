@@ -12,7 +12,7 @@ empty.
 
 Sent when a copy begins that finds something at its destination.
 
-Not here: which extents there are, and when no more are compared (../transfer/file_job.py).
+Not here: which extents there are, and when no more are compared (../transfer/walk/file_job.py).
 """
 
 import contextlib

@@ -11,7 +11,7 @@ until it comes back; the other one serves it by the table GUEST, without a hello
 one copy.
 
 Not here: the bytes of a frame (wire.py), what either end does for one (frame_server.py,
-../transfer/lane.py).
+../transfer/lanes/lane.py).
 Read next: files.py.
 """
 

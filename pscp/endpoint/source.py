@@ -4,7 +4,7 @@ A pack is a frame of small files, whole; a chunk is a run of DATA frames and a D
 pushes uses this, and the agent that is pulled from.
 
 Not here: the bytes of a file (files.py), the made-up ones of -t (null_ends.py), what is sent when
-(../transfer/lane.py).
+(../transfer/lanes/lane.py).
 Read next: ../connect/bootstrap.py, by which it goes to the other end.
 """
 

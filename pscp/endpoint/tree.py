@@ -4,7 +4,8 @@ The order is by name within a folder, and a folder comes before what is in it: s
 cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an entry
 of kind ERROR, and the walk goes on.
 
-Not here: the use of entries (../transfer/plan.py), metadata as the sink applies it (metadata.py).
+Not here: the use of entries (../transfer/pieces/plan.py), metadata as the sink applies it
+(metadata.py).
 Read next: source.py.
 """
 

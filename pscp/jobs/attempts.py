@@ -1,6 +1,6 @@
 """The attempts of a run at one destination: what they come to, and whether there is another.
 
-Not here: how they are made (../deliveries.py), what becomes of the whole job (runner.py).
+Not here: how they are made (../calls/deliveries.py), what becomes of the whole job (runner.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from pscp import errors
-from pscp.deliveries import Delivery
-from pscp.jobs.outcome import DestinationRun, Outcome
-from pscp.progress import Failure, count
+from pscp.calls.deliveries import Delivery
+from pscp.ground import errors
+from pscp.jobs.reports.outcome import DestinationRun, Outcome
+from pscp.progress.progress import Failure, count
 
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment

@@ -2,7 +2,7 @@
 
 It logs in as the job would with nobody there to answer, and changes nothing.
 
-Not here: what is asked of an end (../looking.py). Read next: ../looking.py.
+Not here: what is asked of an end (../calls/looking.py). Read next: ../calls/looking.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pscp import errors
-from pscp.jobs import report
-from pscp.jobs.job import Job
-from pscp.locations import parse_location
-from pscp.looking import Look, look
-from pscp.progress import format_bytes
-from pscp.terminal_text import printable
+from pscp.calls.looking import Look, look
+from pscp.ground import errors
+from pscp.ground.locations import parse_location
+from pscp.ground.terminal_text import printable
+from pscp.jobs.reports import report
+from pscp.jobs.toml.job import Job
+from pscp.progress.progress import format_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
 _NO_LOGIN = "failed"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO
 
-from pscp import processes, stops
-from pscp.jobs.outcome import CommandRun
+from pscp.ground import processes, stops
+from pscp.jobs.reports.outcome import CommandRun
 
 _WELL = "exit status 0"
 _TOLD_BYTES = 16 * 1024  # the end of what a command wrote: the place where it says why it failed
@@ -30,7 +30,7 @@ def run_command(
     """Run a command and wait for it, but not for what it leaves behind in the background.
 
     A text is run by /bin/sh, a list as it is. The environment is added to this one's. A stop of the
-    call (stops.py) ends the command and all below it.
+    call (ground/stops.py) ends the command and all below it.
 
     Args:
         name: the command's, in the job.

@@ -1,7 +1,7 @@
 """How a part of a job is ended early: by a signal, or because its time is over.
 
-Both come as a stop of the call (../stops.py), which each wait below knows, and not as an exception
-in the middle of whatever is being done.
+Both come as a stop of the call (../ground/stops.py), which each wait below knows, and not as an
+exception in the middle of whatever is being done.
 
 Not here: what becomes of the job then (runner.py).
 """
@@ -14,9 +14,9 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from pscp import stops
-from pscp.errors import Cancelled, PscpError
-from pscp.signals import raise_on_signals
+from pscp.ground import stops
+from pscp.ground.errors import Cancelled, PscpError
+from pscp.ground.signals import raise_on_signals
 
 NAME = "pscp-run"
 _HINT = "the next run goes on from here"

@@ -3,7 +3,7 @@
 They do what one attempt of the job does. What has no like on a command line stands in a comment:
 rates by the time of day, and what waits until it has settled.
 
-Not here: how a job is run (../api.py).
+Not here: how a job is run (../calls/api.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from pscp.jobs.job import Job
-from pscp.locations import parse_location
+from pscp.ground.locations import parse_location
+from pscp.jobs.toml.job import Job
 
 _ALL = '"$@"'  # the sources
 # What a shell takes as it is, or for a pattern where the job has one too.

@@ -5,9 +5,10 @@ A job's lock is held from before its first command until after its last. What go
 its outcome, and never an exception: the next job is run all the same.
 
 Not here: which sources there are (sources.py), which files are left for later
-(../transfer/selection.py), the next attempt (attempts.py), how a job is ended early (ending.py),
-its commands (commands.py), where it is kept (lock.py, history.py), who is told (telling.py).
-Read next: ../deliveries.py.
+(../transfer/walk/selection.py), the next attempt (attempts.py), how a job is ended early
+(ending.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py), who
+is told (reports/telling.py).
+Read next: ../calls/deliveries.py.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pscp import errors, state
-from pscp.api import copy
-from pscp.deliveries import Delivery, side_by_side
+from pscp.calls.api import copy
+from pscp.calls.deliveries import Delivery, side_by_side
+from pscp.ground import errors, state
+from pscp.ground.locations import Location
 from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts, outcome_of
 from pscp.jobs.commands import run_command
 from pscp.jobs.ending import Ending
-from pscp.jobs.history import History
-from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import GOOD, CommandRun, JobRun, Outcome, worst
-from pscp.jobs.telling import Teller
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import Counters, Failure, Result, Silent, count, format_duration
-from pscp.transfer.copy_terms import JobTerms
-from pscp.transfer.moves import Moves
-from pscp.transfer.selection import Settled
+from pscp.jobs.reports.history import History
+from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
+from pscp.jobs.reports.telling import Teller
+from pscp.jobs.toml.job import Job
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Failure, Result, Silent, count, format_duration
+from pscp.transfer.terms.copy_terms import JobTerms
+from pscp.transfer.terms.moves import Moves
+from pscp.transfer.walk.selection import Settled
 
 Show = Callable[[Counters], object]
 

@@ -1,7 +1,7 @@
 """The sources of a job: paths, patterns, HOST:PATHs, and lists from a file or a command.
 
-Not here: which of their files are left for later (../transfer/selection.py), what a far end makes
-of a pattern.
+Not here: which of their files are left for later (../transfer/walk/selection.py), what a far end
+makes of a pattern.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pscp import errors
 from pscp.endpoint import source
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.ground import errors
+from pscp.ground.locations import Location, parse_location
 from pscp.jobs.commands import run_command
-from pscp.jobs.job import Job
-from pscp.jobs.outcome import CommandRun
-from pscp.locations import Location, parse_location
+from pscp.jobs.reports.outcome import CommandRun
+from pscp.jobs.toml.job import Job
 
 
 def find(job: Job, keep: Callable[[CommandRun], object]) -> list[Location]:

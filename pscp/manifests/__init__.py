@@ -1,5 +1,5 @@
 """What a manifest is: which files lie where, and their digests, to be read again years later.
 
-Not here: what a program calls (../verifying.py), the command pscp-verify (../cli/verify.py).
+Not here: what a program calls (../calls/verifying.py), the command pscp-verify (../cli/verify.py).
 Read next: formats.py.
 """

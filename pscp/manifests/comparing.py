@@ -1,6 +1,6 @@
 """Compares the files of a tree with a manifest: what is missing, or has another size or content.
 
-Not here: how files are read (hashing.py), what is there and not listed (../verifying.py).
+Not here: how files are read (hashing.py), what is there and not listed (../calls/verifying.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pscp.endpoint.files import Extent
 from pscp.manifests.formats import Manifest, Record
 from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import Tree
-from pscp.progress import Counters, format_bytes
-from pscp.transfer.decide import There
-from pscp.transfer.plan import Failure, cut
+from pscp.progress.progress import Counters, format_bytes
+from pscp.transfer.pieces.plan import Failure, cut
+from pscp.transfer.walk.decide import There
 
 _KEPT_BYTES = 64 * 1024 * 1024  # memory for differences: some hundred thousand
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from pscp.endpoint import failures, paths
 from pscp.endpoint.paths import to_bytes, to_text
-from pscp.errors import BadManifest, UsageError
-from pscp.terminal_text import printable
+from pscp.ground.errors import BadManifest, UsageError
+from pscp.ground.terminal_text import printable
 
 JSONL, SHA256SUM, BAGIT = FORMATS = ("jsonl", "sha256sum", "bagit")
 VERSION = 1

@@ -13,9 +13,9 @@ from typing import Protocol
 from pscp.endpoint import failures, hashes, lookup, tree
 from pscp.endpoint.files import Extent
 from pscp.manifests.trees import Tree
-from pscp.transfer import answers
-from pscp.transfer.decide import There, there_of
-from pscp.transfer.plan import QUESTION_BYTES, QUESTION_ITEMS, Failure, batches, grouped
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import QUESTION_BYTES, QUESTION_ITEMS, Failure, batches, grouped
+from pscp.transfer.walk.decide import There, there_of
 
 GROUP_BYTES = 64 * 1024 * 1024  # what is hashed for one request
 # What a request counts in the window of a lane, 16 MiB: so none takes more than a few of them, and

@@ -17,22 +17,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
-from pscp.callbacks import FileEvent
 from pscp.connect.connections import Connections
 from pscp.endpoint import tree
 from pscp.endpoint.files import Extent
-from pscp.errors import CopyError, FileError, UsageError
-from pscp.locations import Location
+from pscp.ground.errors import CopyError, FileError, UsageError
+from pscp.ground.locations import Location
+from pscp.ground.state import replacing
 from pscp.manifests import formats, signing
 from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import opened
-from pscp.options import Options
-from pscp.progress import Counters, Reporter, Result
-from pscp.progress import Failure as Reported
-from pscp.state import replacing
-from pscp.transfer.decide import There
-from pscp.transfer.plan import Failure, cut
-from pscp.transfer.spool import Spool
+from pscp.options.options import Options
+from pscp.progress.callbacks import FileEvent
+from pscp.progress.progress import Counters, Reporter, Result
+from pscp.progress.progress import Failure as Reported
+from pscp.transfer.pieces.plan import Failure, cut
+from pscp.transfer.pieces.spool import Spool
+from pscp.transfer.walk.decide import There
 
 OnFile = Callable[[FileEvent], object]
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import IO
 
-from pscp.errors import BadManifest, CopyError, UsageError
-from pscp.state import replacing
+from pscp.ground.errors import BadManifest, CopyError, UsageError
+from pscp.ground.state import replacing
 
 NAMESPACE = "pscp-manifest"  # so that no signature for something else passes for one of these
 _PATIENCE_S = 600.0  # a person types a passphrase, or touches a key

@@ -17,22 +17,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from pscp import errors, stops
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.end import End
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import Counters, Reporter
-from pscp.transfer import answers
+from pscp.ground import errors, stops
+from pscp.ground.locations import Location
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Reporter
 from pscp.transfer.beginnings import choose_hash
 from pscp.transfer.copy import make_pool, shared_cpus
-from pscp.transfer.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.lanes.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
-from pscp.transfer.plan import Ask
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask
 
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login

@@ -1,6 +1,6 @@
 """What a path can do, measured, and what that advises.
 
-May import api.py, transfer/ and what that may.
+May import calls/api.py, transfer/ and what that may.
 Not here: how the report looks (cli/measure_report.py).
 Read next: measure.py.
 """

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pscp.values import GIB, MIB
+from pscp.ground.values import GIB, MIB
 
 CHANNEL_BYTES = 2 * MIB  # OpenSSH's window of a channel (channels.h): a round trip's worth
 ENOUGH = 0.95  # of the best

@@ -18,22 +18,22 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pscp import errors
-from pscp.api import Session
-from pscp.connect import host_cache
+from pscp.calls.api import Session
 from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.logins import host_cache
 from pscp.endpoint import requests, system
-from pscp.locations import Location
+from pscp.ground import errors
+from pscp.ground.locations import Location
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Measurement, Moved, Point
 from pscp.measuring.trial import CipherOpener, Trial
-from pscp.options import Options
+from pscp.options.options import Options
 from pscp.transfer.beginnings import choose_hash
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from pscp.option_fields import OptionFields
+    from pscp.options.option_fields import OptionFields
 
 SECONDS = 2.0  # for a point in one direction
 _WARM_ROUND_TRIPS = 9  # until TCP's first 14 KB a round trip have doubled to a channel's 2 MiB

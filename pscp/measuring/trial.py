@@ -2,7 +2,7 @@
 made-up data over some lanes in one direction, and measures its rate.
 
 Not here: which trials there are (measure.py), the rate from the samples (advice.py), the lanes
-(../transfer/lane.py), the connections of a copy (../connect/connections.py).
+(../transfer/lanes/lane.py), the connections of a copy (../connect/connections.py).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pscp import errors
-from pscp.api import Session
+from pscp.calls.api import Session
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import tree
+from pscp.ground import errors
+from pscp.ground.values import KIB
 from pscp.measuring import advice
-from pscp.option_rows import CHUNK_BYTES
-from pscp.options import Options
+from pscp.options.option_rows import CHUNK_BYTES
+from pscp.options.options import Options
 from pscp.transfer.beginnings import sink_request, source_request
-from pscp.transfer.lane import Lane
-from pscp.transfer.lane_context import LaneContext
-from pscp.transfer.plan import Chunk, Failure, Placed
-from pscp.transfer.work_queue import WorkQueue
-from pscp.transfer.worker import OPENING_MAX
+from pscp.transfer.lanes.lane import Lane
+from pscp.transfer.lanes.lane_context import LaneContext
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.lanes.worker import OPENING_MAX
+from pscp.transfer.pieces.plan import Chunk, Failure, Placed
 from pscp.transports import Channel, open_channel, resolve
 from pscp.transports.remote_command import command
-from pscp.values import KIB
 
 _LANDINGS = 4  # chunks from whose landing a rate is computed
 _LONGER_S = 5.0  # that a slow path gets for them

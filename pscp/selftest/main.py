@@ -28,9 +28,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from pscp import api
-from pscp.display import make_reporter
-from pscp.errors import (
+from pscp.calls import api
+from pscp.ground.errors import (
     ConnectError,
     CopyError,
     DestinationError,
@@ -39,14 +38,15 @@ from pscp.errors import (
     Terminated,
     UsageError,
 )
-from pscp.locations import Location, parse_location
-from pscp.option_rows import CHUNK_BYTES
-from pscp.options import Options
-from pscp.progress import count, format_bytes, format_duration
+from pscp.ground.locations import Location, parse_location
+from pscp.ground.signals import last_act, raise_on_signals
+from pscp.ground.terminal_text import print_line, write_line, write_text
+from pscp.ground.values import no_such_option
+from pscp.options.option_rows import CHUNK_BYTES
+from pscp.options.options import Options
+from pscp.progress.display import make_reporter
+from pscp.progress.progress import count, format_bytes, format_duration
 from pscp.selftest.servers import PrivateServer, start_private_server
-from pscp.signals import last_act, raise_on_signals
-from pscp.terminal_text import print_line, write_line, write_text
-from pscp.values import no_such_option
 
 MIB = 1024 * 1024
 CONNECTIONS = (1, 2, 20)

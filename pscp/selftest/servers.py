@@ -9,7 +9,7 @@ is up once its constructor has returned:
         subprocess.run(["ssh", "-F", server.ssh_config, server.host, "echo hello"])
 
 Not here: anything that a copy over a real connection needs, and how processes are found and
-ended (processes.py). Read next: embedded_server.py.
+ended (ground/processes.py). Read next: embedded_server.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pscp.errors import ConnectError
-from pscp.processes import end_tree
+from pscp.ground.errors import ConnectError
+from pscp.ground.processes import end_tree
 
 ALIAS = "pscp-test"
 ADDRESS = "127.0.0.1"

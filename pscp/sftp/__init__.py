@@ -1,12 +1,13 @@
 """SFTP at the far end, where no agent can be: a program here takes the agent's place.
 
 One child process for each lane exchanges the frames of endpoint/wire.py with the coordinator, as an
-agent does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is the same copy.
-A module has the name of the one in endpoint/ that does the same step: agent.py, source.py, sink.py,
-files.py, tree.py, paths.py, placing.py, commit.py, fence.py, leftovers.py. Besides there are the
-protocol (packets.py, client.py), tasks and the event loop, and digests.
+agent does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is the same copy. A
+module has the name of the one in endpoint/ that does the same step: agent.py, source.py, sink.py,
+protocol/files.py, tree.py, protocol/paths.py, placing.py, commit.py, fence.py, leftovers.py.
+Besides there are the protocol (protocol/packets.py, protocol/client.py), tasks and the event loop,
+and digests.
 
 May import transports/, endpoint/.
 
-Nothing else here. Read next: packets.py.
+Nothing else here. Read next: protocol/packets.py.
 """

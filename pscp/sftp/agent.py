@@ -19,14 +19,14 @@ from typing import NoReturn
 from pscp.endpoint import entries, failures, requests, session, system, tree, wire
 from pscp.endpoint.agent import TICK_S
 from pscp.endpoint.frame_server import FrameServer
-from pscp.sftp import packets, tasks
-from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.end import End
-from pscp.sftp.event_loop import In, Loop, Out
-from pscp.sftp.remote_hash import Program
+from pscp.sftp.protocol import packets, tasks
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.event_loop import In, Loop, Out
+from pscp.sftp.protocol.remote_hash import Program
+from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
 from pscp.sftp.sink import Outcome
-from pscp.sftp.tasks import Steps, T, Task, outcomes, start
 
 _LINGER_S = 1.5  # for tasks that are under way at the end
 _MARKER_BYTES = 16

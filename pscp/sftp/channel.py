@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pscp.endpoint import system
-from pscp.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.sftp.packets import NO_SFTP_STATUS
-from pscp.sftp.remote_hash import COMMAND
+from pscp.ground.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
+from pscp.sftp.protocol.packets import NO_SFTP_STATUS
+from pscp.sftp.protocol.remote_hash import COMMAND
 from pscp.transports import Channel, Control, Request, SshSetup, further_channel_argv, open_channel
 from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
 

@@ -11,10 +11,10 @@ from pscp.endpoint import failures, tree
 from pscp.endpoint.chosen import ABOVE, ALL, Row
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.endpoint.source import Top
-from pscp.sftp.client import Client
-from pscp.sftp.packets import SftpError
-from pscp.sftp.paths import Root, join
-from pscp.sftp.tasks import gather, outcomes
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import SftpError
+from pscp.sftp.protocol.paths import Root, join
+from pscp.sftp.protocol.tasks import gather, outcomes
 from pscp.sftp.tree import Found, Walk
 
 _AT_ONCE = 64  # paths that are looked at ahead

@@ -18,14 +18,14 @@ from pscp.endpoint import lookup as asked
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import is_unfinished, marker_name, part_name, private_parts, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES
-from pscp.sftp import client as sftp
-from pscp.sftp import packets
-from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence, owner_and_access
-from pscp.sftp.packets import NANO, Attrs, SftpError
-from pscp.sftp.paths import Root, is_missing, join, lookup, was_file
-from pscp.sftp.tasks import Future, Steps, gather, outcomes, results, start
+from pscp.sftp.protocol import client as sftp
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
+from pscp.sftp.protocol.paths import Root, is_missing, join, lookup, was_file
+from pscp.sftp.protocol.tasks import Future, Steps, gather, outcomes, results, start
 from pscp.sftp.tree import list_folder
 
 _UMASK = 0o022  # where the server does not show its own

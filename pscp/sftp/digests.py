@@ -3,8 +3,8 @@
 The first of these that there is is used. One that is wrong once (it may not see the same files as
 SFTP does) is not used again.
 
-Not here: the program (remote_hash.py), who compares the digests (sink.py, source.py).
-Read next: remote_hash.py.
+Not here: the program (protocol/remote_hash.py), who compares the digests (sink.py, source.py).
+Read next: protocol/remote_hash.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import hashlib
 
 from pscp.endpoint import hashes
 from pscp.endpoint.requests import Pieces
-from pscp.sftp import client, packets
-from pscp.sftp.client import Client
-from pscp.sftp.files import Extent, read_all
-from pscp.sftp.packets import Cursor, SftpError
-from pscp.sftp.remote_hash import CHUNK_BYTES, NEAR_S, Program
-from pscp.sftp.tasks import Budget, gather
+from pscp.sftp.protocol import client, packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.files import Extent, read_all
+from pscp.sftp.protocol.packets import Cursor, SftpError
+from pscp.sftp.protocol.remote_hash import CHUNK_BYTES, NEAR_S, Program
+from pscp.sftp.protocol.tasks import Budget, gather
 
 # check-file's names (draft-ietf-secsh-filexfer-extensions-00), best first.
 _CHECK_FILE = ("sha256", "sha512", "sha384", "sha224", "sha1", "md5")

@@ -16,13 +16,13 @@ from pscp.endpoint import chosen, failures, fence, hardlinks, lookup, owners, re
 from pscp.endpoint.end import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
-from pscp.sftp.client import Client
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence
 from pscp.sftp.leftovers import Search
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.tasks import Steps, results
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Steps, results
 
 
 class End:

@@ -16,12 +16,12 @@ import json
 from typing import TypedDict
 
 from pscp.endpoint import fence
-from pscp.sftp import packets
-from pscp.sftp.client import Client
-from pscp.sftp.files import read_all
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import join, lookup
-from pscp.sftp.tasks import Future, outcomes
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.files import read_all
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import join, lookup
+from pscp.sftp.protocol.tasks import Future, outcomes
 
 _CONTENT_BYTES = 32 * 1024  # more than any fence has
 _CREATE = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE

@@ -3,7 +3,7 @@
 It does as endpoint/leftovers.py does, by requests. SFTP tells neither who has a file open nor has
 it locks, so whatever is younger than a day by the server's times counts as held.
 
-Not here: how they are shown to a user (../cleaning.py).
+Not here: how they are shown to a user (../calls/cleaning.py).
 Read next: agent.py.
 """
 
@@ -24,9 +24,9 @@ from pscp.endpoint.leftovers import (
     part_token,
 )
 from pscp.endpoint.paths import to_bytes, to_text
-from pscp.sftp.client import Client
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import absolute, is_missing, join, lookup, was_file
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import absolute, is_missing, join, lookup, was_file
 from pscp.sftp.tree import list_folder
 
 

@@ -5,7 +5,7 @@ names for one is known by the names. It has no locks either: whether this run ow
 looked at before some files at a time are removed. A mount point is known where the server has
 statvfs@openssh.com.
 
-Not here: files of the source (moving.py), when any of this is asked (../transfer/mirror.py).
+Not here: files of the source (moving.py), when any of this is asked (../transfer/ending/mirror.py).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pscp.endpoint import failures, fence, mirror, tree
 from pscp.endpoint.files import Changed
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text, without_own
 from pscp.sftp import end
-from pscp.sftp.client import Client
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import Root, is_missing, join, lookup
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import Root, is_missing, join, lookup
+from pscp.sftp.protocol.tasks import gather, outcomes, results
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import gather, outcomes, results
 from pscp.sftp.tree import list_folder
 
 AT_ONCE = 32  # files that are looked at, and then removed, at once

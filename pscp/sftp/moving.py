@@ -3,7 +3,7 @@
 Whether a file is still the one that was copied is known by its size and mtime, as for all copies
 over SFTP.
 
-Not here: what has landed (../transfer/moving.py).
+Not here: what has landed (../transfer/ending/moving.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from pscp.endpoint import failures, moving, tree
 from pscp.endpoint.files import Changed
 from pscp.endpoint.paths import check, to_bytes, to_text
-from pscp.sftp import end, packets
+from pscp.sftp import end
 from pscp.sftp.mirror import AT_ONCE, let_go
-from pscp.sftp.paths import Root, join, lookup
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.paths import Root, join, lookup
+from pscp.sftp.protocol.tasks import gather, results
 from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import gather, results
 
 
 async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:

@@ -18,10 +18,10 @@ from pscp.endpoint.fence import fence_name
 from pscp.endpoint.paths import is_pscps_own, marker_name, to_bytes, to_text
 from pscp.endpoint.placing import Target
 from pscp.endpoint.source import Top, as_glob
-from pscp.sftp.client import Client
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import absolute, join, lookup
-from pscp.sftp.tasks import gather, outcomes, start
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import absolute, join, lookup
+from pscp.sftp.protocol.tasks import gather, outcomes, start
 from pscp.sftp.tree import list_folder
 
 

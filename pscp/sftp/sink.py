@@ -21,15 +21,15 @@ from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.session import Arriving
-from pscp.sftp import client as sftp
-from pscp.sftp import packets
-from pscp.sftp.client import Client
 from pscp.sftp.commit import Destination, replaced, times
 from pscp.sftp.digests import Digests, Hashing
-from pscp.sftp.files import Extent, File, Files
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import is_missing, lookup
-from pscp.sftp.tasks import Future, Steps, Task, gather, outcomes, start
+from pscp.sftp.protocol import client as sftp
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.files import Extent, File, Files
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import is_missing, lookup
+from pscp.sftp.protocol.tasks import Future, Steps, Task, gather, outcomes, start
 
 # Another lane takes over what one has held for a second, and may finish the file soon after.
 _LATE_S = 1.0

@@ -16,15 +16,15 @@ from pscp.endpoint.chosen import Above, Listed, above_path
 from pscp.endpoint.files import Changed, Unsized
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Known, Top, known
-from pscp.sftp import packets
 from pscp.sftp.chosen import ChosenWalk
-from pscp.sftp.client import Client
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Digests, Hashing
-from pscp.sftp.files import Extent, File, Files, Reading, read_all
-from pscp.sftp.packets import Attrs, SftpError
-from pscp.sftp.paths import join
-from pscp.sftp.tasks import Future, outcomes, results, start
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.files import Extent, File, Files, Reading, read_all
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import join
+from pscp.sftp.protocol.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
 
 FarDigest = tuple[bytes | None, bool]  # None: not verified; did the far end compute it?

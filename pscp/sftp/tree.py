@@ -18,11 +18,11 @@ from pscp.endpoint import failures, tree
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.tree import Entry, Rules
-from pscp.sftp import packets
-from pscp.sftp.client import Client
-from pscp.sftp.packets import NANO, Attrs, SftpError
-from pscp.sftp.paths import join
-from pscp.sftp.tasks import Task, gather, outcomes, start
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
+from pscp.sftp.protocol.paths import join
+from pscp.sftp.protocol.tasks import Task, gather, outcomes, start
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn

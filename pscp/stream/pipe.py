@@ -20,18 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pscp import errors
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, tree
 from pscp.endpoint.machine import Machine
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.endpoint.stream_states import Input, Output
-from pscp.progress import Counters
+from pscp.ground import errors
+from pscp.progress.progress import Counters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lane_pool import LanePool
-from pscp.transfer.plan import Ask, Chunk, Failure, Placed
-from pscp.transfer.work_queue import SIGNAL_S, WorkQueue
+from pscp.transfer.lanes.work_queue import SIGNAL_S, WorkQueue
+from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Placed
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
 _IDLE_S = 2.0  # for the reader of our output to take what is left

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from pscp import errors, stops
-from pscp.callbacks import log_notes
 from pscp.connect.agent_program import stream_modules
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, requests, system
 from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
-from pscp.options import Options
-from pscp.progress import Counters, format_bytes
+from pscp.ground import errors, stops
+from pscp.options.options import Options
+from pscp.progress.callbacks import log_notes
+from pscp.progress.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
 from pscp.transfer.beginnings import choose_hash
 from pscp.transfer.copy import make_pool

@@ -3,7 +3,7 @@ push the choice decides which congestion control they use.
 
 How busy this machine's processors are, and with what, comes from proc(5).
 
-Not here: the decisions (autotune.py, ../endpoint/congestion.py), opening and parking lanes
+Not here: the decisions (lanes/autotune.py, ../endpoint/congestion.py), opening and parking lanes
 (lane_pool.py), how a process lends its socket (../transports/socket_options.py).
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pscp.connect.first_login import idle_s
-from pscp.connect.host_cache import Known
+from pscp.connect.logins.host_cache import Known
 from pscp.endpoint import system
 from pscp.endpoint.congestion import LiveSocket, Sending
-from pscp.transfer.autotune import Seen, Tuner, usual_lanes
-from pscp.transfer.copy_terms import PoolTerms
+from pscp.transfer.lanes.autotune import Seen, Tuner, usual_lanes
+from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel, socket_options
 
 if TYPE_CHECKING:

@@ -1,19 +1,21 @@
 """What makes an end the source or the sink of a copy: the requests, and the digest that both have.
 
-Not here: what is settled with both ends before (negotiation.py), who sends the requests (lane.py).
+Not here: what is settled with both ends before (negotiation.py), who sends the requests
+(lanes/lane.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pscp import errors, filters
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import hashes, requests, source, tree
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.values import KIB
+from pscp.options import filters
+from pscp.options.options import Options
 from pscp.transfer.negotiation import NO_CLAIM, Claimed
-from pscp.values import KIB
 
 _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
 

@@ -3,10 +3,10 @@
 The walk puts work on the queue while lanes take it: small files, folders and links in packs. When
 all of it is done come the hard links, then the folders' metadata, deepest first.
 
-Not here: where work waits (work_queue.py), the walk (plan_walk.py), how a pack is filled (plan.py),
-the end (ending.py), connections (lane_pool.py, worker.py), what is reported of a file (results.py),
-what a user calls (api.py).
-Read next: file_job.py, then lane.py.
+Not here: where work waits (lanes/work_queue.py), the walk (walk/plan_walk.py), how a pack is filled
+(pieces/plan.py), the end (ending/ending.py), connections (lane_pool.py, lanes/worker.py), what is
+reported of a file (terms/results.py), what a user calls (calls/api.py).
+Read next: walk/file_job.py, then lanes/lane.py.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, lookup, placing, source, tree
-from pscp.progress import what_became
-from pscp.transfer import answers
-from pscp.transfer.copy_terms import CopyTerms
-from pscp.transfer.decide import MISSING
-from pscp.transfer.ending import Ending
-from pscp.transfer.file_job import FileJob
-from pscp.transfer.journal import Landed
-from pscp.transfer.plan import Ask, Failure, Pack, PackBuilder, Placed, goes_in_pack, groups
-from pscp.transfer.plan_walk import LOOK_ITEMS, PlanWalk
-from pscp.transfer.results import Results
-from pscp.transfer.resume import DestinationLookup
+from pscp.progress.progress import what_became
+from pscp.transfer.ending.ending import Ending
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask, Failure, Pack, PackBuilder, Placed, goes_in_pack, groups
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.results import Results
+from pscp.transfer.walk.decide import MISSING
+from pscp.transfer.walk.file_job import FileJob
+from pscp.transfer.walk.plan_walk import LOOK_ITEMS, PlanWalk
+from pscp.transfer.walk.resume import DestinationLookup
 
 if TYPE_CHECKING:
-    from pscp.transfer.linking import Linking
-    from pscp.transfer.mirror import Mirror
-    from pscp.transfer.moving import Moving
+    from pscp.transfer.ending.mirror import Mirror
+    from pscp.transfer.ending.moving import Moving
+    from pscp.transfer.walk.linking import Linking
 
 _SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
 _START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # up to here a chunk is a fourth of a later one
@@ -113,7 +113,7 @@ class Coordinator:
         self.ending = Ending(terms, self.results)
         self.linking: Linking | None = None
         if self._options.link_dest and not self._options.transfer_test:
-            from pscp.transfer.linking import Linking  # here: few copies need it
+            from pscp.transfer.walk.linking import Linking  # here: few copies need it
 
             self.linking = Linking(self)
         self._lookup = DestinationLookup(self)
@@ -151,12 +151,12 @@ class Coordinator:
         if options.transfer_test:
             return None
         if options.delete:
-            from pscp.transfer.mirror import Mirror
+            from pscp.transfer.ending.mirror import Mirror
 
             self.mirror = Mirror(self.terms, self.results, tops, target)
         if not options.remove_source_files or options.dry_run:
             return None
-        from pscp.transfer.moving import Moving
+        from pscp.transfer.ending.moving import Moving
 
         return Moving(self.terms, self.results, tops, target)
 
@@ -189,7 +189,7 @@ class Coordinator:
         """Copy an item whose source has no name at the destination yet."""
         self._lookup.take_new(item)
 
-    # --- what becomes of an item: outcomes of the queue (resume.py decides), and the walk's steps
+    # --- what becomes of an item (walk/resume.py decides): outcomes of the queue, the walk's steps
 
     def send(
         self,

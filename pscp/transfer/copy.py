@@ -1,7 +1,7 @@
 """One copy of a session, from what was asked for to its Result.
 
 Not here: the connections between copies (connect/connections.py), what is settled with both ends
-first (negotiation.py), what is fixed from then on (copy_terms.py), the work itself
+first (negotiation.py), what is fixed from then on (terms/copy_terms.py), the work itself
 (coordinator.py).
 Read next: coordinator.py.
 """
@@ -16,34 +16,34 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pscp import errors, state, stops
-from pscp.connect import host_cache
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
+from pscp.connect.logins import host_cache
 from pscp.connect.messages import named, noting
 from pscp.endpoint import hashes, placing, requests, source
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
-from pscp.options import Options
-from pscp.progress import Counters, Result, count
-from pscp.transfer.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
+from pscp.ground import errors, state, stops
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Result, count
 from pscp.transfer.beginnings import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
-from pscp.transfer.copy_terms import CopyTerms, PoolTerms
-from pscp.transfer.decide import may_check_folders
-from pscp.transfer.failure_lines import FilePlaces
-from pscp.transfer.journal import Journal, token_of
-from pscp.transfer.lane_context import LaneContext, RateLimiter
 from pscp.transfer.lane_pool import LanePool
+from pscp.transfer.lanes.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
+from pscp.transfer.lanes.lane_context import LaneContext, RateLimiter
+from pscp.transfer.lanes.shared_reads import reader_here
+from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
-from pscp.transfer.relative import folders_above
-from pscp.transfer.shared_reads import reader_here
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.terms.copy_terms import CopyTerms, PoolTerms
+from pscp.transfer.terms.failure_lines import FilePlaces
+from pscp.transfer.terms.journal import Journal, token_of
+from pscp.transfer.terms.relative import folders_above
+from pscp.transfer.walk.decide import may_check_folders
 
 if TYPE_CHECKING:
     from pscp.endpoint.end import Stream
-    from pscp.transfer.relay import FarSource
+    from pscp.transfer.lanes.relay import FarSource
 
 _SHORT_S = 0.005  # a round trip that decides nothing
 _TUNNEL = 4.0  # times as long takes a request through a tunnel as a packet to its near end, or more

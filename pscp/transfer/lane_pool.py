@@ -4,8 +4,9 @@ happens when one cannot be opened or is lost.
 A worker with a master opens one more channel of the master's connection instead of a connection of
 its own.
 
-Not here: what a worker does (worker.py), what there is to do (coordinator.py), when one may log in
-(logins.py), how many are good (autoscaler.py, autotune.py), what all share (lane_context.py).
+Not here: what a worker does (lanes/worker.py), what there is to do (coordinator.py), when one may
+log in (logins.py), how many are good (autoscaler.py, lanes/autotune.py), what all share
+(lanes/lane_context.py).
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from collections.abc import Sequence
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.host_cache import Known, kind_of
+from pscp.connect.logins.host_cache import Known, kind_of
 from pscp.connect.spare_logins import LET_GO_S, Latecomers
 from pscp.endpoint import requests
-from pscp.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
-from pscp.options import Options
-from pscp.progress import count
+from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
+from pscp.options.options import Options
+from pscp.progress.progress import count
 from pscp.transfer.autoscaler import Autoscaler
-from pscp.transfer.autotune import Path, Start, is_far_and_unattended, start
-from pscp.transfer.copy_terms import PoolTerms
+from pscp.transfer.lanes.autotune import Path, Start, is_far_and_unattended, start
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.lanes.worker import KeptConnections, Phase, Worker
 from pscp.transfer.logins import Logins
-from pscp.transfer.work_queue import WorkQueue
-from pscp.transfer.worker import KeptConnections, Phase, Worker
+from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel
 
 _LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password

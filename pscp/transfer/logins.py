@@ -9,12 +9,12 @@ import math
 import threading
 import time
 
-from pscp.option_rows import CHUNK_BYTES
-from pscp.transfer.autotune import is_worth_a_login
-from pscp.transfer.copy_terms import PoolTerms
-from pscp.transfer.lane_share import STEADY_S
-from pscp.transfer.plan import MEMORY_BYTES
-from pscp.transfer.worker import OPENING_MAX
+from pscp.options.option_rows import CHUNK_BYTES
+from pscp.transfer.lanes.autotune import is_worth_a_login
+from pscp.transfer.lanes.lane_share import STEADY_S
+from pscp.transfer.lanes.worker import OPENING_MAX
+from pscp.transfer.pieces.plan import MEMORY_BYTES
+from pscp.transfer.terms.copy_terms import PoolTerms
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout

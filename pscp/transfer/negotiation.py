@@ -3,7 +3,7 @@ lands.
 
 Not here: what makes an end the source or the sink (beginnings.py), the copy's story (copy.py), the
 answers (endpoint/end.py), how DEST is read (endpoint/placing.py), who owns a copy
-(endpoint/fence.py), who sends a lane's requests (lane.py).
+(endpoint/fence.py), who sends a lane's requests (lanes/lane.py).
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp import errors, stops
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.endpoint import failures, metadata, placing, requests, source
 from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError, to_json
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options
-from pscp.progress import Counters, Reporter
-from pscp.progress import Failure as Reported
-from pscp.transfer import answers, relative
-from pscp.transfer.copy_terms import NO_TERMS, JobTerms
-from pscp.transfer.journal import Journal
-from pscp.transfer.path_list import PathList
-from pscp.transfer.plan import as_pattern, expected_top, last_name
-from pscp.transfer.results import as_error
+from pscp.ground import errors, stops
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Reporter
+from pscp.progress.progress import Failure as Reported
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import as_pattern, expected_top, last_name
+from pscp.transfer.terms import relative
+from pscp.transfer.terms.copy_terms import NO_TERMS, JobTerms
+from pscp.transfer.terms.journal import Journal
+from pscp.transfer.terms.path_list import PathList
+from pscp.transfer.terms.results import as_error
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
@@ -43,7 +44,7 @@ _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection 
 
 
 if TYPE_CHECKING:
-    from pscp.transfer.relay import FarSource
+    from pscp.transfer.lanes.relay import FarSource
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ connections of a copy from host to host, for as long as it takes.
 The agent of the source's host is asked for each chunk and pack. It sends them to the sink's agent,
 and tells here the digests and what could not be read.
 
-Not here: a lane whose data passes through here (relay.py), the way to the sink's agent
+Not here: a lane whose data passes through here (lanes/relay.py), the way to the sink's agent
 (../connect/onward.py).
 """
 
@@ -20,11 +20,11 @@ from pscp.connect.onward import OnwardChannel, OnwardOpener
 from pscp.endpoint import failures, onward, requests, tree, wire
 from pscp.endpoint.end import Reply
 from pscp.endpoint.source import listed
-from pscp.errors import CopyError, ProtocolError
-from pscp.locations import Location
-from pscp.transfer.lane_context import Lost
+from pscp.ground.errors import CopyError, ProtocolError
+from pscp.ground.locations import Location
+from pscp.transfer.lanes.lane_context import Lost
+from pscp.transfer.lanes.relay import FarSource, RelayEnd
 from pscp.transfer.negotiation import CopyRequest
-from pscp.transfer.relay import FarSource, RelayEnd
 from pscp.transports import Channel
 
 

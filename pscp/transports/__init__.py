@@ -1,6 +1,6 @@
 """Ways to the far end: OpenSSH, and the libraries asyncssh and paramiko. Each makes a Channel.
 
-Not here: what is sent over a channel (../connect/agent_program.py, ../transfer/lane.py).
+Not here: what is sent over a channel (../connect/agent_program.py, ../transfer/lanes/lane.py).
 Read next: openssh.py, ssh_settings.py.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from pscp.errors import PscpError
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.transports import openssh, ssh_settings
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import Child, SshSetup

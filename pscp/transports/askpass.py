@@ -6,7 +6,7 @@ A program by itself. It takes the question to the coordinator's private socket, 
 ssh over a pipe. Without an answer it ends ssh, which would otherwise send an empty password, and
 the server would count a failed login.
 
-Not here: who answers, and what (../connect/prompts.py).
+Not here: who answers, and what (../connect/logins/prompts.py).
 """
 
 from __future__ import annotations

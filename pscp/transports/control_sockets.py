@@ -1,6 +1,6 @@
 """The sockets by which further channels use a connection, and the removal of those of killed runs.
 
-Not here: their folder (../state.py), who makes and uses them (openssh.py).
+Not here: their folder (../ground/state.py), who makes and uses them (openssh.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import sys
 import threading
 
 from pscp.endpoint import link
-from pscp.errors import ConnectionLost, PscpError
+from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import Child
 

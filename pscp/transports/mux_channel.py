@@ -13,8 +13,8 @@ import os
 import threading
 from collections.abc import Sequence
 
-from pscp import errors
 from pscp.endpoint import system
+from pscp.ground import errors
 from pscp.transports.control_sockets import USERS, Control
 from pscp.transports.mux_protocol import MuxMaster, Refused
 from pscp.transports.openssh import end_input, error_of, last_line

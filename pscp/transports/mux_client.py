@@ -5,7 +5,7 @@
 A program by itself, as ssh is for a ControlMaster. It hands over its standard input, output and
 error (SCM_RIGHTS), so no data passes through it; its exit status is the command's.
 
-Not here: the other end (mux_server.py).
+Not here: the other end (libraries/mux_server.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ With them a channel needs no process of its own, and whether its connection stil
 after one round trip.
 
 Not here: the channel that such a session becomes (mux_channel.py), the sockets of the libraries'
-programs, whose protocol is our own (mux_server.py).
+programs, whose protocol is our own (libraries/mux_server.py).
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pscp import errors
 from pscp.endpoint import system
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.option_rows import TIMEOUT_S
-from pscp.options import Options
+from pscp.ground import errors
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.option_rows import TIMEOUT_S
+from pscp.options.options import Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS

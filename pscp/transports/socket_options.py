@@ -22,9 +22,9 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.endpoint.congestion import LiveSocket
-from pscp.errors import UsageError
-from pscp.options import Options
-from pscp.values import show_size
+from pscp.ground.errors import UsageError
+from pscp.ground.values import show_size
+from pscp.options.options import Options
 
 if TYPE_CHECKING:
     from pscp.transports import Channel

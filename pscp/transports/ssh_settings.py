@@ -3,8 +3,8 @@
 The user's options become lines of ssh_config(5) for that host, read before the files: the first
 value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.
 
-Not here: what the programs do with it (asyncssh_helper.py, paramiko_helper.py), ssh's command line
-(openssh.py). Read next: helper.py.
+Not here: what the programs do with it (libraries/asyncssh_helper.py, libraries/paramiko_helper.py),
+ssh's command line (openssh.py). Read next: libraries/helper.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import re
 import sys
 from typing import NamedTuple
 
-from pscp.errors import UsageError
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.transports import socket_options
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import SshSetup
@@ -142,7 +142,7 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
     start = (
         "import sys; sys.path.append(sys.argv.pop(1)); "
         f"{_BEFORE_LOADING[transport]}"
-        f"from pscp.transports.{transport}_helper import main; main()"
+        f"from pscp.transports.libraries.{transport}_helper import main; main()"
     )
     package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     return [sys.executable or "python3", "-P", "-c", start, package, settings.to_json()]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs import commands, error_messages
 from pscp.zfs.dataset_job import Job, Received
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs

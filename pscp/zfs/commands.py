@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pscp.errors import NoZfs
+from pscp.ground.errors import NoZfs
+from pscp.options.zfs_options import PLACING
 from pscp.zfs.inventory import MARK, Abilities, Common, Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream
 from pscp.zfs.settings import Settings
-from pscp.zfs_options import PLACING
 
 Words = tuple[str, ...]
 READONLY = "readonly=on"

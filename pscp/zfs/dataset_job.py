@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pscp import errors
-from pscp.progress import Counters
+from pscp.ground import errors
+from pscp.progress.progress import Counters
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech
 from pscp.zfs.holds import Holds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs.runner import Piped, Ran
 
 # In this order: a complaint may name several things, and the first here is the cause.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs import error_messages
 from pscp.zfs.inventory import Snapshot, Zfs, in_batches
 from pscp.zfs.plan import Plan

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pscp.errors import NoSuchDataset, NoZfs, ProtocolError
+from pscp.ground.errors import NoSuchDataset, NoZfs, ProtocolError
 from pscp.zfs.error_messages import complaint, meaning
 from pscp.zfs.names import is_dataset, is_snapshot_name, relative
 from pscp.zfs.runner import NOT_FOUND, End, Ran

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pscp.errors import UsageError
-from pscp.locations import Location, parse_location
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location, parse_location
 
 MAX_NAME = 255  # ZFS_MAX_DATASET_NAME_LEN, less its NUL
 

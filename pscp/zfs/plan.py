@@ -12,7 +12,13 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pscp.errors import DestinationExists, Diverged, NoCommonSnapshot, NoSnapshot, ResumeRefused
+from pscp.ground.errors import (
+    DestinationExists,
+    Diverged,
+    NoCommonSnapshot,
+    NoSnapshot,
+    ResumeRefused,
+)
 from pscp.zfs.inventory import Dataset, Snapshot
 from pscp.zfs.names import parent, relative
 

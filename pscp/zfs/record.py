@@ -9,7 +9,7 @@ It is a file of JSON in the state folder, beside the lock of the same replicatio
 
 A file that is lost or unreadable is an empty record: then nothing that came before is pruned.
 
-Not here: which of them are destroyed (plan.py). Read next: ../state.py.
+Not here: which of them are destroyed (plan.py). Read next: ../ground/state.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
-from pscp import state
+from pscp.ground import state
 from pscp.zfs.inventory import Dataset, Snapshot
 
 

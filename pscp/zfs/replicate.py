@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from pscp import errors, state, stops
-from pscp.callbacks import log_notes
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options, check_names, with_fields
-from pscp.progress import (
+from pscp.ground import errors, state, stops
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options, check_names, with_fields
+from pscp.progress.callbacks import log_notes
+from pscp.progress.progress import (
     CallbackReporter,
     Counters,
     Failure,
@@ -31,7 +31,7 @@ from pscp.progress import (
     Ticking,
     count,
 )
-from pscp.progress import format_bytes as shown
+from pscp.progress.progress import format_bytes as shown
 from pscp.zfs import commands
 from pscp.zfs.afterwards import Sent
 from pscp.zfs.dataset_job import Job
@@ -48,7 +48,7 @@ from pscp.zfs.stream_link import open_link
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from pscp.option_fields import ReplicateFields
+    from pscp.options.option_fields import ReplicateFields
 
 Connect = Callable[[Location, Options, Callable[[str], None]], Link]
 _log = Log("zfs")

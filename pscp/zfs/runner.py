@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from pscp.log import Log
+from pscp.ground.log import Log
 from pscp.stream.stream import Ran as Ran
 
 _log = Log("zfs")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs.afterwards import Afterwards, Sent
 from pscp.zfs.dataset_job import Job, Received
 from pscp.zfs.inventory import Dataset

@@ -1,6 +1,6 @@
-"""The settings of a replication, checked and frozen; how ssh is run is in options.py.
+"""The settings of a replication, checked and frozen; how ssh is run is in options/options.py.
 
-Not here: each single one (../zfs_options.py). Read next: names.py.
+Not here: each single one (../options/zfs_options.py). Read next: names.py.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import shlex
 import time
 from dataclasses import dataclass
 
-from pscp.errors import UsageError
-from pscp.values import check_tuple
+from pscp.ground.errors import UsageError
+from pscp.ground.values import check_tuple
+from pscp.options.zfs_options import PRUNABLE, ZfsOptions
 from pscp.zfs.names import check_property, check_snapshot_name
-from pscp.zfs_options import PRUNABLE, ZfsOptions
 
 MAX_PARALLEL = 32
 TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab

@@ -16,12 +16,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from pscp import errors
-from pscp.api import Session
-from pscp.locations import Location
-from pscp.log import Log
-from pscp.options import Options
-from pscp.progress import Counters
+from pscp.calls.api import Session
+from pscp.ground import errors
+from pscp.ground.locations import Location
+from pscp.ground.log import Log
+from pscp.options.options import Options
+from pscp.progress.progress import Counters
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Program, Ran, Stream
 from pscp.zfs.runner import NOT_FOUND, Link, Piped

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from stock import LeftOut
 
-from pscp.errors import ConnectError
-from pscp.processes import descendants, end_tree
+from pscp.ground.errors import ConnectError
+from pscp.ground.processes import descendants, end_tree
 from pscp.selftest.servers import ADDRESS, SshdServer, find_sshd, free_port
 
 LAB = Path(__file__).resolve().parents[1] / "lab"

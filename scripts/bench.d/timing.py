@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 
-from pscp.processes import end_tree
+from pscp.ground.processes import end_tree
 
 
 @dataclass(frozen=True)

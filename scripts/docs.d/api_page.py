@@ -14,20 +14,20 @@ from types import FunctionType
 from keyword_types import LENT_MEANING, meanings
 
 import pscp
-from pscp import aio
-from pscp.callbacks import FileEvent
-from pscp.cleaning import Leftover
-from pscp.connection_options import ConnectionOptions
-from pscp.copy_options import CopyOptions
+from pscp.calls import aio
+from pscp.calls.cleaning import Leftover
 from pscp.manifests.comparing import Difference
 from pscp.measuring import advice
-from pscp.options import Options
-from pscp.progress import Reporter
+from pscp.options.connection_options import ConnectionOptions
+from pscp.options.copy_options import CopyOptions
+from pscp.options.options import Options
+from pscp.options.zfs_options import ZfsOptions
+from pscp.progress.callbacks import FileEvent
+from pscp.progress.progress import Reporter
 from pscp.stream.stream import Ran
 from pscp.zfs.afterwards import Sent
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.settings import Settings
-from pscp.zfs_options import ZfsOptions
 
 INTRODUCTION = """\
 What a program imports is in the module `pscp`; classes that are named without it come in results.

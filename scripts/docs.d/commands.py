@@ -10,11 +10,12 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pscp.cli import arguments, pipe, run, verify, zfs_arguments
-from pscp.jobs.job import IF_RUNNING
-from pscp.options import CHOICES
+from pscp.cli import pipe, run, verify
+from pscp.jobs.toml.job import IF_RUNNING
+from pscp.options import arguments, zfs_arguments
+from pscp.options.options import CHOICES
+from pscp.options.zfs_options import PRUNABLE
 from pscp.selftest import main as selftest
-from pscp.zfs_options import PRUNABLE
 
 # What the value of an option may be, by the name of its field.
 VALUES = {**CHOICES, "if_running": IF_RUNNING, "prune": PRUNABLE, "reports": run.FORMS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pscp.jobs import schema
+from pscp.jobs.toml import schema
 
 
 def json_schema() -> str:

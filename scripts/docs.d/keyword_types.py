@@ -1,18 +1,18 @@
-"""Makes pscp/option_fields.pyi: the types of the keywords, for type checkers, from the tables.
+"""Makes pscp/options/option_fields.pyi: the keywords' types, for type checkers, from the tables.
 
-Not here: the same for a program that runs (../../pscp/option_fields.py), the table of them in
-docs/api.md (api_page.py).
+Not here: the same for a program that runs (../../pscp/options/option_fields.py), the table of them
+in docs/api.md (api_page.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pscp.connection_options import ConnectionOptions
-from pscp.copy_options import CopyOptions
-from pscp.option_fields import LENT, types_of
-from pscp.option_rows import rows_of
-from pscp.zfs_options import ZfsOptions
+from pscp.options.connection_options import ConnectionOptions
+from pscp.options.copy_options import CopyOptions
+from pscp.options.option_fields import LENT, types_of
+from pscp.options.option_rows import rows_of
+from pscp.options.zfs_options import ZfsOptions
 
 LENT_MEANING = (
     "As for copy(), or a connection that is open already, over which everything then goes."

@@ -1,11 +1,11 @@
-"""docs/option-pairs.md: which options go together, from the table in pscp/option_pairs.py.
+"""docs/option-pairs.md: which options go together, from the table in pscp/options/option_pairs.py.
 
 Not here: when it is written (../docs).
 """
 
 from __future__ import annotations
 
-from pscp.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, Pair, spelled
+from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, Pair, spelled
 
 INTRODUCTION = """\
 # Which options go together

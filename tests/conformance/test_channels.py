@@ -21,8 +21,15 @@ from ways_there import WAYS, Open, opener
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import files, hashes, requests, session, source, tree, wire
-from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError, PscpError
-from pscp.options import Options
+from pscp.ground.errors import (
+    ConnectError,
+    ConnectionLost,
+    NoAgent,
+    NoPython,
+    ProtocolError,
+    PscpError,
+)
+from pscp.options.options import Options
 from pscp.transfer.beginnings import sink_request, source_request
 from pscp.transports.remote_command import command
 

@@ -18,12 +18,12 @@ import pytest
 from conftest import far_environment
 from lent_clients import lent_client
 
-from pscp.errors import PscpError
-from pscp.locations import Location
-from pscp.options import Options
+from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
 from pscp.selftest.servers import PrivateServer
 from pscp.transports import Channel, Control, Request, SshSetup, open_channel
-from pscp.transports.external import LentChannel
+from pscp.transports.libraries.external import LentChannel
 from pscp.transports.openssh import error_of
 
 Open = Callable[[str], Channel]  # takes the remote command

@@ -30,11 +30,13 @@ import pscp
 from pscp.connect import bootstrap, connections
 from pscp.connect.connections import Connections
 from pscp.endpoint import agent, wire
-from pscp.errors import PscpError
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import Silent
-from pscp.transfer import file_job, in_flight, lane_pool, negotiation, worker
+from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
+from pscp.progress.progress import Silent
+from pscp.transfer import lane_pool, negotiation
+from pscp.transfer.lanes import in_flight, worker
+from pscp.transfer.walk import file_job
 from pscp.transports import Control
 from pscp.transports.openssh import PROTOCOL_STATUS, error_of
 

@@ -25,7 +25,7 @@ from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
 from pscp.endpoint import files, reuse, wire
 from pscp.endpoint.reuse import PIECE_BYTES
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 
 PIECES = 9
 SIZE_BYTES = PIECES * PIECE_BYTES

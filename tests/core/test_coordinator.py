@@ -13,7 +13,7 @@ import pytest
 from core.link import CALL, CUT, FLIP, FROM, KILL, NONSENSE, NONSENSES, QUESTIONS, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint import hardlinks, requests, wire
-from pscp.errors import ConnectError, ConnectionLost, ProtocolError
+from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
 
 
 def tree_of_all_kinds(trees: Trees) -> None:

@@ -11,7 +11,7 @@ import pytest
 from core.link import FLIP, FROM, TO, Fault
 from core.trees import Trees
 from pscp.endpoint import wire
-from pscp.errors import PscpError
+from pscp.ground.errors import PscpError
 
 HEADER_BYTES = wire.HEADER.size
 FIELDS = {  # of a header: a byte and a bit of each; a length that is too long is waited for

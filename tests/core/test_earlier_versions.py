@@ -21,7 +21,7 @@ from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
 from pscp.endpoint import wire
 from pscp.endpoint.reuse import PIECE_BYTES
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 
 SIZE_BYTES = 9 * PIECE_BYTES
 OLD = os.urandom(SIZE_BYTES)

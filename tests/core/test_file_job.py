@@ -1,4 +1,4 @@
-"""What becomes of one large file whose chunks are damaged, lost or refused (transfer/file_job.py).
+"""What becomes of one large file whose chunks are damaged, lost, refused (walk/file_job.py).
 
 Not here: a lane that fails at each of its steps (test_lane.py), small files (test_coordinator.py).
 """
@@ -18,8 +18,8 @@ import pscp
 from core.link import CALL, CHUNK_BYTES, FLIP, FROM, KILL, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint import requests, wire
-from pscp.errors import ConnectionLost
-from pscp.transfer import file_job
+from pscp.ground.errors import ConnectionLost
+from pscp.transfer.walk import file_job
 
 IN_PAYLOAD = 8 * wire.HEADER.size + 3  # a bit
 LONG_BYTES = 1024 * 1024  # more than the sockets of a link hold

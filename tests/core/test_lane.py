@@ -1,4 +1,4 @@
-"""A lane whose connection fails at each of its steps, pushing and pulling (pscp.transfer.lane).
+"""A lane whose connection fails at each of its steps, push and pull (pscp.transfer.lanes.lane).
 
 The frames of an undisturbed copy over one lane are counted; then one copy after the other fails at
 the first of them, at the second, and so on.
@@ -31,8 +31,8 @@ from core.link import (
 )
 from core.trees import Trees
 from pscp.endpoint import requests, wire
-from pscp.errors import ConnectError, ConnectionLost, ProtocolError
-from pscp.transfer.lane import Lane
+from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
+from pscp.transfer.lanes.lane import Lane
 
 LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
 BOTH = pytest.mark.parametrize("way", [TO, FROM])

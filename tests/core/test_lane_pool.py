@@ -14,20 +14,20 @@ import pytest
 
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.connect.host_cache import Known
+from pscp.connect.logins.host_cache import Known
 from pscp.connect.spare_logins import Latecomers
 from pscp.endpoint import requests, wire
 from pscp.endpoint.congestion import Choice, Sending
-from pscp.errors import ConnectionLost, ProtocolError
-from pscp.options import Options
-from pscp.progress import Counters
+from pscp.ground.errors import ConnectionLost, ProtocolError
+from pscp.options.options import Options
+from pscp.progress.progress import Counters
 from pscp.transfer import lane_pool, logins
-from pscp.transfer.autotune import Path
-from pscp.transfer.copy_terms import PoolTerms
-from pscp.transfer.lane_context import LaneContext
-from pscp.transfer.plan import Ask
-from pscp.transfer.work_queue import WorkQueue
-from pscp.transfer.worker import Worker
+from pscp.transfer.lanes.autotune import Path
+from pscp.transfer.lanes.lane_context import LaneContext
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.lanes.worker import Worker
+from pscp.transfer.pieces.plan import Ask
+from pscp.transfer.terms.copy_terms import PoolTerms
 
 LONG_BYTES = 16 * CHUNK_BYTES
 MANY = range(1, 40)

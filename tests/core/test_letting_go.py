@@ -22,7 +22,7 @@ from conftest import unavailable, until
 from core.link import CALL, FROM, KILL, Fault
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint import fence, wire
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 
 OTHERS = b"another user's bytes"
 

@@ -28,7 +28,7 @@ from pscp.endpoint import fence, requests, reuse, sink, tree, wire
 from pscp.endpoint.failures import Refusal
 from pscp.endpoint.metadata import Policy
 from pscp.endpoint.reuse import PIECE_BYTES, Reuse
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 
 TOKEN, NONCE = "0" * 8, "1" * 8
 PIECES = 9

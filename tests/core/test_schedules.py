@@ -39,7 +39,7 @@ from core.link import (
 )
 from core.trees import Trees
 from pscp.endpoint.source import PACK_BYTES, PACK_FILE_BYTES
-from pscp.errors import PscpError
+from pscp.ground.errors import PscpError
 
 EXAMPLES = os.environ.get("PSCP_CORE_EXAMPLES")
 LOSSES = (KILL, KILL, CUT, CUT, LATE, LATE, STALL)  # what a network may do; a stall takes longest

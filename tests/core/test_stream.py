@@ -35,15 +35,15 @@ from core.link import (
     asking,
     at_steps,
 )
-from pscp import errors
 from pscp.endpoint import agent, requests, stream_process, stream_server, wire
 from pscp.endpoint import stream as endpoint_stream
 from pscp.endpoint.paths import is_pscps_own
-from pscp.options import ROWS
+from pscp.ground import errors
+from pscp.options.options import ROWS
 from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
-from pscp.transfer import in_flight, lane_context, lane_share
+from pscp.transfer.lanes import in_flight, lane_context, lane_share
 
 KIB = 1024
 SLOT_BYTES = 32 * KIB

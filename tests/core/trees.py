@@ -19,7 +19,7 @@ import pscp
 from core.link import CHUNK_BYTES, Bench, Fault
 from pscp.endpoint.paths import is_pscps_own
 from pscp.endpoint.source import PACK_FILE_BYTES
-from pscp.state import folder as state_folder
+from pscp.ground.state import folder as state_folder
 
 LARGE_BYTES = 3 * CHUNK_BYTES + 1  # travels in chunks, the last of which is a byte
 assert LARGE_BYTES > PACK_FILE_BYTES

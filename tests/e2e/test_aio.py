@@ -15,7 +15,7 @@ from compare import assert_same_tree
 
 import pscp
 from e2e.ways import Way
-from pscp.callbacks import FileEvent
+from pscp.progress.callbacks import FileEvent
 
 MIB = 1024 * 1024
 SLOW = 8 * 8 * 1024  # kbit/s: 8 MiB/s

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from e2e.conftest import Kept
 from e2e.ways import COMMAND_S, Way
-from pscp.option_fields import OptionFields
+from pscp.options.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer
 
 FOLDERS = ("d", "d 2", "-d")

@@ -19,10 +19,10 @@ import pytest
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp.cleaning import _ask_all, format_age
+from pscp.calls.cleaning import _ask_all, format_age
 from pscp.endpoint import requests
-from pscp.errors import DestinationError, ProtocolError
-from pscp.option_fields import OptionFields
+from pscp.ground.errors import DestinationError, ProtocolError
+from pscp.options.option_fields import OptionFields
 
 EVERY_WAY = True
 

@@ -21,9 +21,9 @@ from conftest import MakeServer
 import pscp
 from e2e.ways import Way
 from pscp.endpoint.reuse import PIECE_BYTES
-from pscp.processes import descendants, living
+from pscp.ground.processes import descendants, living
+from pscp.ground.values import MIB
 from pscp.selftest.servers import PrivateServer
-from pscp.values import MIB
 
 EVERY_WAY = True
 

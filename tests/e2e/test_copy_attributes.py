@@ -19,7 +19,7 @@ from compare import rsync_finds
 from e2e.ways import Way
 from pscp.endpoint import owners
 from pscp.endpoint.paths import is_pscps_own
-from pscp.progress import Silent
+from pscp.progress.progress import Silent
 
 EVERY_WAY = True
 

@@ -16,7 +16,7 @@ from compare import allocated_bytes, assert_same_tree
 from e2e.ways import Way
 from pscp.endpoint import files
 from pscp.endpoint.source import PACK_FILE_BYTES
-from pscp.values import GIB, KIB, MIB
+from pscp.ground.values import GIB, KIB, MIB
 
 EVERY_WAY = True
 

@@ -14,7 +14,7 @@ from compare import assert_same_tree
 
 from e2e.ways import Way
 from pscp.endpoint.reuse import PIECE_BYTES
-from pscp.values import MIB
+from pscp.ground.values import MIB
 
 SIZE_BYTES = 9 * MIB + 1
 OLD = random.Random("old").randbytes(SIZE_BYTES)

@@ -21,7 +21,7 @@ from conftest import MakeServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import COMMAND_S, Ran, Way
-from pscp.values import MIB
+from pscp.ground.values import MIB
 
 EVERY_WAY = True
 

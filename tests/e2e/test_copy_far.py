@@ -15,7 +15,7 @@ from conftest import MakeServer
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.values import MIB
+from pscp.ground.values import MIB
 
 # The far end's shell sees no python, wherever it looks.
 NO_PYTHON = """exec /bin/sh -c "$(printf '%s' "$2" | sed 's/python/no-such-python/g')" """

@@ -13,7 +13,7 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp.values import MIB
+from pscp.ground.values import MIB
 
 LARGE_BYTES = MIB
 NAMES = ("small", "sub/large", "sub/same", "sub/link")

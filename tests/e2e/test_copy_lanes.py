@@ -17,12 +17,12 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp.connect import host_cache
-from pscp.locations import parse_location
-from pscp.options import Options
-from pscp.progress import Silent
-from pscp.state import control_folder
-from pscp.values import MIB
+from pscp.connect.logins import host_cache
+from pscp.ground.locations import parse_location
+from pscp.ground.state import control_folder
+from pscp.ground.values import MIB
+from pscp.options.options import Options
+from pscp.progress.progress import Silent
 
 EVERY_WAY = True
 

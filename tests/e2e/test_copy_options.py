@@ -19,8 +19,8 @@ from compare import assert_same_tree, tree_digest
 
 import pscp
 from e2e.ways import Way
-from pscp.progress import Counters
-from pscp.values import KIB, MIB
+from pscp.ground.values import KIB, MIB
+from pscp.progress.progress import Counters
 
 EVERY_WAY = True
 

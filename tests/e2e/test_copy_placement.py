@@ -23,7 +23,7 @@ from compare import assert_same_tree, tree_digest
 import pscp
 from e2e.ways import Way
 from pscp.endpoint import metadata
-from pscp.errors import DestinationError, UsageError
+from pscp.ground.errors import DestinationError, UsageError
 
 EVERY_WAY = True
 

@@ -13,8 +13,8 @@ import pytest
 from compare import assert_same_tree
 
 import pscp
+from pscp.ground.values import MIB
 from pscp.selftest.servers import PrivateServer
-from pscp.values import MIB
 
 SERVERS = [
     ("embedded", "agent"),

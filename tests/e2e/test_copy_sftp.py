@@ -20,10 +20,10 @@ from sftp_servers import MadeUpServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.errors import NoPython, NoSftp, UsageError
-from pscp.option_fields import OptionFields
+from pscp.ground.errors import NoPython, NoSftp, UsageError
+from pscp.ground.values import MIB
+from pscp.options.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer, find_sftp_server
-from pscp.values import MIB
 
 MakeMadeUp = Callable[..., PrivateServer]
 

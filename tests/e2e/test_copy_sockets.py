@@ -24,11 +24,11 @@ from conftest import MakeServer, unavailable
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
-from pscp.locations import parse_location
-from pscp.options import Options
+from pscp.ground.locations import parse_location
+from pscp.ground.values import MIB
+from pscp.options.options import Options
 from pscp.selftest.servers import PrivateServer, free_port
 from pscp.transports.openssh import Child, resolve
-from pscp.values import MIB
 
 LOOK = """
 port=$(echo "$SSH_CONNECTION" | cut -d" " -f2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.ways import Ran, Way
-from pscp import state
+from pscp.ground import state
 from pscp.selftest.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]

@@ -9,7 +9,7 @@ import hashlib
 import os
 
 from e2e.ways import Way
-from pscp.progress import Outcome, Silent
+from pscp.progress.progress import Outcome, Silent
 
 SMALL, LARGE = b"small", b"large" * 300_000
 

@@ -16,8 +16,8 @@ from compare import assert_same_tree
 
 import pscp
 from e2e.ways import PSCP, Way
-from pscp.progress import Counters
-from pscp.values import MIB
+from pscp.ground.values import MIB
+from pscp.progress.progress import Counters
 
 SUMMARY = re.compile(
     r"[0-9.]+ k?M?B in [0-9.]+ s \([0-9.]+ [kMG]?B/s\) to \S+, "

@@ -203,7 +203,7 @@ def test_nightly_push_tries_a_file_that_changed_again(world: World) -> None:
         "import runpy, sys, time, pscp\n"
         "push = runpy.run_path(sys.argv[1])\n"
         "failed = pscp.Result(failures=(pscp.Failure('a', sys.argv[2], 'why'),))\n"
-        "from pscp import api; pscp.copy = lambda *a, **k: failed\n"
+        "from pscp.calls import api; pscp.copy = lambda *a, **k: failed\n"
         "try: push['push']('a', 'host:')\n"
         "except pscp.CopyError as error: print(error.retry)\n"
     )

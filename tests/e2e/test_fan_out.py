@@ -21,8 +21,8 @@ from fan_out_world import MIB, Hosts
 import pscp
 from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PSCP, Ran
-from pscp.option_rows import CHUNK_BYTES
-from pscp.progress import Silent
+from pscp.options.option_rows import CHUNK_BYTES
+from pscp.progress.progress import Silent
 from pscp.selftest.servers import PrivateServer
 
 BIG_BYTES = 9 * MIB + 1

@@ -20,13 +20,14 @@ from job_runs import HOSTILE, Remembered, part, run_of
 import pscp
 from e2e.conftest import POWERLESS, ShellThat
 from e2e.test_copy_sftp import without_python
-from pscp import looking
+from pscp.calls import looking
 from pscp.cli import run_jobs
-from pscp.errors import UsageError
-from pscp.jobs import check, timers
-from pscp.jobs.config import Config
-from pscp.jobs.job import Job
-from pscp.jobs.lock import state_path
+from pscp.ground.errors import UsageError
+from pscp.jobs import check
+from pscp.jobs.reports import timers
+from pscp.jobs.reports.lock import state_path
+from pscp.jobs.toml.config import Config
+from pscp.jobs.toml.job import Job
 from pscp.selftest.servers import PrivateServer
 
 
@@ -202,7 +203,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
 LOCKS = """
 import subprocess
 import sys
-from pscp.jobs.lock import locked
+from pscp.jobs.reports.lock import locked
 with locked(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()

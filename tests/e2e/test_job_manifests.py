@@ -13,7 +13,7 @@ import pytest
 
 from e2e.test_jobs import Place, place
 from pscp.cli import verify
-from pscp.jobs.outcome import Outcome
+from pscp.jobs.reports.outcome import Outcome
 
 __all__ = ["place"]
 

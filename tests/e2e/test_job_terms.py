@@ -17,8 +17,8 @@ import pytest
 import pscp
 from e2e.test_mirror import make, there
 from e2e.ways import Way
-from pscp.transfer import lane_context
-from pscp.values import MIB
+from pscp.ground.values import MIB
+from pscp.transfer.lanes import lane_context
 
 EVERY_WAY = True
 

@@ -22,18 +22,18 @@ import pytest
 from conftest import MakeServer, unavailable, until
 
 import pscp
-from pscp import errors
 from pscp.cli import kept
+from pscp.ground import errors
 from pscp.jobs import runner
-from pscp.jobs.history import History, history_of
-from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import JobRun, Outcome
-from pscp.jobs.telling import Teller
-from pscp.options import Options
-from pscp.progress import Counters, Failure, Result
+from pscp.jobs.reports.history import History, history_of
+from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.outcome import JobRun, Outcome
+from pscp.jobs.reports.telling import Teller
+from pscp.jobs.toml.job import Job
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Failure, Result
 from pscp.selftest.servers import PrivateServer
-from pscp.transfer.selection import Settled
+from pscp.transfer.walk.selection import Settled
 from pscp.zfs.settings import Settings
 
 MIB = 1024 * 1024
@@ -328,13 +328,13 @@ import sys
 from pathlib import Path
 from pscp.cli import kept
 from pscp.jobs import runner
-from pscp.jobs.history import history_of
-from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import exit_code
-from pscp.jobs.telling import Teller
-from pscp.options import Options
-from pscp.progress import Counters, Failure, Result
+from pscp.jobs.reports.history import history_of
+from pscp.jobs.toml.job import Job
+from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.outcome import exit_code
+from pscp.jobs.reports.telling import Teller
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Failure, Result
 from pscp.errors import PscpError
 from pscp.zfs.settings import Settings
 home, ssh_config = sys.argv[1:3]

@@ -24,11 +24,11 @@ import pscp
 from e2e.conftest import ShellThat
 from e2e.terminal import Terminal, terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
-from pscp import state
-from pscp.errors import NoPython
-from pscp.processes import Process, descendants
+from pscp.ground import state
+from pscp.ground.errors import NoPython
+from pscp.ground.processes import Process, descendants
+from pscp.ground.values import MIB
 from pscp.selftest.servers import PrivateServer
-from pscp.values import MIB
 
 MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
@@ -223,7 +223,7 @@ TOGETHER = """
 import contextlib, sys
 from concurrent.futures import ThreadPoolExecutor
 import pscp
-from pscp.locations import parse_location
+from pscp.ground.locations import parse_location
 from pscp.zfs.stream_link import open_link
 
 way, host, config, folder = sys.argv[1:]

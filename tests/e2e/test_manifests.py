@@ -20,9 +20,9 @@ import pytest
 
 import pscp
 from e2e.ways import COMMAND_S, VERIFY, Ran, Way
+from pscp.ground.values import MIB
 from pscp.manifests import signing
 from pscp.selftest.servers import ADDRESS
-from pscp.values import MIB
 
 CHUNK_BYTES = 4 * MIB
 AWKWARD = (

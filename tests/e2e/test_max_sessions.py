@@ -15,10 +15,10 @@ import pytest
 from servers import LoginServer
 
 import pscp
-from pscp.option_fields import OptionFields
-from pscp.progress import Silent
+from pscp.ground.values import MIB
+from pscp.options.option_fields import OptionFields
+from pscp.progress.progress import Silent
 from pscp.selftest.servers import PrivateServer
-from pscp.values import MIB
 
 
 class Told(Silent):

@@ -23,9 +23,9 @@ from conftest import MakeServer
 
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
-from pscp.connect import host_cache
+from pscp.connect.logins import host_cache
 from pscp.measuring.measure import Say
-from pscp.option_fields import OptionFields
+from pscp.options.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer, free_port
 
 QUICK = f"""

@@ -21,8 +21,8 @@ from e2e.test_mirror import make
 from e2e.test_moving import files_of
 from e2e.ways import Way
 from pscp.endpoint import system
-from pscp.transfer.moves import Moves
-from pscp.values import MIB
+from pscp.ground.values import MIB
+from pscp.transfer.terms.moves import Moves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from core.test_letting_go import overlaid
 import pscp
 from e2e.test_mirror import make
 from e2e.ways import Way
-from pscp.values import MIB
+from pscp.ground.values import MIB
 
 EVERY_WAY = True
 

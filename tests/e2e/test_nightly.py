@@ -33,8 +33,8 @@ from e2e.conftest import ShellThat
 from e2e.test_docs import script
 from e2e.ways import COMMAND_S, Ran
 from e2e.world import ROOT, put_program
-from pscp.jobs.config import load
-from pscp.jobs.outcome import Outcome
+from pscp.jobs.reports.outcome import Outcome
+from pscp.jobs.toml.config import load
 from pscp.selftest.servers import ADDRESS, PrivateServer
 
 EXAMPLES = ROOT / "examples"

@@ -28,12 +28,12 @@ from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP
 from pscp.cli import copy as command
 from pscp.connect import persisted, ssh_opener
-from pscp.errors import ConnectError
-from pscp.option_fields import OptionFields
-from pscp.progress import Silent
+from pscp.ground.errors import ConnectError
+from pscp.ground.values import MIB
+from pscp.options.option_fields import OptionFields
+from pscp.progress.progress import Silent
 from pscp.selftest.servers import ADDRESS, PrivateServer
 from pscp.transports.mux_protocol import process_of
-from pscp.values import MIB
 
 LOGIN = "Accepted publickey"
 
@@ -340,7 +340,7 @@ def test_a_path_that_is_silent_is_replaced(
 
 
 def session_pids(server: PrivateServer) -> list[int]:
-    from pscp.processes import descendants
+    from pscp.ground.processes import descendants
 
     return [process.pid for process in descendants(server.pid)]
 

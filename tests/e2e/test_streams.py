@@ -32,11 +32,11 @@ from e2e.conftest import ShellThat
 from e2e.ways import PIPE, PSCP
 from pscp.endpoint import stream_server
 from pscp.endpoint.paths import PART_SUFFIX
-from pscp.errors import CommandFailed, CopyError, DestinationError
-from pscp.option_fields import OptionFields
-from pscp.processes import descendants
+from pscp.ground.errors import CommandFailed, CopyError, DestinationError
+from pscp.ground.processes import descendants
+from pscp.ground.values import MIB
+from pscp.options.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer, SshdServer
-from pscp.values import MIB
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still

@@ -26,13 +26,13 @@ from lent_clients import begun, ended, lent_client
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
+from pscp.ground.values import MIB
 from pscp.selftest.servers import PrivateServer, free_port, make_key
-from pscp.transfer import worker
+from pscp.transfer.lanes import worker
 from pscp.transports import Request
-from pscp.transports.external import LentChannel
+from pscp.transports.libraries.external import LentChannel
 from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
-from pscp.values import MIB
 
 WriteConfig = Callable[..., str]
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log

@@ -16,9 +16,9 @@ from typing import Unpack
 import forked
 
 import pscp
-from pscp.api import Progress
-from pscp.option_fields import OptionFields
-from pscp.progress import Reporter
+from pscp.calls.api import Progress
+from pscp.options.option_fields import OptionFields
+from pscp.progress.progress import Reporter
 from pscp.selftest.servers import PrivateServer
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run

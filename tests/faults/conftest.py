@@ -26,11 +26,11 @@ import pytest
 
 import pscp
 from faults.interposed import FOLDER, interposed, relay_argv
-from pscp.api import Progress
+from pscp.calls.api import Progress
 from pscp.endpoint import wire
-from pscp.option_fields import OptionFields
+from pscp.options.option_fields import OptionFields
 from pscp.selftest.servers import PrivateServer
-from pscp.transfer import worker
+from pscp.transfer.lanes import worker
 
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
@@ -58,7 +58,7 @@ code = main()
 if "{PEAK}" in os.environ:
     with open("/proc/self/status") as lines, open(os.environ["{PEAK}"], "w") as peak:
         peak.write(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-from pscp.signals import leave
+from pscp.ground.signals import leave
 leave(code)
 """
 

@@ -13,7 +13,7 @@ import threading
 import traceback
 
 from faults.hostile_agent import scenario
-from pscp.errors import PscpError
+from pscp.ground.errors import PscpError
 from pscp.transports import Control
 from pscp.transports.openssh import error_of
 

@@ -18,9 +18,9 @@ from compare import assert_same_tree
 
 import pscp
 from faults.conftest import MIB, Breaking, Way, fill, until
-from pscp.callbacks import FileEvent
 from pscp.endpoint import wire
-from pscp.progress import Counters, Silent
+from pscp.progress.callbacks import FileEvent
+from pscp.progress.progress import Counters, Silent
 
 EVERY_WAY = True
 BIG_BYTES = 24 * MIB

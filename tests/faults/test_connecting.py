@@ -25,13 +25,13 @@ from e2e.ways import COMMAND_S, PIPE, PSCP
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
-from pscp import state, stops
 from pscp.cli import copy
 from pscp.connect import bootstrap
-from pscp.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
-from pscp.option_fields import OptionFields
-from pscp.processes import descendants
-from pscp.progress import Counters
+from pscp.ground import state, stops
+from pscp.ground.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
+from pscp.ground.processes import descendants
+from pscp.options.option_fields import OptionFields
+from pscp.progress.progress import Counters
 from pscp.selftest.servers import ADDRESS, PrivateServer, free_port
 from pscp.transfer import logins
 from pscp.transports import control_sockets

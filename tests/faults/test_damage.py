@@ -16,8 +16,8 @@ from compare import assert_same_tree
 
 from faults.conftest import MIB, Way, fill, until
 from pscp.endpoint import wire
-from pscp.errors import PscpError
-from pscp.processes import descendants
+from pscp.ground.errors import PscpError
+from pscp.ground.processes import descendants
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

@@ -22,9 +22,9 @@ from conftest import MakeFar, MakeServer
 import pscp
 from faults.conftest import MIB, Way, fill, until
 from pscp.connect import direct_sockets
-from pscp.processes import descendants
-from pscp.progress import Notes
-from pscp.transfer import worker
+from pscp.ground.processes import descendants
+from pscp.progress.progress import Notes
+from pscp.transfer.lanes import worker
 
 BIG_BYTES = 24 * MIB + 7
 PLANES = pytest.mark.parametrize("plane", ["tls", "plain"])

@@ -22,11 +22,12 @@ from faults.conftest import MIB, PATIENCE_S, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from pscp.connect import bootstrap, ssh_opener
 from pscp.endpoint import wire
-from pscp.errors import ProtocolError
-from pscp.locations import Location
-from pscp.progress import Silent
+from pscp.ground.errors import ProtocolError
+from pscp.ground.locations import Location
+from pscp.progress.progress import Silent
 from pscp.selftest.servers import PrivateServer
-from pscp.transfer import copy, lane_context, relay
+from pscp.transfer import copy
+from pscp.transfer.lanes import lane_context, relay
 from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")

@@ -21,9 +21,9 @@ import pscp
 from faults.conftest import MIB, Way, fill, until
 from pscp.connect import bootstrap
 from pscp.endpoint import wire
-from pscp.errors import ConnectError
-from pscp.processes import descendants, end_tree
-from pscp.progress import Counters
+from pscp.ground.errors import ConnectError
+from pscp.ground.processes import descendants, end_tree
+from pscp.progress.progress import Counters
 from pscp.transfer import logins
 
 EVERY_WAY = True

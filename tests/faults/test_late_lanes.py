@@ -16,7 +16,7 @@ from core.link import asking
 from faults.conftest import MIB, Running, Way, fill
 from faults.late import CHUNKS, FarEnds, assert_copied
 from pscp.endpoint import requests, wire
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
 
 BIG_BYTES = 6 * MIB
 SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else

@@ -20,7 +20,7 @@ from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from pscp.endpoint import requests, wire
 from pscp.endpoint.fence import FENCE_SUFFIX
 from pscp.endpoint.paths import part_name
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
 
 BIG_BYTES = 24 * MIB + 7
 MTIME_S = 1_000_000_000

@@ -20,7 +20,7 @@ from night import LOCKED, Night, Running, Sshd, full
 
 from faults.conftest import MIB, PATIENCE_S, until
 from pscp.endpoint import wire
-from pscp.jobs.outcome import JobRun, Outcome
+from pscp.jobs.reports.outcome import JobRun, Outcome
 
 HOSTILE = ["-rf.rec", "a\nb.rec", " .rec", os.fsdecode(b"\xff\xfe.rec"), "*.rec", "one:x.rec"]
 BIG = ["big-1.rec", "big-2.rec", "big-3.rec", "big-4.rec"]

@@ -17,8 +17,8 @@ import pytest
 from compare import assert_same_tree
 
 from faults.conftest import MIB, Ended, Way, fill
-from pscp.errors import CopyError
-from pscp.transfer import spool
+from pscp.ground.errors import CopyError
+from pscp.transfer.pieces import spool
 
 EVERY_WAY = True
 

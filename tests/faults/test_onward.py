@@ -34,10 +34,10 @@ from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
 from pscp.connect import bootstrap, onward, persisted, ssh_opener
 from pscp.endpoint import wire
-from pscp.errors import ConnectError, ProtocolError, UsageError
-from pscp.processes import descendants
+from pscp.ground.errors import ConnectError, ProtocolError, UsageError
+from pscp.ground.processes import descendants
 from pscp.selftest.servers import PrivateServer, SshdServer
-from pscp.transfer import lane_context
+from pscp.transfer.lanes import lane_context
 
 pytestmark = pytest.mark.needs_ssh(reason="the ssh at the source's host is OpenSSH's")
 

@@ -12,8 +12,8 @@ import pytest
 
 from faults.conftest import Way
 from pscp.endpoint import wire
-from pscp.errors import ProtocolError
-from pscp.transfer.lane_sender import LaneSender
+from pscp.ground.errors import ProtocolError
+from pscp.transfer.lanes.lane_sender import LaneSender
 
 EVERY_WAY = True
 

@@ -14,7 +14,7 @@ from compare import assert_same_tree
 from soak_signals import CODES
 
 from faults.conftest import MIB, Running, Way, fill, until
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

@@ -68,7 +68,7 @@ def test_while_the_program_is_loaded(kind: signal.Signals) -> None:
 # The main thread waits for what never comes, and takes no exception once it has begun to say so.
 STUCK = """
 import subprocess, sys, threading
-from pscp import signals
+from pscp.ground import signals
 signals.PATIENCE_S = 0.2
 with signals.last_act(lambda: print("undone", flush=True)), signals.raise_on_signals("hint"):
     pids = [subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid]

@@ -25,8 +25,8 @@ import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
 from pscp.connect import agent_program, bootstrap
 from pscp.endpoint import requests, wire
-from pscp.errors import ConnectError, ProtocolError, PscpError
-from pscp.processes import descendants
+from pscp.ground.errors import ConnectError, ProtocolError, PscpError
+from pscp.ground.processes import descendants
 from pscp.stream import stream
 from pscp.transfer import logins
 

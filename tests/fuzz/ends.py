@@ -27,7 +27,7 @@ from fuzz import mutations, scratch
 from pscp import endpoint
 from pscp.endpoint import agent as agents
 from pscp.endpoint import hashes, requests, system, wire
-from pscp.errors import PscpError
+from pscp.ground.errors import PscpError
 
 Spaces = list[memoryview]
 ENDPOINT = Path(endpoint.__path__[0])

@@ -22,26 +22,29 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fuzz import scratch
-from pscp import UsageError, attributes, filters, locations, state, values
-from pscp.attributes import parse_modes, parse_owner
-from pscp.connect import host_cache
+from pscp import UsageError
+from pscp.connect.logins import host_cache
 from pscp.endpoint import entries, failures, fence, listings, tree, wire
 from pscp.endpoint.files import Identity
 from pscp.endpoint.session import COORDINATOR, Arriving, Session
-from pscp.errors import BadManifest
-from pscp.jobs.config import load
-from pscp.locations import Location
+from pscp.ground import locations, state, values
+from pscp.ground.errors import BadManifest
+from pscp.ground.locations import Location
+from pscp.jobs.toml.config import load
 from pscp.manifests.formats import Manifest
-from pscp.options import Options, with_fields
-from pscp.sftp import packets, tasks
-from pscp.sftp.client import Client
-from pscp.sftp.event_loop import Loop
-from pscp.sftp.packets import Attrs, SftpError
+from pscp.options import attributes, filters
+from pscp.options.attributes import parse_modes, parse_owner
+from pscp.options.options import Options, with_fields
+from pscp.sftp.protocol import packets, tasks
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.event_loop import Loop
+from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.stream.pipe import checked_report
-from pscp.transfer import answers, decide
-from pscp.transfer.folder_check import differing
-from pscp.transfer.journal import Journal
-from pscp.transfer.lane_ends import MISSHAPEN
+from pscp.transfer.lanes.lane_ends import MISSHAPEN
+from pscp.transfer.pieces import answers
+from pscp.transfer.terms.journal import Journal
+from pscp.transfer.walk import decide
+from pscp.transfer.walk.folder_check import differing
 from pscp.transports.mux_protocol import MuxMaster
 
 Seen = tuple[int, int, int, int, bytes]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fuzz import ends, readers
 from pscp.endpoint import listings, tree, wire
 from pscp.manifests.formats import NAME, VERSION
-from pscp.sftp import packets
+from pscp.sftp.protocol import packets
 
 CORPUS = Path(__file__).parent / "corpus"
 SHA = "ab" * 32

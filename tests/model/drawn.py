@@ -20,8 +20,8 @@ from core.link import CUT, FLIP, FROM, KILL, LATE, TO, TWICE, Fault
 from soak.trial import Trial, Way
 from whole import Focus, Step, World, run_steps
 
-from pscp.errors import UsageError
-from pscp.options import Options
+from pscp.ground.errors import UsageError
+from pscp.options.options import Options
 
 ARCHIVE = {"archive": True}
 A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
@@ -86,7 +86,7 @@ MEETING = (
 
 
 def draw_options(rng: random.Random) -> dict[str, Any]:
-    """Draw options that go together, by the table (pscp/option_pairs.py)."""
+    """Draw options that go together, by the table (pscp/options/option_pairs.py)."""
     while True:
         found = draws.options(rng)
         if rng.random() < 0.6:

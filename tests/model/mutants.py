@@ -26,7 +26,7 @@ COMMIT, PARTS, FENCE = (f"endpoint/{name}.py" for name in ("commit", "parts", "f
 
 MUTANTS = (
     Mutant(
-        "N1", "transfer/continuing.py",
+        "N1", "transfer/terms/continuing.py",
         'if "sparse" in entry.extra and rest != ZEROS:', "if False:",
         "a sparse file's part is continued whatever lies in its holes",
     ),
@@ -41,12 +41,12 @@ MUTANTS = (
         "a folder that cannot be synced is let pass",
     ),
     Mutant(
-        "there already", "transfer/moving.py",
+        "there already", "transfer/ending/moving.py",
         "        if not self._why_not:\n            self._make_durable()\n", "",
         "what a killed run has named is not synced before its source goes",
     ),
     Mutant(
-        "there already", "transfer/results.py",
+        "there already", "transfer/terms/results.py",
         "return path not in self._doubted", "return True",
         "sources go though their folder was not synced",
     ),
@@ -62,14 +62,14 @@ MUTANTS = (
         "a resend of a large file replaces the backup",
     ),
     Mutant(
-        "N10", "transfer/ending.py",
+        "N10", "transfer/ending/ending.py",
         "        if not is_dry:  # before folders that they are in go, or get their times\n"
         "            self._discard()\n", "",
         "parts are removed after folders have their times",
         also=(PARTS, "with fence.keeping_times(folder_fd):", "with contextlib.nullcontext():"),
     ),
     Mutant(
-        "N11", "transfer/decide.py",
+        "N11", "transfer/walk/decide.py",
         '    _row("hardlink", "NOTHING", Action.LINK),\n', "",
         "a hard link is sent in a pack",
     ),
@@ -89,7 +89,7 @@ MUTANTS = (
         "parts keep a folder from being deleted",
     ),
     Mutant(
-        "N18", "transfer/resume.py",
+        "N18", "transfer/walk/resume.py",
         '        elif "linked" in entry.extra:\n', "        elif False:\n",
         "the next name of a file that is skipped is not sent",
     ),

@@ -20,7 +20,7 @@ from zfs.hostile import (
 
 from openzfs.machine import Machine
 from openzfs.test_openzfs import LARGE, cut_once, get, sends, token
-from pscp.option_fields import ReplicateFields
+from pscp.options.option_fields import ReplicateFields
 
 
 def cut_secret(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -18,7 +18,7 @@ from zfs.conftest import Ends
 from zfs.test_over_ssh import amidst
 
 from openzfs.machine import HOST, Machine, VmPool
-from pscp.option_fields import ReplicateFields
+from pscp.options.option_fields import ReplicateFields
 
 LARGE = 4_000_000
 CUT = 2_000_000

@@ -22,7 +22,7 @@ from typing import Any
 
 from tree_data import FILE, Made, plant
 
-from pscp.processes import descendants, send
+from pscp.ground.processes import descendants, send
 
 HERE = Path(__file__).parent
 CALLS = ("write", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "open", "fchmod",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import draws
 
 import pscp
-from pscp.option_pairs import NEEDED
+from pscp.options.option_pairs import NEEDED
 from soak.ends import own_home, sshd
 from soak.trial import LIMIT_S, Trial, Way
 

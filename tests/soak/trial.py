@@ -24,8 +24,8 @@ import oracle
 from cases import OWN, Case
 from tree_data import FOLDER, Made, Node, plant, scan
 
-from pscp.api import Session
-from pscp.errors import PscpError
+from pscp.calls.api import Session
+from pscp.ground.errors import PscpError
 
 LIMIT_S = 90.0  # a copy of some files that has not ended by then never does
 PSCP = (sys.executable, "-m", "pscp")

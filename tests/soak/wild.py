@@ -26,7 +26,7 @@ from typing import Any
 import draws
 import oracle
 
-from pscp.processes import descendants
+from pscp.ground.processes import descendants
 from soak import faults
 from soak.ends import own_home, sshd
 from soak.trial import LIMIT_S, PSCP, Trial, Way

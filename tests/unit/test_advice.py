@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.ground.values import GIB, MIB
 from pscp.measuring import advice
 from pscp.measuring.advice import Kernel, Moved, Point
-from pscp.values import GIB, MIB
 
 LINUX = Kernel(
     "Linux",

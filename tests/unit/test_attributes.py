@@ -1,6 +1,7 @@
-"""attributes.py: --chmod means what it means to rsync, which is asked; --chown and --numeric-ids.
+"""options/attributes.py: --chmod means what it means to rsync, which is asked; --chown,
+--numeric-ids.
 
-Read next: pscp/attributes.py.
+Read next: pscp/options/attributes.py.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pscp
-from pscp.attributes import Attributes, Ids, Owner, changed_mode, parse_modes, parse_owner
 from pscp.endpoint import tree
-from pscp.errors import UsageError
+from pscp.ground.errors import UsageError
+from pscp.options.attributes import Attributes, Ids, Owner, changed_mode, parse_modes, parse_owner
 
 MODES = (0o644, 0o600, 0o755, 0o711, 0o777, 0o4755, 0o2770, 0o1777)
 UMASK = 0o027

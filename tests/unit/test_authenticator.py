@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fake_logins import FakeChannel, FakePrompts
 
-from pscp.connect import authenticator
-from pscp.connect.authenticator import Authenticator
-from pscp.errors import AuthenticationError, ConnectionLost
-from pscp.locations import parse_location
-from pscp.options import Options
+from pscp.connect.logins import authenticator
+from pscp.connect.logins.authenticator import Authenticator
+from pscp.ground.errors import AuthenticationError, ConnectionLost
+from pscp.ground.locations import parse_location
+from pscp.options.options import Options
 
 BATCH = Options(batch=True)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.transfer.autotune import (
+from pscp.transfer.lanes.autotune import (
     CHANNEL_BYTES,
     LANES_MOST,
     Path,

@@ -22,12 +22,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.cli import arguments, closing, fan_out
+from pscp.calls.deliveries import Delivery
+from pscp.cli import closing, fan_out
 from pscp.cli import copy as cli
 from pscp.cli.pipe import Piped
 from pscp.connect import persisted
-from pscp.deliveries import Delivery
-from pscp.errors import (
+from pscp.ground.errors import (
     ConnectError,
     CopyError,
     Interrupted,
@@ -36,10 +36,11 @@ from pscp.errors import (
     Terminated,
     UsageError,
 )
-from pscp.locations import Location
-from pscp.options import Options
-from pscp.progress import Counters, Failure, Reporter, Result
-from pscp.values import KIB, MIB
+from pscp.ground.locations import Location
+from pscp.ground.values import KIB, MIB
+from pscp.options import arguments
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Failure, Reporter, Result
 
 DONE = Result(
     files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2
@@ -47,7 +48,7 @@ DONE = Result(
 
 
 class Copy:
-    """Stands in for pscp.api.copy: remembers how it was called, does as it is told."""
+    """Stands in for pscp.calls.api.copy: remembers how it was called, does as it is told."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[Location], Location, Options]] = []
@@ -73,9 +74,9 @@ class Copy:
 @pytest.fixture
 def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Copy:
     stand_in = Copy()
-    api = types.ModuleType("pscp.api")
+    api = types.ModuleType("pscp.calls.api")
     api.copy = stand_in  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pscp.api", api)
+    monkeypatch.setitem(sys.modules, "pscp.calls.api", api)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("a")
     (tmp_path / "-x").write_text("x")

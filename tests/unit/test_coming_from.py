@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pscp.cli import copy as cli
-from pscp.errors import UsageError
+from pscp.ground.errors import UsageError
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 

@@ -18,13 +18,20 @@ from unittest.mock import Mock
 import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
-from pscp.connect import authenticator, bootstrap, host_cache
+from pscp.connect import bootstrap
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.direct_sockets import Refused
-from pscp.connect.host_cache import Known
-from pscp.errors import AuthenticationError, ConnectionLost, HostKeyError, Unreachable, UsageError
-from pscp.locations import parse_location
-from pscp.options import Options
+from pscp.connect.logins import authenticator, host_cache
+from pscp.connect.logins.host_cache import Known
+from pscp.ground.errors import (
+    AuthenticationError,
+    ConnectionLost,
+    HostKeyError,
+    Unreachable,
+    UsageError,
+)
+from pscp.ground.locations import parse_location
+from pscp.options.options import Options
 from pscp.transports import Control
 
 HOST = parse_location("host:")

@@ -1,4 +1,4 @@
-"""pscp.transfer.decide: the table is whole, each row is needed, and it keeps what is promised.
+"""pscp.transfer.walk.decide: the table is whole, each row is needed, and it keeps what is promised.
 
 Not here: one file's cases by name (test_quick_check.py), what is done (e2e/test_quick_check.py).
 """
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import tree
-from pscp.errors import UsageError
-from pscp.options import Options
-from pscp.transfer import decide
-from pscp.transfer.decide import ROWS, Action, Fact, History, State, Terms, There
+from pscp.ground.errors import UsageError
+from pscp.options.options import Options
+from pscp.transfer.walk import decide
+from pscp.transfer.walk.decide import ROWS, Action, Fact, History, State, Terms, There
 
 KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER)
 FLAGS = (

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from pscp.endpoint import entries, tree, wire
-from pscp.errors import ProtocolError
+from pscp.ground.errors import ProtocolError
 from pscp.transfer import negotiation
 
 FILE = tree.Entry(tree.FILE, 0, "tree/e", 5, 0o644, 0, 1, {})

@@ -1,4 +1,4 @@
-"""transfer/lane_ends.py: what a lane's two threads do to the chunks that are awaited.
+"""transfer/lanes/lane_ends.py: what a lane's two threads do to the chunks that are awaited.
 
 Not here: the frames of those chunks (../e2e, ../faults).
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pscp.transfer.lane_ends import ExpectedChunks
-from pscp.transfer.plan import Chunk
+from pscp.transfer.lanes.lane_ends import ExpectedChunks
+from pscp.transfer.pieces.plan import Chunk
 
 
 class Job:

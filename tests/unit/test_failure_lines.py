@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from pscp import errors
 from pscp.endpoint.source import Top
-from pscp.progress import Silent
-from pscp.transfer.failure_lines import LINES_MOST, FailureLines, FilePlaces, hint_of
+from pscp.ground import errors
+from pscp.progress.progress import Silent
+from pscp.transfer.terms.failure_lines import LINES_MOST, FailureLines, FilePlaces, hint_of
 
 TOPS = [Top("docs", "/home/docs", True), Top("", "./data/.", True), Top("a.txt", "a.txt", False)]
 CHANGED = "changed while it was copied"

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pscp.endpoint import failures, files, wire
-from pscp.errors import FileError, SystemFailure
-from pscp.transfer.results import as_error
+from pscp.ground.errors import FileError, SystemFailure
+from pscp.transfer.terms.results import as_error
 
 kinds = st.sampled_from(sorted(failures.KINDS))
 anything = st.recursive(

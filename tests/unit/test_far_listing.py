@@ -1,6 +1,6 @@
 """plan_walk.py: the entries of a list come from whichever lane lives, each once and in order.
 
-Read next: pscp/transfer/plan_walk.py.
+Read next: pscp/transfer/walk/plan_walk.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import pytest
 from pscp.endpoint import requests, source, tree
 from pscp.endpoint.chosen import ABOVE, ALL, ALONE, ChosenWalk, Listed
 from pscp.endpoint.end import End
-from pscp.transfer import path_list, plan_walk
-from pscp.transfer.path_list import PathList
-from pscp.transfer.plan import Ask
-from pscp.transfer.plan_walk import FarChosenWalk
+from pscp.transfer.pieces.plan import Ask
+from pscp.transfer.terms import path_list
+from pscp.transfer.terms.path_list import PathList
+from pscp.transfer.walk import plan_walk
+from pscp.transfer.walk.plan_walk import FarChosenWalk
 
 
 def begun(folder: Path) -> End:

@@ -1,4 +1,4 @@
-"""filters.py: what patterns match, by the table in docs/filters.md and by the real rsync.
+"""options/filters.py: what patterns match, by the table in docs/filters.md and by the real rsync.
 
 Read next: docs/filters.md.
 """
@@ -16,10 +16,10 @@ from conftest import unavailable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import filters
 from pscp.endpoint import tree
 from pscp.endpoint.paths import to_bytes, to_text
-from pscp.filters import Filter
+from pscp.options import filters
+from pscp.options.filters import Filter
 
 DOCS = Path(__file__).parents[2] / "docs" / "filters.md"
 ROW = re.compile(r"\| `(.+)` \| `(.+)` \| (yes|no) \|")

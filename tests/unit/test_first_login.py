@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
-from pscp.connect import bootstrap, first_login, host_cache
+from pscp.connect import bootstrap, first_login
 from pscp.connect.control_master import Master, SharedLogin
 from pscp.connect.first_login import FirstLogin, RemoteKind
+from pscp.connect.logins import host_cache
 from pscp.connect.spare_logins import EarlyLogins
-from pscp.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
-from pscp.locations import parse_location
-from pscp.options import Options
+from pscp.ground.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
+from pscp.ground.locations import parse_location
+from pscp.options.options import Options
 from pscp.transports import Control
 
 HOST = parse_location("me@host:")

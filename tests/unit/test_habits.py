@@ -8,8 +8,8 @@ import pytest
 
 from pscp.cli import copy as cli
 from pscp.cli import pipe, zfs
-from pscp.errors import UsageError
-from pscp.options import Options
+from pscp.ground.errors import UsageError
+from pscp.options.options import Options
 from pscp.selftest import main as selftest
 
 A = {"archive": True}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect import host_cache
-from pscp.connect.host_cache import Known
-from pscp.locations import parse_location
-from pscp.options import Options
-from pscp.state import folder as state_folder
+from pscp.connect.logins import host_cache
+from pscp.connect.logins.host_cache import Known
+from pscp.ground.locations import parse_location
+from pscp.ground.state import folder as state_folder
+from pscp.options.options import Options
 from pscp.transports import transport_of
 
 HOST = parse_location("someone@host:")

@@ -1,6 +1,6 @@
 """What pscp uses of asyncssh and paramiko beyond their documentation is in the installed versions.
 
-Read next: pscp/transports/asyncssh_internals.py.
+Read next: pscp/transports/libraries/asyncssh_internals.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncssh.config
 import paramiko
 import pytest
 
-from pscp.transports import asyncssh_internals, paramiko_internals
+from pscp.transports.libraries import asyncssh_internals, paramiko_internals
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pscp"

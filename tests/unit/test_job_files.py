@@ -15,12 +15,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.jobs import sources
-from pscp.jobs.job import Job, Span
-from pscp.jobs.outcome import CommandRun
-from pscp.options import Options
-from pscp.transfer.selection import Settled
+from pscp.jobs.reports.outcome import CommandRun
+from pscp.jobs.toml.job import Job, Span
+from pscp.options.options import Options
+from pscp.transfer.walk.selection import Settled
 
 HOUR_S, DAY_MIN = 3600.0, 24 * 60
 times = st.times().map("{:%H:%M}".format)

@@ -19,9 +19,9 @@ from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Tags, part, run_of
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pscp.jobs import report, telling
-from pscp.jobs.outcome import DestinationRun, JobRun, Outcome
-from pscp.progress import Failure
+from pscp.jobs.reports import report, telling
+from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome
+from pscp.progress.progress import Failure
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import errors, state, stops
-from pscp.counters import Counters
-from pscp.deliveries import Delivery, side_by_side
+from pscp.calls.deliveries import Delivery, side_by_side
+from pscp.ground import errors, state, stops
+from pscp.ground.counters import Counters
 from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
 from pscp.jobs.commands import run_command
-from pscp.jobs.history import KILLED, VERSION, History
-from pscp.jobs.job import Job
-from pscp.jobs.lock import locked, state_path
-from pscp.jobs.outcome import DestinationRun, JobRun, Outcome, exit_code
+from pscp.jobs.reports.history import KILLED, VERSION, History
+from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
-from pscp.progress import Failure, Result
+from pscp.jobs.toml.job import Job
+from pscp.progress.progress import Failure, Result
 
 # --- order
 
@@ -302,7 +302,7 @@ def test_a_command_runs_where_there_is_no_room_for_what_it_says(
 
 HOLDER = """
 import sys, time
-from pscp.jobs.lock import locked
+from pscp.jobs.reports.lock import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Remembered, Tags, part, run_of
 
 import pscp.jobs
-from pscp.jobs import page, status, timers
-from pscp.jobs.job import Job
-from pscp.jobs.outcome import Outcome
-from pscp.jobs.timers import Timer
+from pscp.jobs.reports import page, status, timers
+from pscp.jobs.reports.outcome import Outcome
+from pscp.jobs.reports.timers import Timer
+from pscp.jobs.toml.job import Job
 
 DAY_S = 86400.0
 NOW = datetime.datetime(2026, 11, 23, 6, 50)  # a Monday

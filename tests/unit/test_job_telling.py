@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 from job_runs import FULL, HOSTILE, Remembered, part, run_of
 
-from pscp.jobs import systemd, telling
-from pscp.jobs.job import Job
-from pscp.jobs.outcome import CommandRun, JobRun, Outcome
-from pscp.progress import Counters
+from pscp.jobs.reports import systemd, telling
+from pscp.jobs.reports.outcome import CommandRun, JobRun, Outcome
+from pscp.jobs.toml.job import Job
+from pscp.progress.progress import Counters
 
 TICK_S = 0.05
 
@@ -109,7 +109,7 @@ def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
 
 NEVER_ANSWERED = f"""
 import sys
-from pscp.jobs import telling as ping
+from pscp.jobs.reports import telling as ping
 ping.PATIENCE_S, ping._ANSWER_S = {TICK_S}, 1e6
 pings = ping.Pings(sys.argv[1])
 print(pings.end(1, "failed"))

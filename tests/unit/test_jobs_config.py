@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from pscp import UsageError
-from pscp.cli.arguments import make_parser
-from pscp.jobs import schema
-from pscp.jobs.config import load
-from pscp.jobs.job import Job, Span
-from pscp.jobs.positions import lines_of
+from pscp.jobs.toml import schema
+from pscp.jobs.toml.config import load
+from pscp.jobs.toml.job import Job, Span
+from pscp.jobs.toml.positions import lines_of
+from pscp.options.arguments import make_parser
 from pscp.zfs.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"

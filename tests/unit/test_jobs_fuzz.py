@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pscp import UsageError
-from pscp.jobs import schema
-from pscp.jobs.config import load
-from pscp.jobs.job import Job
-from pscp.jobs.positions import lines_of
+from pscp.jobs.toml import schema
+from pscp.jobs.toml.config import load
+from pscp.jobs.toml.job import Job
+from pscp.jobs.toml.positions import lines_of
 
 KEYS = sorted({*schema.OWN, *schema.OPTIONS, *schema.REFUSED, "job", "host", "defaults"})
 COMMANDS = ("before", "after-success", "after-failure", "sources-command")

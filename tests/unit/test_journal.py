@@ -1,6 +1,6 @@
-"""transfer/journal.py: whatever end a run came to, its journal loads and says what was so.
+"""transfer/terms/journal.py: whatever end a run came to, its journal loads and says what was so.
 
-Read next: pscp/transfer/journal.py.
+Read next: pscp/transfer/terms/journal.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.files import Identity
-from pscp.errors import CopyRunning
-from pscp.state import folder as state_folder
-from pscp.transfer.journal import Journal, token_of
+from pscp.ground.errors import CopyRunning
+from pscp.ground.state import folder as state_folder
+from pscp.transfer.terms.journal import Journal, token_of
 
 ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
 TWO = Identity(2000, 1_700_000_000_000_000_002, 13)

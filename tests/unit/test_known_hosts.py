@@ -1,4 +1,4 @@
-"""Which lines of known_hosts are about a host (pscp.transports.known_hosts).
+"""Which lines of known_hosts are about a host (pscp.transports.libraries.known_hosts).
 
 Not here: what each library does about them (../e2e/test_transports.py).
 """
@@ -10,7 +10,7 @@ import base64
 import paramiko
 import pytest
 
-from pscp.transports.known_hosts import Known, known
+from pscp.transports.libraries.known_hosts import Known, known
 
 KEY = base64.b64encode(b"key").decode()
 

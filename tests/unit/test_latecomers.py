@@ -10,7 +10,7 @@ from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
 from pscp.connect import spare_logins
 from pscp.connect.spare_logins import Latecomers
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 
 
 def far() -> Any:

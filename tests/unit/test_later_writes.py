@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from pscp.endpoint import requests
-from pscp.transfer import work_queue
-from pscp.transfer.lane_share import LaneShare, Window
-from pscp.transfer.plan import Ask
-from pscp.transfer.work_queue import LaterWrites, WorkQueue
+from pscp.transfer.lanes import work_queue
+from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.lanes.work_queue import LaterWrites, WorkQueue
+from pscp.transfer.pieces.plan import Ask
 
 WAIT_S = 20.0
 

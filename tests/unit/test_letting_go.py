@@ -40,7 +40,7 @@ REPLACES = {
 MADE_JUST_NOW = {
     "endpoint/linkdest.py is_made": "a link to a file that changed since it was compared",
     "endpoint/paths.py rmdir": "the same",
-    "sftp/paths.py rmdir": "the same over SFTP",
+    "sftp/protocol/paths.py rmdir": "the same over SFTP",
     "endpoint/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
     "sftp/commit.py _is_dropped": "the same over SFTP",
 }
@@ -63,7 +63,7 @@ PSCPS_OWN = {
     "endpoint/stream_server.py __init__": "a socket's folder",
     "sftp/commit.py discard": "parts",
     "sftp/commit.py _sweep": "parts",
-    "sftp/paths.py unmark": "a marker",
+    "sftp/protocol/paths.py unmark": "a marker",
     "sftp/fence.py claim": "a fence",
     "sftp/fence.py release": "a fence",
     "sftp/fence.py _fill": "a fence",
@@ -76,16 +76,16 @@ PSCPS_OWN = {
 }
 HERE = {  # the coordinator's own files on this machine
     "connect/persisted.py": "sockets and records of connections that are kept",
-    "connect/prompt_server.py": "a socket",
+    "connect/logins/prompt_server.py": "a socket",
     "connect/ssh_opener.py": "a socket",
-    "jobs/history.py": "a history that is damaged is put aside",
+    "jobs/reports/history.py": "a history that is damaged is put aside",
     "manifests/making.py": "the signature of a manifest that is written anew",
     "selftest/main.py": "trees of the self-test",
     "selftest/servers.py": "a server of the self-test",
-    "state.py": "pscp's state, and a file that was asked for, written beside it first",
-    "transfer/journal.py": "a journal",
+    "ground/state.py": "pscp's state, and a file that was asked for, written beside it first",
+    "transfer/terms/journal.py": "a journal",
     "transports/control_sockets.py": "sockets",
-    "transports/mux_server.py": "a socket",
+    "transports/libraries/mux_server.py": "a socket",
 }
 
 

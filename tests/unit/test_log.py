@@ -1,4 +1,4 @@
-"""pscp.log: records for who listens, none for who does not."""
+"""pscp.ground.log: records for who listens, none for who does not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from pscp import log
-from pscp.callbacks import ProgramReporter
-from pscp.progress import Silent
+from pscp.ground import log
+from pscp.progress.callbacks import ProgramReporter
+from pscp.progress.progress import Silent
 
 
 def test_nothing_is_written_unless_somebody_asks(capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +59,7 @@ def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -
 
 def test_warnings_go_nowhere_by_themselves(capfd: pytest.CaptureFixture[str]) -> None:
     """Unlike those of a logger without a handler, once a program has loaded `logging`."""
-    program = "import logging; from pscp.log import Log; Log('notes').warning('a: not copied')"
+    program = "import logging; from pscp.ground.log import Log; Log('a').warning('not copied')"
     subprocess.run([sys.executable, "-c", program], check=True)
     assert capfd.readouterr() == ("", "")
 
@@ -67,7 +67,8 @@ def test_warnings_go_nowhere_by_themselves(capfd: pytest.CaptureFixture[str]) ->
 def test_a_command_does_not_load_logging() -> None:
     """It takes longer than all that is written with it."""
     program = (
-        "import sys; from pscp import api, log; from pscp.cli import copy\n"
+        "import sys; from pscp.calls import api; from pscp.ground import log; "
+        "from pscp.cli import copy\n"
         "log.Log('test').debug('x'); sys.exit('logging' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pscp import option_rows
 from pscp.endpoint.paths import to_text
-from pscp.errors import BadManifest, UsageError
+from pscp.ground.errors import BadManifest, UsageError
 from pscp.manifests import formats
 from pscp.manifests.formats import BAGIT, CHUNK_BYTES, JSONL, SHA256SUM, Manifest, Record
+from pscp.options import option_rows
 
 SLOW_HERE = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60

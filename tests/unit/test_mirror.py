@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import mirror, source, tree
 from pscp.endpoint.paths import Root, to_bytes, to_text
-from pscp.transfer.plan import Placement
+from pscp.transfer.pieces.plan import Placement
 
 names = st.binary(min_size=1, max_size=8).filter(
     lambda name: b"/" not in name and b"\0" not in name

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.errors import ConnectionFull, ConnectionLost
+from pscp.ground.errors import ConnectionFull, ConnectionLost
 from pscp.transports import Control, Request
 from pscp.transports.mux_channel import MuxChannel, sent_environment
 from pscp.transports.mux_protocol import MuxMaster, Refused, process_of

@@ -12,10 +12,10 @@ from typing import Any, ForwardRef
 import pytest
 
 import pscp
-from pscp import option_fields
-from pscp.option_fields import OptionFields, ReplicateFields, SessionFields
-from pscp.option_rows import rows_of
-from pscp.options import Options
+from pscp.options import option_fields
+from pscp.options.option_fields import OptionFields, ReplicateFields, SessionFields
+from pscp.options.option_rows import rows_of
+from pscp.options.options import Options
 from pscp.zfs.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""pscp.option_pairs: each pair of options goes, is refused or means something, as it says."""
+"""pscp.options.option_pairs: each pair goes, is refused or means something, as it says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from pscp.errors import UsageError
-from pscp.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, is_given, spelled
-from pscp.options import Options
+from pscp.ground.errors import UsageError
+from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, is_given, spelled
+from pscp.options.options import Options
 
 SAMPLES: dict[str, dict[str, object]] = {
     "filters": {"filters": (("exclude", "*.tmp"),)},

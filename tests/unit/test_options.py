@@ -1,4 +1,4 @@
-"""pscp.options: locations as scp reads them, sizes, and the bounds of every option."""
+"""pscp.options.options: locations as scp reads them, sizes, and the bounds of every option."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.errors import UsageError
-from pscp.locations import Location, check_direction, parse_host, parse_location
-from pscp.options import Options
-from pscp.values import GIB, KIB, MIB, parse_cpus, parse_number, parse_size, show_size
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location, check_direction, parse_host, parse_location
+from pscp.ground.values import GIB, KIB, MIB, parse_cpus, parse_number, parse_size, show_size
+from pscp.options.options import Options
 
 NAMES = st.binary().filter(lambda name: b"\0" not in name).map(os.fsdecode)
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", fullmatch=True)

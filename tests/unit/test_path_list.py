@@ -1,6 +1,6 @@
 """path_list.py: what a list becomes, in the order of a walk, however much of it fits in memory.
 
-Read next: pscp/transfer/path_list.py.
+Read next: pscp/transfer/terms/path_list.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import tree
 from pscp.endpoint.chosen import ABOVE, ALL, ALONE, Row
-from pscp.transfer import path_list
-from pscp.transfer.path_list import PathList
+from pscp.transfer.terms import path_list
+from pscp.transfer.terms.path_list import PathList
 
 parts = st.sampled_from([b"a", b"b", b"a-", b"a.b", b" ", b"\xff", b"a\n", b"...", b"-"])
 listed = st.lists(st.tuples(st.lists(parts, max_size=4), st.booleans()), max_size=12)

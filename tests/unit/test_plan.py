@@ -1,6 +1,6 @@
-"""transfer/plan.py: extents against a set of bytes, packs, where entries land, expected names.
+"""transfer/pieces/plan.py: extents against a set of bytes, packs, where entries land, names.
 
-Read next: pscp/transfer/plan.py.
+Read next: pscp/transfer/pieces/plan.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.files import Extent
-from pscp.options import Options
-from pscp.transfer import plan
-from pscp.transfer.lane_share import LaneShare, Window
+from pscp.options.options import Options
+from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.pieces import plan
 
 LAST = 400
 

@@ -1,4 +1,4 @@
-"""pscp.progress: counters under threads, reporters by their output, words and numbers."""
+"""pscp.progress.progress: counters under threads, reporters by their output, words and numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.display import RichBar, make_reporter
-from pscp.options import Options
-from pscp.progress import (
+from pscp.ground.terminal_text import pause_progress, printable, write_line
+from pscp.options.options import Options
+from pscp.progress.display import RichBar, make_reporter
+from pscp.progress.progress import (
     CallbackReporter,
     Counters,
     Failure,
@@ -29,7 +30,7 @@ from pscp.progress import (
     Silent,
     Ticking,
 )
-from pscp.progress_words import (
+from pscp.progress.progress_words import (
     Rate,
     describe,
     fit,
@@ -39,7 +40,6 @@ from pscp.progress_words import (
     outage,
     under_way,
 )
-from pscp.terminal_text import pause_progress, printable, write_line
 
 MB = 1_000_000
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.prompts import Prompts, read_password, start_prompts
-from pscp.errors import AuthenticationError, UsageError
+from pscp.connect.logins.prompts import Prompts, read_password, start_prompts
+from pscp.ground.errors import AuthenticationError, UsageError
 from pscp.transports import askpass
 from pscp.transports.control_sockets import sweep
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import pscp
-from pscp import errors
-from pscp.locations import Location, as_location
+from pscp.ground import errors
+from pscp.ground.locations import Location, as_location
 
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, Exception)]
 

@@ -1,6 +1,6 @@
 """The quick check: its rules for a file, and the listings that compare whole folders.
 
-Read next: pscp/transfer/decide.py, pscp/endpoint/listings.py.
+Read next: pscp/transfer/walk/decide.py, pscp/endpoint/listings.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import filters
 from pscp.endpoint import alike, listings, tree
 from pscp.endpoint.listings import Listing, Rows
 from pscp.endpoint.wire import WireError
-from pscp.options import Options
-from pscp.transfer import folder_check
-from pscp.transfer.decide import Action, Terms, There, decide, has_same_metadata
+from pscp.options import filters
+from pscp.options.options import Options
+from pscp.transfer.walk import folder_check
+from pscp.transfer.walk.decide import Action, Terms, There, decide, has_same_metadata
 
 NS = 1_500_000_000_123_456_789
 FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pscp.options import Options
-from pscp.transfer import lane_context as limiter_module
-from pscp.transfer import lane_share
+from pscp.ground.values import KIB, MIB
+from pscp.options.options import Options
 from pscp.transfer.beginnings import source_request
-from pscp.transfer.lane_context import RateLimiter
-from pscp.transfer.lane_share import LaneShare, Window
-from pscp.transfer.plan import Chunk
-from pscp.values import KIB, MIB
+from pscp.transfer.lanes import lane_context as limiter_module
+from pscp.transfer.lanes import lane_share
+from pscp.transfer.lanes.lane_context import RateLimiter
+from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.pieces.plan import Chunk
 
 
 class Clock:

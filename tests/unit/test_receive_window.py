@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from pscp.transports.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
-from pscp.values import MIB
+from pscp.ground.values import MIB
+from pscp.transports.libraries.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
 
 PACKET_BYTES = 32 * 1024
 

@@ -1,6 +1,6 @@
 """relative.py: where a source lands with -R, and which far sources are refused.
 
-Read next: pscp/transfer/relative.py.
+Read next: pscp/transfer/terms/relative.py.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from pscp.endpoint.source import Top
-from pscp.errors import ProtocolError
-from pscp.transfer.relative import folders_above, name_of
+from pscp.ground.errors import ProtocolError
+from pscp.transfer.terms.relative import folders_above, name_of
 
 
 def landed(typed: str, path: str, *, is_strict: bool = True) -> str:

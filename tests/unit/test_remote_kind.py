@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fake_logins import FakeChannel, FakeRemoteAgent
 
-from pscp.connect import host_cache
 from pscp.connect.first_login import RemoteKind
-from pscp.locations import parse_location
-from pscp.options import Options
+from pscp.connect.logins import host_cache
+from pscp.ground.locations import parse_location
+from pscp.options.options import Options
 
 HOST = parse_location("host:")
 pytestmark = pytest.mark.usefixtures("own_state")

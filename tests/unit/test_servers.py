@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import MakeServer, until
 
-from pscp import processes
-from pscp.errors import ConnectError
-from pscp.processes import descendants, living, living_by_ps
+from pscp.ground import processes
+from pscp.ground.errors import ConnectError
+from pscp.ground.processes import descendants, living, living_by_ps
 from pscp.selftest import servers
 from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, start_private_server
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from pscp.sftp.event_loop import In, Loop
+from pscp.sftp.protocol.event_loop import In, Loop
 
 
 class Room:

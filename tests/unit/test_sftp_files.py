@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.sftp import packets
-from pscp.sftp.files import Reading
-from pscp.sftp.packets import SftpError
-from pscp.sftp.tasks import Budget, Future, start
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.files import Reading
+from pscp.sftp.protocol.packets import SftpError
+from pscp.sftp.protocol.tasks import Budget, Future, start
 
 STEP = 10
 

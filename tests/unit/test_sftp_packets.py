@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.sftp import packets
-from pscp.sftp.packets import Attrs, BadPacket, Cursor, Decoder
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.packets import Attrs, BadPacket, Cursor, Decoder
 
 U32 = st.integers(0, 0xFFFFFFFF)
 ATTRS = st.builds(

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from conftest import unavailable
 
-from pscp.sftp.event_loop import Loop
-from pscp.sftp.remote_hash import COMMAND, TOOLS, Program
-from pscp.sftp.tasks import Future
+from pscp.sftp.protocol.event_loop import Loop
+from pscp.sftp.protocol.remote_hash import COMMAND, TOOLS, Program
+from pscp.sftp.protocol.tasks import Future
 
 ODD = (
     "a b", "new\nline", "tab\t", "back\\slash", "quote'", 'double"', "$(touch EVIL)",
@@ -159,7 +159,7 @@ def test_one_that_stands_still_leaves_nobody_waiting(
 ) -> None:
     with Running(["/bin/sh", "-c", COMMAND]) as running:
         for name, value in (("_SILENT_S", 0.2), ("_END_S", 0.1)):
-            monkeypatch.setattr(f"pscp.sftp.remote_hash.{name}", value)
+            monkeypatch.setattr(f"pscp.sftp.protocol.remote_hash.{name}", value)
         os.kill(running.program._child.pid, signal.SIGSTOP)
         found = running.program.of_extent(algorithm_of(running), b"/etc/passwd", 0, 100)
         running.loop.call_later(0.3, lambda: None)  # as a lane's program looks from time to time
@@ -171,7 +171,7 @@ def test_one_that_stands_still_leaves_nobody_waiting(
 def test_what_is_no_such_loop_offers_nothing(
     argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pscp.sftp.remote_hash._PATIENCE_S", 0.2)
+    monkeypatch.setattr("pscp.sftp.protocol.remote_hash._PATIENCE_S", 0.2)
     if shutil.which(argv[0]) is None:
         argv = ["sh", "-c", "exec " + argv[0]]
     with Running(argv) as running:

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from conftest import unavailable
 
-from pscp import filters
 from pscp.endpoint import requests, tree, wire
 from pscp.endpoint.source import Top
+from pscp.ground.values import MIB
+from pscp.options import filters
 from pscp.sftp import tree as walk
-from pscp.sftp.client import IN_FLIGHT_BYTES, Client
 from pscp.sftp.digests import Hashing
-from pscp.sftp.event_loop import Loop
-from pscp.sftp.packets import Attrs
 from pscp.sftp.placing import expand
+from pscp.sftp.protocol.client import IN_FLIGHT_BYTES, Client
+from pscp.sftp.protocol.event_loop import Loop
+from pscp.sftp.protocol.packets import Attrs
+from pscp.sftp.protocol.tasks import Future, start
 from pscp.sftp.source import Source
-from pscp.sftp.tasks import Future, start
-from pscp.values import MIB
 
 PATIENCE_S = 60.0
 FOLDERS = ("/usr/lib/openssh", "/usr/libexec", "/usr/libexec/openssh", "/usr/lib/ssh")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pscp.errors import Terminated
-from pscp.signals import raise_on_signals
+from pscp.ground.errors import Terminated
+from pscp.ground.signals import raise_on_signals
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ import sys
 
 import pytest
 
-from pscp.errors import UsageError
-from pscp.options import Options
+from pscp.ground.errors import UsageError
+from pscp.ground.values import MIB
+from pscp.options.options import Options
 from pscp.transports.openssh import SshSetup
 from pscp.transports.socket_options import Route, check, words
-from pscp.values import MIB
 
 NOWHERE = Route()
 

@@ -1,8 +1,8 @@
-"""Rows that are kept for the end of a copy (transfer/spool.py)."""
+"""Rows that are kept for the end of a copy (transfer/pieces/spool.py)."""
 
 from __future__ import annotations
 
-from pscp.transfer.spool import Spool
+from pscp.transfer.pieces.spool import Spool
 
 
 def test_rows_come_back_in_their_order_and_backwards() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect import ssh_setup
-from pscp.connect.ssh_setup import Setup, setup_key
-from pscp.locations import Location, parse_location
-from pscp.options import Options
+from pscp.connect.logins import ssh_setup
+from pscp.connect.logins.ssh_setup import Setup, setup_key
+from pscp.ground.locations import Location, parse_location
+from pscp.options.options import Options
 from pscp.transports import SshSetup
 
 HOST = parse_location("host:")

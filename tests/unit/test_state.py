@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp import state
+from pscp.ground import state
 
 KEY = ("someone", "host", 22, None)
 

@@ -17,15 +17,15 @@ import pytest
 from state_tables import assert_no_other_event_may_come, reached
 
 from pscp.endpoint import requests, session, tree, wire
-from pscp.errors import ConnectionLost, PscpError
-from pscp.transfer import lane as lane_module
-from pscp.transfer.lane import Lane
-from pscp.transfer.lane_context import RateLimiter
-from pscp.transfer.lane_share import Window
-from pscp.transfer.plan import Ask, Chunk, Placed
-from pscp.transfer.states import FILE, LANE, File, FileEvent, LaneEvent
-from pscp.transfer.states import Lane as State
-from pscp.transfer.work_queue import WorkQueue
+from pscp.ground.errors import ConnectionLost, PscpError
+from pscp.transfer.lanes import lane as lane_module
+from pscp.transfer.lanes.lane import Lane
+from pscp.transfer.lanes.lane_context import RateLimiter
+from pscp.transfer.lanes.lane_share import Window
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.pieces.plan import Ask, Chunk, Placed
+from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
+from pscp.transfer.pieces.states import Lane as State
 
 TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
 EVENTS: list[type[enum.Enum]] = [LaneEvent, FileEvent]

@@ -1,4 +1,4 @@
-"""pscp.stops: a call that is to end waits for nothing any more, and raises why it ends."""
+"""pscp.ground.stops: a call that is to end waits for nothing any more, and raises why it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pscp import stops
+from pscp.ground import stops
 
 
 class Ended(Exception):

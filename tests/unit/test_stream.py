@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import failures, hashes, requests, stream, stream_server, system, wire
 from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
-from pscp.progress import Counters
+from pscp.progress.progress import Counters
 from pscp.stream.pipe import Pull
-from pscp.transfer.plan import Chunk
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.pieces.plan import Chunk
 
 SENT_S = 20.0  # for what takes a moment
 BLOCK_BYTES = 256 * 1024

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import filters
 from pscp.endpoint import tree
 from pscp.endpoint.paths import to_bytes
+from pscp.options import filters
 
 PLAIN = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())
 LINKING = PLAIN._replace(archive=True)  # without access times, which a walk itself changes

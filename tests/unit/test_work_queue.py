@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import lookup, requests, tree
-from pscp.transfer import in_flight
-from pscp.transfer.lane_ends import LaneEnds
-from pscp.transfer.lane_share import LaneShare, Window
-from pscp.transfer.plan import Ask, Chunk, Pack, Placed, Work
-from pscp.transfer.work_queue import WorkQueue
+from pscp.transfer.lanes import in_flight
+from pscp.transfer.lanes.lane_ends import LaneEnds
+from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.pieces.plan import Ask, Chunk, Pack, Placed, Work
 
 WAIT_S = 20.0
 PING = requests.Ping()

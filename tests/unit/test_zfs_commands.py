@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Speech
 from pscp.zfs.inventory import (

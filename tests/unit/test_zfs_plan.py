@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp import errors
+from pscp.ground import errors
 from pscp.zfs.inventory import Dataset, Snapshot
 from pscp.zfs.plan import Plan, Stream, arrivals, awaited, make_plan, of_ours_to_prune
 

@@ -20,8 +20,8 @@ import pytest
 from conftest import MakeServer, command_line, shared, started_processes
 from e2e.world import World, make_world, put_program
 
-from pscp.option_fields import ReplicateFields
-from pscp.progress import Counters, Notes
+from pscp.options.option_fields import ReplicateFields
+from pscp.progress.progress import Counters, Notes
 from pscp.selftest.servers import PrivateServer
 from pscp.zfs.replicate import Connect, Replicated, replicate
 from pscp.zfs.stream_link import open_link

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
-from pscp.errors import ConnectionLost
+from pscp.ground.errors import ConnectionLost
 from pscp.zfs.runner import Here, Piped, Ran
 
 BLOCK = 4096  # small, so that a stream may be cut early

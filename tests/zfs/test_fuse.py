@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pscp import errors
-from pscp.option_fields import ReplicateFields
+from pscp.ground import errors
+from pscp.options.option_fields import ReplicateFields
 from zfs.conftest import Ends
 
 ASKING = {"get", "hold", "release"}

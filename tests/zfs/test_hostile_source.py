@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp import errors, state
+from pscp.ground import errors, state
 from zfs.conftest import Ends, make_ends
 from zfs.fuse import POOL_FOLDER, Daemon
 from zfs.hostile import SENDS_PROPERTIES, check_that_only_its_own_is_pruned, zfs_that

@@ -12,7 +12,7 @@ import pytest
 
 import pscp
 from pscp.jobs import check
-from pscp.jobs.job import Job
+from pscp.jobs.toml.job import Job
 from pscp.zfs.settings import Settings
 from zfs.conftest import Ends
 

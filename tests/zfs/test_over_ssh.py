@@ -18,9 +18,9 @@ import pytest
 from e2e.ways import ZFS
 from faults.conftest import until
 
-from pscp import errors
-from pscp.counters import Counters
-from pscp.processes import descendants, living
+from pscp.ground import errors
+from pscp.ground.counters import Counters
+from pscp.ground.processes import descendants, living
 from pscp.selftest.servers import PrivateServer
 from pscp.zfs.runner import Link, Piped, Ran
 from pscp.zfs.stream_link import open_link

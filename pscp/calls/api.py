@@ -1,0 +1,425 @@
+"""What a program calls: copy() for one copy, Session for several over the same connections.
+
+Not here: the same for asyncio (aio.py), what the arguments mean (call_arguments.py), how a call is
+ended early (../ground/stops.py), the command line (../cli/copy.py), the connections
+(../connect/connections.py), how a copy goes (../transfer/coordinator.py).
+Read next: ../transfer/copy.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+from pscp.calls.call_arguments import (
+    Command,
+    Patterns,
+    Place,
+    Source,
+    command_words,
+    filtered,
+    host_of,
+    is_client,
+    is_large,
+    locations,
+)
+from pscp.connect.connections import Connections
+from pscp.ground import errors, stops
+from pscp.ground.locations import Location, as_location, parse_location
+from pscp.ground.log import Log
+from pscp.options.options import Options, with_fields
+from pscp.progress.callbacks import FileEvent, ProgramReporter
+from pscp.progress.progress import CallbackReporter, Counters, Reporter, Result, Silent
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.manifests.making import Making
+    from pscp.options.option_fields import OptionFields, SessionFields
+    from pscp.stream.stream import Ran
+    from pscp.transfer.terms.copy_terms import JobTerms
+    from pscp.transfer.terms.path_list import PathList
+
+Progress = Callable[[Counters], object]
+OnFile = Callable[[FileEvent], object]
+
+_log = Log("api")
+
+
+def copy(
+    sources: Source,
+    destination: Place,
+    *,
+    options: Options | None = None,
+    exclude: Patterns = (),
+    include: Patterns = (),
+    reporter: Reporter | None = None,
+    progress: Progress | None = None,
+    on_file: OnFile | None = None,
+    keep_digests: bool = True,
+    terms: JobTerms | None = None,
+    **fields: Unpack[OptionFields],
+) -> Result:
+    """Copy files and folders to or from one host, over several SSH connections.
+
+    Args:
+        sources: one location or several ("path", "host:path", a Path of this machine, a Location),
+            all on one host. Either end or both are remote; then all goes through here.
+        destination: a location; with a "/" at its end a folder to copy into (a Path has none).
+        options: the options of the copy; `fields` replace its own.
+        exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
+        include: of what to copy though `exclude` or the option `filters` would leave it out.
+        reporter: shows the copy while it runs, as the command line's display does.
+        progress: is called about ten times a second with a snapshot of Counters.
+        on_file: is called with a FileEvent of each file, once it is copied, unchanged, skipped or
+            failed; one call at a time, by threads of the copy, which wait for it.
+        keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
+        terms: what a job asks beside: see help(pscp.JobTerms).
+        fields: those of Options, such as recursive=True: help(pscp.Options), docs/api.md.
+
+    Returns:
+        A Result; its `failures` name each file that was not copied.
+
+    Raises:
+        UsageError: before anything is contacted.
+        ConnectError: there is no usable far end.
+        CopyError: the copy as a whole cannot go on.
+        ProtocolError: the far end misbehaves.
+
+    An exception of `progress`, `on_file`, `terms` or a signal handler (KeyboardInterrupt) ends
+    the copy tidily and is raised here. What had landed is kept; the same call goes on from there.
+    """
+    chosen = filtered(with_fields(options or Options(), fields), exclude, include)
+    froms, to = locations(sources, destination)
+    host = to if to.is_remote else froms[0]
+    with Session(host, chosen) as session:
+        session.connections.keeps = chosen.manifest is not None
+        shown = reporter, progress, on_file
+        return session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
+
+
+class Session:
+    """Connections to one host, kept for several copies. A context manager.
+
+    `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
+    `fields` are those of copy(), and hold for every call that does not say otherwise. Any thread
+    may call, several at once. Once it is closed, a session refuses every call (UsageError).
+
+    With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
+    lanes are channels of that connection, which stays open; `host` may be left out, and is then
+    whatever the locations name. The event loop of asyncssh must run in another thread than those
+    that call pscp, which block; pscp.aio.Session sees to that.
+    """
+
+    def __init__(
+        self,
+        host: str | Location | None = None,
+        options: Options | None = None,
+        **fields: Unpack[SessionFields],
+    ) -> None:
+        client = fields.pop("transport") if is_client(fields.get("transport")) else None
+        self.options = with_fields(options or Options(), fields)
+        self._lock = threading.Lock()  # guards what follows
+        self._calls: list[stops.Stop] = []  # of the calls that run now
+        self._is_closed = False
+        if isinstance(host, str):
+            host = parse_location(host if ":" in host else f"{host}:")
+        elif host is not None:
+            host = as_location(host)
+        if host is None and client is None:
+            raise errors.UsageError("a session needs a host, or a connection as its transport")
+        if host is not None and host.host is None:
+            raise errors.UsageError(f"{host.text} names no host", 'such as "host" or "user@host"')
+        self._is_any_host = host is None
+        if client is None:
+            assert host is not None
+            self.host, self.connections = host, Connections(host)
+            return
+        from pscp.connect.external import ExternalOpener
+        from pscp.transports.libraries.external import place_of  # here: few programs hand one in
+
+        self.host = host or place_of(client)
+        opener = ExternalOpener(self.host, self.options, client)
+        self.connections = Connections(self.host, opener)
+
+    def __enter__(self) -> Session:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(is_cut=kind is not None)
+
+    def cancel(self) -> None:
+        """End the calls of this session that run now: each raises Cancelled in its own thread.
+
+        From any thread, any number of times. It does not wait for their ends, which are those of a
+        KeyboardInterrupt: what had landed is kept. The session can be used again.
+        """
+        with self._lock:
+            calls = list(self._calls)
+        for stop in calls:
+            stop.stop(errors.Cancelled("the program has cancelled this"))
+
+    def close(self) -> None:
+        """End every connection, once the calls that still run have ended, as by cancel().
+
+        It does not wait for them: the last one closes the connections.
+        """
+        self._close(is_cut=False)
+
+    def _close(self, *, is_cut: bool) -> None:
+        with self._lock:
+            self._is_closed = True
+            is_idle = not self._calls
+        if is_idle:
+            self.connections.close(is_cut=is_cut)
+        else:
+            self.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise errors.UsageError("the session is closed", "make another pscp.Session")
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[stops.Stop]:
+        """Run a block as a call that cancel() and close() end."""
+        stop = stops.current() or stops.Stop()
+        has_begun = False
+        try:
+            with self._lock:
+                self._check_open()
+                has_begun = True
+                self._calls.append(stop)
+            yield stop
+        finally:
+            with self._lock:
+                if has_begun:
+                    self._calls.remove(stop)
+                is_last = has_begun and self._is_closed and not self._calls
+            if is_last:
+                self.connections.close(is_cut=True)
+
+    def copy(
+        self,
+        sources: Source,
+        destination: Place,
+        *,
+        exclude: Patterns = (),
+        include: Patterns = (),
+        reporter: Reporter | None = None,
+        progress: Progress | None = None,
+        on_file: OnFile | None = None,
+        terms: JobTerms | None = None,
+        **fields: Unpack[OptionFields],
+    ) -> Result:
+        """As pscp.copy(), over this session's connections; the host must be this session's."""
+        froms, to = locations(sources, destination)
+        host = to if to.is_remote else froms[0]
+        if not self._is_any_host and host_of(host) != host_of(self.host):
+            raise errors.UsageError(f"{host.text} is not on this session's host")
+        options = filtered(with_fields(self.options, fields), exclude, include)
+        return self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
+
+    # --- streams
+
+    def pipe_to(
+        self, command: Command, **fields: Unpack[OptionFields]
+    ) -> AbstractContextManager[IO[bytes]]:
+        """A file object for writing: the standard input of a command at the far end.
+
+        A list is executed as it is, a text by the user's shell there. When the block ends without
+        an exception, the command sees the end of its input once all of it was verified; else it
+        is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
+        """
+        return self._piped(True, command_words(command), fields)
+
+    def pipe_from(
+        self, command: Command, **fields: Unpack[OptionFields]
+    ) -> AbstractContextManager[IO[bytes]]:
+        """A file object for reading: the standard output of a command at the far end.
+
+        What is left of it when the block ends is read and dropped; with an exception the command
+        is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
+        """
+        return self._piped(False, command_words(command), fields)
+
+    def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
+        """Run a command at the far end, and wait for it.
+
+        A list is executed as it is, a text by the user's shell there. Returns its exit status and
+        what it wrote. Raises CopyError, and ends it, where its output is longer than 256 MiB, and
+        as copy() does.
+        """
+        from pscp.stream import stream
+
+        words = command_words(command)
+        options = self._stream_options({"connections": 1, **fields})
+        with self._call() as stop, stop.here():
+            return stream.run(self.connections, options, words)
+
+    @contextlib.contextmanager
+    def _piped(
+        self, is_push: bool, words: str | list[str], fields: OptionFields
+    ) -> Iterator[IO[bytes]]:
+        from pscp.stream import stream
+
+        options = self._stream_options(fields)
+        with (
+            self._call() as stop,
+            stream.piped(self.connections, options, is_push, words, stop) as file,
+        ):
+            yield file
+
+    def _stream_options(self, fields: OptionFields) -> Options:
+        options = with_fields(self.options, fields).with_agent("a stream")
+        return dataclasses.replace(options, direct=False)  # which is for copies
+
+    # --- one copy
+
+    def _copy(
+        self,
+        froms: list[Location],
+        to: Location,
+        options: Options,
+        reporters: tuple[Reporter | None, Progress | None, OnFile | None],
+        *,
+        keep_digests: bool = True,
+        terms: JobTerms | None = None,
+    ) -> Result:
+        for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
+            options = options.with_agent(what) if is_so else options
+        given, progress, on_file = reporters
+        with self._call() as stop, stop.here(), _making(options, froms, to) as making:
+            if making is not None:
+                on_file = making.noting(on_file)
+            reporter: Reporter = ProgramReporter(given or Silent(), on_file)
+            if progress is not None:
+                reporter = CallbackReporter(progress, reporter, stop.stop)
+            return self._run(
+                froms, to, options, reporter,
+                keep_digests=keep_digests, terms=terms, making=making,
+            )  # fmt: skip
+
+    def _run(
+        self,
+        froms: list[Location],
+        to: Location,
+        options: Options,
+        reporter: Reporter,
+        *,
+        keep_digests: bool,
+        terms: JobTerms | None,
+        making: Making | None,
+    ) -> Result:
+        host = (to if to.is_remote else froms[0]).login
+        listed = _read_list(options, froms)
+        counters = Counters(started_s=time.monotonic(), host=host)
+        result: Result | None = None
+        try:
+            with _logins(self.connections, froms, to, options) as logins:
+                is_push = to.is_remote
+                is_small = is_push and not is_large(froms)
+                _check(logins, options, is_push, reporter)
+                is_something = not is_push or any(
+                    each.is_remote or os.path.lexists(each.path) for each in froms
+                )
+                if is_something:
+                    logins.start_logins(options, is_push=is_push, is_small=is_small)
+                reporter.start(counters)
+                from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
+                from pscp.transfer.negotiation import CopyRequest
+                from pscp.transfer.onward import with_far_source
+
+                if is_something:
+                    logins.check_logins(options, is_push=is_push, is_small=is_small)
+                request = CopyRequest(
+                    logins, froms, to, options, reporter, counters, keep_digests, listed
+                )
+                if terms is not None:
+                    request = dataclasses.replace(request, job=terms)
+                with with_far_source(request) as whole:
+                    result = Run(whole).run()
+                if making is not None:
+                    there = self.connections if is_push else None
+                    result = making.finish(result, there, counters, reporter)
+            return result
+        finally:
+            reporter.stop(result)
+            if listed is not None:
+                listed.close()
+
+
+def _check(logins: Connections, options: Options, is_push: bool, reporter: Reporter) -> None:
+    """Refuse what cannot be, before anybody is contacted; note what -v says."""
+    for text in logins.check(options, is_push):
+        _log.info("%s", text)
+        if options.verbose:
+            reporter.note(text)
+
+
+@contextlib.contextmanager
+def _making(options: Options, froms: list[Location], to: Location) -> Iterator[Making | None]:
+    """Yield what makes the manifest of a copy, if one is to be made."""
+    if options.manifest is None:
+        yield None
+        return
+    from pscp.manifests.making import Making  # here: few copies need it
+
+    making = Making(options, froms, to)
+    try:
+        yield making
+    finally:
+        making.close()
+
+
+def _read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
+    """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
+
+    With -R and no list, the paths as typed are checked.
+    """
+    if options.has_whole_paths:
+        from pscp.transfer.terms.relative import check_typed  # here: few copies need it
+
+        for each in froms:
+            check_typed(each.path)
+    if options.files_from is None:
+        return None
+    from pscp.transfer.terms.path_list import read_list  # here: few copies need it
+
+    if len(froms) != 1:
+        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
+    return read_list(options)
+
+
+@contextlib.contextmanager
+def _logins(
+    connections: Connections, froms: list[Location], to: Location, options: Options
+) -> Iterator[Connections]:
+    """Yield what logs in first: these connections, or with --direct those to the source's host."""
+    if not options.direct:
+        yield connections
+        return
+    if not (froms[0].is_remote and to.is_remote):
+        raise errors.UsageError(
+            "--direct is for a copy from host to host",
+            "write both as HOST:PATH, or leave it out: one end is this machine",
+        )
+    to_source = Connections(froms[0])
+    is_cut = True
+    try:
+        yield to_source
+        is_cut = False
+    finally:
+        to_source.close(is_cut=is_cut)

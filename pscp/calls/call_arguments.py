@@ -1,0 +1,79 @@
+"""What the arguments of a program's call mean: places, patterns, commands.
+
+Not here: the calls (api.py), fields of Options (../options/options.py), the command line (cli/).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+
+from pscp.ground import errors
+from pscp.ground.locations import Location, as_location, check_direction
+from pscp.options.options import Options
+
+_LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
+
+Patterns = str | Sequence[str]
+Place = str | os.PathLike[str] | Location
+Source = Place | Sequence[Place]
+Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def is_client(value: object) -> bool:
+    return value is not None and not isinstance(value, str)
+
+
+def host_of(host: Location) -> tuple[object, ...]:
+    return host.user, host.host, host.port
+
+
+def is_large(froms: list[Location]) -> bool:
+    """Return whether these local sources may be worth several connections."""
+    try:
+        return any(
+            each.is_remote or os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES
+            for each in froms
+        )
+    except OSError:
+        return False
+
+
+def filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
+    """Return the options with these patterns before its own filters: first `include`."""
+    words = {"include": include, "exclude": exclude}
+    for word, given in words.items():
+        if not isinstance(given, Sequence) or isinstance(given, bytes):
+            raise errors.UsageError(f"{word} must be a pattern or several, not {given!r}")
+        words[word] = [given] if isinstance(given, str) else given
+    added = [(word, pattern) for word, given in words.items() for pattern in given]
+    return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
+
+
+def locations(sources: Source, destination: Place) -> tuple[list[Location], Location]:
+    if isinstance(sources, str | bytes | os.PathLike | Location) or not isinstance(
+        sources, Iterable
+    ):
+        sources = [sources]
+    froms = [as_location(each) for each in sources]
+    to = as_location(destination)
+    if not froms:
+        raise errors.UsageError("there is no source")
+    check_direction(froms, to)
+    return froms, to
+
+
+def command_words(command: Command) -> str | list[str]:
+    """Return a command as the far end takes it: a text for a shell, or a list of words."""
+    is_one = isinstance(command, str | bytes | os.PathLike)
+    try:
+        found = [os.fspath(each) for each in ([command] if is_one else list(command))]  # type: ignore[arg-type]
+    except TypeError:
+        found = []
+    if not found or not all(isinstance(each, str) for each in found) or not found[0]:
+        raise errors.UsageError(
+            f"a command is a text, or a list of texts, not {command!r}",
+            'such as ["uname", "-s"], or "uname -s" for the shell there',
+        )
+    return command if isinstance(command, str) else found

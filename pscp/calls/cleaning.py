@@ -1,0 +1,199 @@
+"""Finds what cut copies left below a folder, here or at a host, and removes it on request.
+
+Not here: which files those are (../endpoint/leftovers.py, ../sftp/leftovers.py), the command line
+(../cli/copy.py).
+Read next: ../endpoint/leftovers.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pscp.calls.api import Session
+from pscp.connect.agent_program import clean_modules
+from pscp.endpoint import failures, leftovers, requests
+from pscp.endpoint.end import End
+from pscp.endpoint.wire import WireError
+from pscp.ground import errors
+from pscp.ground.locations import Location, as_location
+from pscp.ground.terminal_text import print_line, write_line
+from pscp.options.options import Options, with_fields
+from pscp.progress.progress import Failure, count, format_bytes
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.options.option_fields import OptionFields
+
+_MOST = 1_000_000  # that are kept in memory; the same command finds the rest
+
+Ask = Callable[[requests.Clean], tuple[object, bool]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    """A file that a copy left, or may still work on."""
+
+    path: str  # below the folder that was asked for
+    size_bytes: int
+    age_s: int  # since it was written to
+    was_file: bool = False  # it is what an earlier version's --inplace was cut short in
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """What there was below one folder."""
+
+    found: tuple[Leftover, ...]  # nobody holds these
+    held: tuple[Leftover, ...]  # a copy works on these, or may: they are left alone
+    failures: tuple[Failure, ...]  # folders that could not be read, files that would not go
+    removed: bool  # what was found is gone
+    by_age: bool  # over SFTP, where nothing but the age tells whether a copy works on a file
+
+    @property
+    def ok(self) -> bool:
+        """True if every folder was read and every file went that was to go."""
+        return not self.failures
+
+
+def clean(
+    where: str | os.PathLike[str] | Location,
+    options: Options | None = None,
+    *,
+    remove: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    **fields: Unpack[OptionFields],
+) -> Cleaned:
+    """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
+
+    `fields` are fields of Options; with dry_run nothing is removed. `note` gets what the login
+    says to people. Raises DestinationError where there is no such folder, and as copy() does.
+    """
+    location = as_location(where)
+    chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
+    request = requests.Clean(location.path, remove and not chosen.dry_run)
+    if not location.is_remote:
+        near = request._replace(path=location.literal_path)
+        return _ask_all(_near_ask(), near, False)
+    with Session(location, chosen) as session:
+        session.connections.check(chosen, True)
+        agents = session.connections.take(chosen, note)
+        try:
+            if not agents[0].is_sftp:
+                request = request._replace(modules=clean_modules())
+            return _ask_all(agents[0].ask, request, agents[0].is_sftp)
+        finally:
+            session.connections.give(agents)
+
+
+def _near_ask() -> Ask:
+    end = End(0)
+
+    def ask(request: requests.Clean) -> tuple[object, bool]:
+        found: list[tuple[object, bool]] = []
+        end.answer(request, lambda answer, failed: found.append((answer, failed)))
+        return found[0]
+
+    return ask
+
+
+def _ask_all(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
+    """Ask for page after page until the search is over."""
+    found: list[Leftover] = []
+    held: list[Leftover] = []
+    failed: list[Failure] = []
+    is_last, removed = False, request.remove
+    while not is_last and len(found) + len(held) + len(failed) < _MOST:
+        answer, is_failure = ask(request)
+        try:
+            if is_failure:
+                data = failures.checked(answer)
+                raise errors.DestinationError(f"{data['path']}: {data['message']}")
+            if not isinstance(answer, dict):
+                raise TypeError("no page")
+            found += map(_leftover, answer[leftovers.FOUND])
+            held += map(_leftover, answer[leftovers.HELD])
+            failed += map(_failure, answer[leftovers.FAILED])
+            is_last = bool(answer["is_last"])
+        except (TypeError, ValueError, LookupError, WireError) as error:
+            raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
+        request = requests.Clean(None, removed)
+    return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
+
+
+def _leftover(row: list[object]) -> Leftover:
+    path, size_bytes, age_s, was_file = row
+    if not isinstance(path, str) or type(size_bytes) is not int or type(age_s) is not int:
+        raise TypeError("a row")
+    return Leftover(path, size_bytes, age_s, was_file is True)
+
+
+def _failure(row: list[object]) -> Failure:
+    path, message = row
+    return Failure(str(path), errors.SystemFailure.__name__, str(message))
+
+
+# --- for people
+
+
+def show(found: Cleaned, where: Location, options: Options) -> None:
+    """Write on stdout what was found, and on stderr what could not be read."""
+    for failure in found.failures:
+        path = _shown_path(where, failure.path)
+        write_line(sys.stderr, f"pscp: {path}: {failure.message}")
+    if options.progress == "json":
+        print_line(json.dumps(dataclasses.asdict(found)))
+        return
+    copies = [each for each in found.found if not each.was_file]
+    files = [each for each in found.found if each.was_file]
+    for each in copies:
+        print_line(_row(each, where))
+    if files:
+        what = "files that an earlier version's --inplace has hidden"
+        print_line(f"{what}: the only copy, where no file has the name now")
+    for each in files:
+        print_line(_row(each, where))
+    for line in () if options.quiet else _conclusion(found, where, options):
+        print_line(line)
+
+
+def _row(each: Leftover, where: Location) -> str:
+    size, age = format_bytes(each.size_bytes), format_age(each.age_s)
+    return f"{size:>10}  {age:>7}  {_shown_path(where, each.path)}"
+
+
+def _shown_path(where: Location, path: str) -> str:
+    """Return the path as it can be given to pscp again."""
+    slash = "" if where.text.endswith(("/", ":")) or not path else "/"
+    return f"{where.text}{slash}{path}"
+
+
+def _conclusion(found: Cleaned, where: Location, options: Options) -> Iterator[str]:
+    if not found.found:
+        yield f"nothing that cut copies left lies below {where.text}"
+    else:
+        size = format_bytes(sum(each.size_bytes for each in found.found))
+        what = f"{count(len(found.found), 'file')} that cut copies left, {size}"
+        yield f"{what}: removed" if found.removed else f"{what}; --yes removes them"
+    if found.held:
+        yield (
+            f"left alone: {count(len(found.held), 'file')} that a copy works on, or may: "
+            "whether one that began within a day was killed is not always known"
+        )
+        for each in found.held if options.verbose else ():
+            yield _row(each, where)
+    if found.by_age:
+        yield "over SFTP only age tells what no copy works on: what is younger than a day stays"
+
+
+def format_age(seconds: int) -> str:
+    """Return an age, for example: 5 min, 7 h, 12 d."""
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"

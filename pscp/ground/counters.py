@@ -1,0 +1,110 @@
+"""Where a copy stands, in numbers.
+
+Not here: who counts (../transfer/coordinator.py), how it is shown (../progress/progress.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+
+_NO_NUMBERS = ("nouns", "host", "large", "lanes_moved")
+
+
+@dataclass(slots=True)
+class LargeFile:
+    """A file that travels in chunks, as far as it has come."""
+
+    path: str
+    size_bytes: int
+    done_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a copy stands. Any thread may add; a single field may be read at any time."""
+
+    bytes_total: int = 0  # planned so far
+    plan_complete: bool = False
+    bytes_done: int = 0  # landed and verified in this run
+    bytes_resumed: int = 0  # there already and verified, not sent
+    bytes_comparing: int = 0  # that may be in a file which is at the destination
+    bytes_sent: int = 0  # put on the wire, resends included
+    files_total: int = 0
+    files_done: int = 0  # finished in this run
+    files_resumed: int = 0  # there already and verified
+    files_unchanged: int = 0  # there already by size and time, and not read
+    files_linked: int = 0  # names of files in other folders (--link-dest)
+    files_skipped: int = 0
+    files_failed: int = 0
+    files_deleted: int = 0  # at the destination, folders too
+    chunks_verified: int = 0  # a small file sent whole counts as one
+    verified: bool = True  # else there are no such chunks (--verify none)
+    chunks_resent: int = 0
+    lanes_alive: int = 0
+    lanes_wanted: int = 0
+    connections_lost: int = 0
+    attempts: int = 0  # to connect again, since no lane is alive
+    started_s: float = field(default_factory=time.monotonic)
+    nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
+    host: str = ""  # as it was typed
+    large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way
+    # Asks for the bytes that have landed over each lane; None for one that is not up.
+    lanes_moved: Callable[[], list[int | None]] = field(default=list, compare=False)
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes that have not landed yet, of what is planned so far."""
+        return self.bytes_total - self.bytes_done - self.bytes_resumed
+
+    @property
+    def sending_bytes(self) -> int:
+        """Bytes that have not landed yet, of those that have to be sent as far as is known."""
+        return self.left_bytes - self.bytes_comparing
+
+    def add(self, **deltas: int) -> None:
+        """Add to counters of these names; chunks that nothing verifies are not counted."""
+        with self._lock:
+            for name, delta in deltas.items():
+                if name != "chunks_verified" or self.verified:
+                    setattr(self, name, getattr(self, name) + delta)
+
+    def set(self, **values: int) -> None:
+        with self._lock:
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    def begin_file(self, number: int, path: str, size_bytes: int) -> None:
+        """Note that a large file is under way, until end_file()."""
+        with self._lock:
+            self.large[number] = LargeFile(path, size_bytes)
+
+    def add_to_file(self, number: int, done_bytes: int) -> None:
+        with self._lock:
+            if number in self.large:
+                self.large[number].done_bytes += done_bytes
+
+    def end_file(self, number: int) -> None:
+        with self._lock:
+            self.large.pop(number, None)
+
+    def snapshot(self) -> Counters:
+        """Return a copy whose fields belong together and stay as they are."""
+        with self._lock:
+            return replace(self, large={n: replace(each) for n, each in self.large.items()})
+
+    def __add__(self, other: Counters) -> Counters:
+        """Return what two copies have done together; `other` is the one that goes on."""
+        kinds = ("bytes_", "files_", "chunks_", "connections_")
+        counted = (each.name for each in fields(self) if each.name.startswith(kinds))
+        summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
+        return replace(other.snapshot(), **summed, verified=self.verified and other.verified)
+
+    def as_dict(self) -> dict[str, object]:
+        counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
+        return {name: getattr(self, name) for name in counted}

@@ -1,0 +1,198 @@
+"""Locations: a path here, or a host and a path there, as they are typed.
+
+Not here: the options of a copy (../options/options.py), and anything that opens a file or a
+connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pscp.ground.errors import UsageError
+
+MAX_PORT = 65535
+
+# Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
+CONTROL = r"[\x00-\x1f\x7f-\x9f]"
+# What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
+UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
+_UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
+_AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
+_BRACKETS_BEGIN = r"\[|[^/:]*@\["
+_IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
+
+
+@dataclass(frozen=True)
+class Location:
+    """`[user@]host:path`, `ssh://[user@]host[:port]/path`, or a local path, as typed."""
+
+    text: str  # as typed
+    path: str  # any bytes but NUL (os.fsdecode: surrogateescape); "" is the home folder
+    host: str | None = None  # None: this machine
+    user: str | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        check_path(self.path)
+        if self.host is not None:
+            _check_name("host", self.host, UNSAFE_IN_HOST)
+        elif not self.path:
+            raise UsageError("a path is empty")
+        if self.user is not None:
+            _check_name("user", self.user, _UNSAFE_IN_USER)
+        if self.port is not None:
+            _check_port(self.port)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the location names a host."""
+        return self.host is not None
+
+    @property
+    def literal_path(self) -> str:
+        """The local path, with a leading "~" as a name: the shell has expanded what it was to."""
+        return f"./{self.path}" if self.path.startswith("~") else self.path
+
+    @property
+    def prefix(self) -> str:
+        """What stands before a path on the same host, `user@host:`; empty for a local one."""
+        if self.host is None:
+            return ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.user}@{host}:" if self.user is not None else f"{host}:"
+
+    @property
+    def login(self) -> str:
+        """`user@host` or `host`, as ssh takes it; empty for a local path."""
+        host = self.host or ""
+        return f"{self.user}@{host}" if self.user is not None else host
+
+
+def parse_location(text: str) -> Location:
+    """Read a location as scp(1) does: a "/" before the first ":" means a local path.
+
+    In the URL form the path begins after the slash that ends the host, so that one slash means
+    the home folder and two mean the root. A "+" there is a plus (RFC 3986), not a blank.
+    """
+    check_path(text)
+    for scheme in ("ssh://", "scp://"):
+        if text.startswith(scheme):
+            return _parse_url(text, text[len(scheme) :])
+    at = _find_colon(text)
+    if at is None:
+        return Location(text, text)
+    user, sign, host = text[:at].rpartition("@")
+    return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
+
+
+def as_location(value: str | os.PathLike[str] | Location) -> Location:
+    """Return the location that a program gives: a text is parsed, a path is one of this machine."""
+    if isinstance(value, Location):
+        return value
+    if isinstance(value, str):
+        return parse_location(value)
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str):
+        return Location(path, path)
+    raise UsageError(
+        f"a location is a text, a path or a pscp.Location, not {type(value).__name__}: {value!r}",
+        "os.fsdecode() makes a text of bytes" if isinstance(path, bytes) else "see pscp.copy",
+    )
+
+
+def parse_host(text: str) -> Location:
+    """Read a host alone: [user@]host, with a ":" after it or not, or a URL. No path."""
+    location = parse_location(text)
+    if not location.is_remote and "/" not in text:
+        location = parse_location(f"{text}:")
+    if not location.is_remote or location.path:
+        raise UsageError(f"{text} is not a host alone")
+    return location
+
+
+def check_direction(sources: Sequence[Location], destination: Location) -> None:
+    """Refuse sources on several hosts, and a copy that stays on this machine."""
+    if not sources:
+        raise UsageError("a source is missing: give SOURCE... and DEST")
+    hosts = {(source.user, source.host, source.port) for source in sources}
+    if len(hosts) > 1:
+        hint = "name the host before each path (h:a h:b, not h:a :b); run pscp once for each host"
+        if destination.is_remote and not sources[0].is_remote:
+            hint = "to copy from here to several hosts at once: --fan-out"
+        raise UsageError("the sources are on different hosts", hint)
+    if not sources[0].is_remote and not destination.is_remote:
+        raise UsageError(
+            "source and destination are both on this machine; pscp copies over SSH",
+            "use cp, or write the far side as HOST:PATH",
+        )
+
+
+def _find_colon(text: str) -> int | None:
+    """Return where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
+    if re.match(_BRACKETS_BEGIN, text):
+        match = re.match(_IN_BRACKETS, text)
+        return match.end() - 1 if match else None
+    head, colon, _ = text.partition(":")
+    return len(head) if head and colon and "/" not in head else None
+
+
+def _parse_url(text: str, rest: str) -> Location:
+    authority, _, path = rest.partition("/")
+    match = re.fullmatch(_AUTHORITY, authority, re.DOTALL)
+    if match is None:
+        raise UsageError(f"{text}: a URL looks like ssh://USER@HOST:PORT/PATH")
+    user, host, port = match[1], match[2], match[3]
+    return Location(
+        text,
+        _percent_decoded(path),
+        _without_brackets(host),
+        None if user is None else _percent_decoded(user),
+        None if port is None else _parse_port(port),
+    )
+
+
+def _percent_decoded(text: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", text):
+        raise UsageError(f"{text}: a % in a URL needs two hex digits after it")
+    raw = re.sub(rb"%(..)", lambda match: bytes.fromhex(match[1].decode()), os.fsencode(text))
+    return os.fsdecode(raw)
+
+
+def _without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def check_path(path: str) -> None:
+    if not isinstance(path, str):
+        raise UsageError(f"a path is a text here, not {type(path).__name__}: {path!r}")
+    if "\0" in path:
+        raise UsageError(f"{path}: a NUL byte cannot be in a path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: no file name can be spelled like this") from None
+
+
+def _check_name(what: str, name: str, unsafe: str) -> None:
+    hint = "a local file with a colon in its name is written ./NAME"
+    if not name:
+        raise UsageError(f"the {what} name is empty", hint)
+    if name.startswith("-"):
+        raise UsageError(f'{name}: a {what} name cannot start with "-"', hint)
+    if re.search(CONTROL, name) or re.search(unsafe, name):
+        raise UsageError(f"{name}: a character here cannot be in a {what} name", hint)
+    check_path(name)
+
+
+def _parse_port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise UsageError(f"the port: {text!r} is not a whole number")
+    return int(text)
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= port <= MAX_PORT:
+        raise UsageError(f"the port must be 1 to {MAX_PORT}, not {port}")

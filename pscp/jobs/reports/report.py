@@ -1,0 +1,167 @@
+"""What became of runs, in words: as JSON, as text, as a page of HTML; columns of text.
+
+JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
+and HTML what could act on a terminal or a browser is spelled out.
+
+Not here: all runs so far (status.py, page.py), numbers for a monitor (telling.py), who
+gets it (telling.py), how a file is replaced in one step (../../ground/state.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pscp.ground.state import replacing
+from pscp.ground.terminal_text import printable
+from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome, exit_code
+from pscp.progress.progress import Failure, count, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    import jinja2
+
+# These may lead to a file, where a shell has redirected them; other devices are seen to be none.
+_DEVICES = ("/dev/fd/", "/proc/")
+# Nor are these opened anew: a file is then written from its begin on, and a pipe takes no more than
+# it holds.
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_LINES_SHOWN = 10  # of what a command wrote
+_NAMES_SHOWN = 3  # of the files that failed for one reason
+# What to do about an outcome that nothing else explains.
+_NEXT_STEP = {
+    Outcome.UNREACHABLE: "pscp-run --check {job} tells what does not answer",
+    Outcome.MISCONFIGURED: "mend jobs.toml; pscp-run --explain {job} shows what the job amounts to",
+    Outcome.CUT: "nothing is lost: the next run goes on from where this one ended",
+    Outcome.LOCKED: "another run is under way: wait for it, or end it",
+}
+
+
+def copied(part: DestinationRun) -> str:
+    """Return, for example: 298 copied, 12 there already, 2 failed, 4.1 GB in 10 min 2 s (6.8 MB/s).
+
+    The rate is of what was sent.
+    """
+    rate = f" ({format_bytes(part.bytes_per_s)}/s)" if part.bytes_sent else ""
+    texts = [
+        f"{part.files} copied",
+        f"{part.files_unchanged} there already" if part.files_unchanged else "",
+        f"{part.files_failed} failed" if part.files_failed else "",
+        f"{format_bytes(part.bytes)} in {format_duration(part.seconds)}{rate}",
+        f"connected again {count(part.connections_lost, 'time')}" if part.connections_lost else "",
+        f"{count(part.chunks_resent, 'chunk')} sent again" if part.chunks_resent else "",
+        f"{part.attempts} attempts" if part.attempts > 1 else "",
+        "" if part.verified else "not verified",
+    ]
+    return ", ".join(filter(None, texts))
+
+
+def date(epoch_s: float | None) -> str:
+    """Return local time, for example: 2026-11-23 02:00; "-" for none that a clock shows."""
+    if epoch_s is not None:
+        with contextlib.suppress(OverflowError, ValueError, OSError):
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch_s))
+    return "-"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with columns, made printable."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+
+
+def write_whole(path: str, text: str) -> None:
+    """Replace what a file holds in one step, also at a power loss; its links stay.
+
+    A device or a pipe is written to as it is, without waiting for a reader. Raises OSError.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    if path in _STANDARD:
+        with open(os.dup(_STANDARD[path]), "wb") as file:
+            file.write(data)
+        return
+    if path.startswith(_DEVICES) or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), "wb") as file:
+            file.write(data)
+        return
+    with replacing(os.path.realpath(path)) as file:
+        file.write(data)
+
+
+def as_json(runs: Sequence[JobRun]) -> str:
+    told = [{**dataclasses.asdict(run), "exit_code": run.exit_code} for run in runs]
+    return json.dumps({"exit_code": exit_code(runs), "runs": told}, indent=1) + "\n"
+
+
+def as_text(runs: Sequence[JobRun]) -> str:
+    return "\n".join(line for run in runs for line in lines(run)) + "\n"
+
+
+def as_html(runs: Sequence[JobRun]) -> str:
+    return render("report.html", runs=runs)
+
+
+FORMS = {"json": as_json, "text": as_text, "html": as_html}
+
+
+def lines(run: JobRun) -> list[str]:
+    """Return a few printable lines on a run: what failed, why, and what to do about it."""
+    taken = f"{date(run.started_s)}, {format_duration(run.seconds)}"
+    found = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
+    found += [f"  {line}" for line in run.message.splitlines()]
+    for part in run.destinations:
+        why, *more = part.message.splitlines() or [""]
+        found.append(f"  {part.destination}: {part.outcome}{why and ': '}{why}")
+        more += [copied(part), *_reasons(part.failures)]
+        found += [f"    {line}" for line in more]
+    for ran in run.commands:
+        if ran.output and not ran.ok:
+            said = ran.output.splitlines()[-_LINES_SHOWN:]
+            found += [f"  {ran.name} said:", *(f"    | {line}" for line in said)]
+    if run.files_waiting:
+        waiting = count(run.files_waiting, "file")
+        found.append(f"  {waiting} left for the next run: still being written, or new")
+    if run.outcome in _NEXT_STEP:
+        found.append(f"  {_NEXT_STEP[run.outcome].format(job=run.job)}")
+    return [printable(line) for line in found]
+
+
+def _reasons(failures: Iterable[Failure]) -> Iterator[str]:
+    """Yield why files failed, the reason for most of them first, each with the first names."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in failures:
+        found.setdefault((each.message, each.hint), []).append(each.path)
+    for (message, hint), paths in sorted(found.items(), key=lambda item: -len(item[1])):
+        left = len(paths) - _NAMES_SHOWN
+        more = [f"and {left} more"] if left > 0 else []
+        names = ", ".join(paths[:_NAMES_SHOWN] + more)
+        yield f"{message} ({len(paths)}): {names}" if names else message
+        if hint:
+            yield f"  {hint}"
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    import jinja2  # here: a night without a page needs none
+
+    made = jinja2.Environment(
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup
+        loader=jinja2.PackageLoader("pscp.jobs"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(Outcome=Outcome, date=date, lines=lines)
+    return made
+
+
+def render(name: str, **values: object) -> str:
+    """Return the page that a template makes of these values; every text is made safe."""
+    return _templates().get_template(name).render(**values)

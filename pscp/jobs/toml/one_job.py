@@ -1,0 +1,206 @@
+"""Makes a Job of its table in jobs.toml, and says what in it does not go together.
+
+Not here: values that are wrong alone (schema.py), other tables and jobs (config.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import check_direction, parse_location
+from pscp.ground.terminal_text import printable
+from pscp.jobs.toml import schema
+from pscp.jobs.toml.job import Chosen, Job
+from pscp.jobs.toml.positions import Place
+from pscp.options.arguments import with_files
+from pscp.options.options import Options
+from pscp.zfs.names import check_ends, parse_place
+from pscp.zfs.settings import Settings
+
+Words = dict[str, tuple[str, ...]]  # of options, by their names
+
+_KINDS_OF_SOURCES = ("sources", "sources-from", "sources-command", "datasets")
+_MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after")
+# The other keys are fields of Job; 0 is the field's default.
+_FIELDS = {
+    key: key.replace("-", "_") + ("_s" if each.kind is schema.Seconds else "")
+    for key, each in schema.OWN.items()
+    if key not in _MADE_HERE
+}
+_SETTINGS = {each.name for each in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """What is wrong with a file, line by line."""
+
+    path: str
+    lines: Mapping[Place, int]  # of everything in the file
+    found: set[tuple[int, str]] = field(default_factory=set)
+
+    def add(self, place: Place, text: str) -> None:
+        """Note what is wrong at a place, or in it."""
+        while place not in self.lines:
+            place = place[:-1]
+        self.found.add((self.lines[place], printable(text)))
+
+    def raise_any(self) -> None:
+        if self.found:
+            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
+            raise UsageError("\n".join(lines), "nothing was run")
+
+
+class Table(NamedTuple):
+    """A table of the file."""
+
+    place: Place
+    values: Mapping[str, Any]  # those that are sound, in the order of the file
+
+
+@dataclass(frozen=True)
+class JobReader:
+    """Reads one job."""
+
+    own: Table
+    defaults: Table
+    hosts: Mapping[str, Table]
+    folder: str  # of the file
+    wrong: Mistakes
+
+    def job(self) -> Job:
+        """Return the job; where a mistake was noted, it is not to be used."""
+        self._check_keys()
+        given = self._given()
+        chosen, settings = self._chosen()
+        inside = os.path.join(self.folder, ".") if chosen.options.relative else self.folder
+        command = given.get("sources-command", ())
+        after, move_to = given.get("after", ("keep", None))
+        job = Job(
+            name=str(self.own.place[-1]),
+            destinations=self._whole("destinations", self.folder),
+            sources=self._whole("sources", inside),  # -R keeps what is typed, and not all before it
+            sources_command=("/bin/sh", "-c", command) if isinstance(command, str) else command,
+            folder=inside,
+            options=chosen.options,
+            words=chosen.words,
+            settings=settings,
+            limit=given.get("limit", ((), None))[0],
+            after=after,
+            move_to=move_to,
+            **{field: given[key] for key, field in _FIELDS.items() if given.get(key)},
+        )
+        self._check_ends(job)
+        ends = (*job.sources, *job.datasets, *job.destinations)
+        places = {parse_location(text).host for text in ends}
+        is_known = job.sources or job.datasets  # else a list may name any host
+        hosts = [name for name in self.hosts if name in places or not is_known]
+        return replace(job, by_host={name: self._chosen(self.hosts[name])[0] for name in hosts})
+
+    @property
+    def _has_datasets(self) -> bool:
+        return self._says("datasets")
+
+    def _says(self, key: str, *table: str) -> bool:
+        """Return whether the job's table, or this one, has a key, be it sound or not."""
+        return (*(table or self.own.place), key) in self.wrong.lines
+
+    def _given(self, *host: Table) -> dict[str, Any]:
+        """Return what holds for the job, at a host or where no host has said anything."""
+        found: dict[str, Any] = {}
+        for table in (self.own, *host, self.defaults):
+            for key, value in table.values.items():
+                if schema.is_for(key, of_datasets=self._has_datasets):
+                    found.setdefault(key, value)
+        return found
+
+    def _wrong(self, key: str, text: str, table: Table | None = None) -> None:
+        place = (table or self.own).place
+        self.wrong.add((*place, key), f"{'.'.join(map(str, place))}: {text}")
+
+    def _check_keys(self) -> None:
+        said = [key for key in _KINDS_OF_SOURCES if self._says(key)]
+        if not said:
+            self._wrong("", f"has nothing to copy: one of {', '.join(_KINDS_OF_SOURCES)} says what")
+        for key in said[1:]:
+            self._wrong(key, f"{said[0]} and {key} do not go together: make two jobs")
+        if not (self._says("destinations") or self._says("destinations", "defaults")):
+            self._wrong("", "has no destinations")
+        one, other = ("datasets", "files") if self._has_datasets else ("files", "datasets")
+        for key in self.own.values:
+            if not schema.is_for(key, of_datasets=self._has_datasets):
+                self._wrong(key, f"{key} is for {other}, and this job has {one}")
+
+    # --- what is copied, and where to
+
+    def _whole(self, key: str, folder: str) -> tuple[str, ...]:
+        """Return locations with whole paths of this machine; datasets have none."""
+        return tuple(
+            text
+            if self._has_datasets or parse_location(text).is_remote
+            else schema.whole(text, folder)
+            for text in self._given().get(key, ())
+        )
+
+    def _check_ends(self, job: Job) -> None:
+        """Say what no run of pscp could copy."""
+        sources = [parse_location(text) for text in job.sources]
+        try:
+            for destination in job.destinations:
+                if sources:
+                    check_direction(sources, parse_location(destination))
+                pairs = job.replications(destination)
+                for dataset, place in pairs:
+                    check_ends(parse_place(dataset), parse_place(place))
+                if len({place for _, place in pairs}) < len(pairs):
+                    hint = 'with a "/" behind it they go below it, by their last names'
+                    raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
+        except UsageError as error:
+            self._wrong("destinations", schema.in_words(error))
+        manifests = {job.manifest_of(each) for each in job.destinations}
+        if job.options.manifest is not None and len(manifests) < len(job.destinations):
+            text = "each destination has a manifest of its own: put {destination} into its name"
+            self._wrong("manifest", text)
+        if job.after != "keep" and any(each.is_remote for each in sources):
+            self._wrong("after", f'after = "{job.after}" is for sources on this machine')
+
+    # --- options
+
+    def _chosen(self, *host: Table) -> tuple[Chosen, Settings]:
+        """Return the options at a host, with the settings of replications; say what is wrong.
+
+        What the job says holds before what is said for the host, and that before [defaults].
+        """
+        given = self._given(*host)
+        words: Words = {key: each for key, each in given.items() if key in schema.OPTIONS}
+        if (kbit_s := given.get("limit", ((), None))[1]) is not None:
+            words["limit"] = (f"--limit={kbit_s}",)
+        words.setdefault("batch", ("--batch",))
+        try:
+            return self._options(sum(words.values(), ()))
+        except UsageError as error:
+            cause = next((key for key in schema.named_in(error) if key in words), "")
+            tables = (self.own, *host, self.defaults)
+            table = next((each for each in tables if cause in each.values), self.own)
+            self._wrong(cause, schema.in_words(error), table)
+            return Chosen(Options()), Settings()
+
+    def _options(self, words: tuple[str, ...]) -> tuple[Chosen, Settings]:
+        if "--ipv4" in words and "--ipv6" in words:
+            raise UsageError("--ipv4 and --ipv6 contradict each other")
+        given, _ = schema.PARSERS[self._has_datasets].read(words)
+        names = _SETTINGS & given.keys() if self._has_datasets else ()
+        settings = Settings(**{name: given.pop(name) for name in names})
+        if "filters" in given:
+            from0 = given.get("from0", False)
+            given["filters"] = with_files(given["filters"], from0=from0, stdin_is_taken=True)
+        options = Options(**given)
+        # As the copies of a run have them: not everything goes with that.
+        of_job = self._given()
+        replace(options, min_age_s=of_job.get("min-age") or None)
+        if of_job.get("after", ("keep",))[0] != "keep":
+            replace(options, remove_source_files=True)
+        return Chosen(options, words), settings

@@ -1,0 +1,343 @@
+"""What jobs.toml may say: its keys and the types of their values, as pydantic checks them.
+
+A value becomes what a job takes: times are in seconds, files have whole paths, and what may be a
+text or a list of them is a tuple. The options are those of the parsers of pscp and pscp-zfs, by
+their long names; each becomes the words of a command line. What is wrong is a ValueError with a
+text, and where in the value, if it is not all of it.
+
+Not here: what does not go together (one_job.py), where a mistake is (config.py).
+Read next: config.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from types import GenericAlias
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    with_config,
+)
+from typing_extensions import TypedDict  # typing's, for pydantic, from Python 3.12 on
+
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import check_path, parse_location
+from pscp.ground.values import parse_kbit_s, parse_seconds
+from pscp.jobs.toml.job import IF_RUNNING, Span
+from pscp.options import arguments, zfs_arguments
+from pscp.options.option_rows import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
+from pscp.options.options import CHOICES, Options
+from pscp.zfs.settings import Settings
+
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
+
+
+def after(read: Callable[[Any, str], Any]) -> AfterValidator:
+    """Return a validator of what `read` makes of a value, from the folder of the file on."""
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        try:
+            return read(value, info.context["folder"])  # type: ignore[index]  # load() gives it
+        except UsageError as error:
+            raise ValueError(in_words(error)) from None
+
+    return AfterValidator(validate)
+
+
+def in_words(error: UsageError) -> str:
+    """Return what a UsageError says, without the option that it begins with, and its hint."""
+    text = re.sub(r"^(-\w/)?(--[a-z-]+)?: ", "", error.message)
+    return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
+
+
+def named_in(error: UsageError) -> list[str]:
+    """Return the options that a UsageError names, without their dashes."""
+    return re.findall(r"(?:--|(?<!\S)-(?=[apr]\b))([a-z0-9-]+)", error.message)
+
+
+def whole(path: str, folder: str) -> str:
+    """Return the path, from this folder on, with a "~" at its begin expanded. Raises UsageError."""
+    found = os.path.expanduser(path)
+    if path == "-":
+        raise UsageError("there is no standard input: name a file")
+    if found.startswith("~"):
+        raise UsageError(f"{path!r}: there is no such user here", "a name with a ~ is ./~NAME")
+    return os.path.join(folder, found)
+
+
+def several(one: Any) -> Any:
+    """Return the type of a value, or of a list of them: a tuple."""
+    listed = Annotated[list[one], Field(min_length=1)]
+    made = BeforeValidator(
+        lambda value: tuple(value) if isinstance(value, list) else (value,),
+        json_schema_input_type=one | listed,
+    )
+    return Annotated[tuple[one, ...], Field(min_length=1), made]
+
+
+def _path(text: str, folder: str) -> str:
+    check_path(text)
+    return text
+
+
+_Word = Annotated[str, after(_path)]
+Text = Annotated[_Word, Field(min_length=1)]
+
+
+def _place(text: str, folder: str) -> str:
+    """Check a location, and return it as it was typed."""
+    if not parse_location(text).is_remote:
+        whole(text, folder)
+    return text
+
+
+def _each_once(texts: tuple[str, ...], folder: str) -> tuple[str, ...]:
+    for number, text in enumerate(texts):
+        if text in texts[:number]:
+            raise ValueError(f"{text} is named twice", number)
+    return texts
+
+
+def _command(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Return a text, or words, of which all but the first may be empty."""
+    words = read(value)
+    if not words[0]:
+        raise ValueError("is empty", 0)
+    return words if isinstance(value, list) else words[0]
+
+
+def _typed(value: Any) -> str:
+    """Return a number as it would be typed; a text is typed already."""
+    if type(value) not in (str, int):
+        raise ValueError("must be a text or a whole number")
+    return str(value)
+
+
+Number = Annotated[Text, BeforeValidator(_typed, json_schema_input_type=str | int)]
+
+
+def _number(parse: Callable[[str], int], most: int) -> Any:
+    """Return the type of what may have a unit."""
+
+    def read(text: str, folder: str) -> int:
+        if (found := parse(text)) > most:
+            raise UsageError(f"{text!r} is too much")
+        return found
+
+    return Annotated[Number, after(read)]
+
+
+def _limit(rates: dict[str, int], folder: str) -> tuple[tuple[Span, ...], int | None]:
+    """Return the rates by the time of day, and that of the rest; None, as a rate 0, is no limit."""
+    spans = dict[str, Span]()
+    for text in (each for each in rates if each != "else"):
+        begins, ends = text.split("-")
+        if begins == ends:
+            raise ValueError(f"{text} ends when it begins; a whole day is 00:00-24:00", text)
+        span = Span(begins, ends, rates[text] or None)
+        for name, other in spans.items():
+            if span.covers(other.begins) or other.covers(span.begins):
+                raise ValueError(f"{name} and {text} overlap", text)
+        spans[text] = span
+    return tuple(spans.values()), rates.get("else") or None
+
+
+def _after(text: str, folder: str) -> tuple[str, str | None]:
+    """Return the word, and the folder of "move"."""
+    word, _, moved_to = text.partition(" ")
+    if word == "move" and moved_to.strip():
+        return word, whole(moved_to.strip(), folder)
+    if text not in ("keep", "remove"):
+        raise UsageError('must be "keep", "remove" or "move DIR"')
+    return text, None
+
+
+Texts = several(Text)
+File = Annotated[Text, after(whole)]
+# An ssh_config, of which "none" is none; a program, which $PATH has if it is a name alone.
+ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else whole(text, at))]
+Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
+Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_once)]
+Command: Any = Annotated[several(_Word), WrapValidator(_command)]
+Reports = Annotated[
+    dict[Literal["json", "text", "html"], File], AfterValidator(lambda value: (*value.items(),))
+]
+Url = Annotated[HttpUrl, AfterValidator(str)]
+Hosts = Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)]
+Seconds = _number(lambda text: parse_seconds(text, ""), MAX_AGE_S)
+_Rate: Any = _number(lambda text: 0 if text == "none" else parse_kbit_s(text), MAX_LIMIT_KBIT_S)
+_Rates: Any = dict[Annotated[str, Field(pattern=f"^({_TIME}-({_TIME}|24:00)|else)$")], _Rate]
+Limit = Annotated[
+    _Rates,
+    BeforeValidator(
+        lambda value: value if isinstance(value, dict) else {"else": value},
+        json_schema_input_type=_Rate | _Rates,
+    ),
+    after(_limit),
+]
+_AFTER = {"type": "string", "pattern": "^(keep|remove|move .+)$"}
+After = Annotated[Text, after(_after), WithJsonSchema(_AFTER)]
+
+# --- the keys
+
+PARSERS = {False: arguments.make_parser(), True: zfs_arguments.make_parser()}  # True: of datasets
+_ACTIONS = {of: parser._option_string_actions for of, parser in PARSERS.items()}
+
+_TOLD = "what a job did is told by its report, its metrics and the history; pscp-run has -v"
+# What makes no sense in a job, with the reason. So does whatever is no field of Options.
+REFUSED = {
+    "check": "it shows something, and is for the command line",
+    "transfer-test": "it tries something, and is for the command line",
+    "dry-run": "pscp-run --dry-run shows what would be copied",
+    "remove-source-files": 'after = "remove" does it, once every destination has the file',
+    "inplace": "of a large file only what differs is sent anyway",
+    **dict.fromkeys(("quiet", "verbose", "itemize", "debug", "progress", "stats"), _TOLD),
+    **dict.fromkeys(("log-file", "syslog"), _TOLD),
+}
+_OF_HOSTS = ("how it is sent", "how ssh is run")  # options that may differ between destinations
+_OF_FILES = ("min-age", "settled-for", "after")  # not of datasets; so are some options
+
+
+class Key(NamedTuple):
+    """A key that is no option."""
+
+    kind: Any
+    meaning: str
+    example: object
+
+
+SHARED = {
+    "destinations": Key(Places, "where it goes, each a DEST of pscp", ["a:/vault/", "b:/vault/"]),
+    "limit": Key(
+        Limit,
+        'the most to send, as --limit, or "none"; or a table of it by the time of day (local), '
+        "with `else` for the rest",
+        {"08:00-20:00": "20M"},
+    ),
+    "max-duration": Key(Seconds, "end a run after so long; the next one goes on", "6h"),
+    "retry-for": Key(Seconds, "try again what may succeed later, for so long", "2h"),
+    "min-age": Key(Seconds, "leave files that are younger for the next run", "10min"),
+    "settled-for": Key(Seconds, "leave files that were not seen unchanged for so long", "5min"),
+    "after": Key(After, "once every destination has a file: keep, remove or move DIR", "remove"),
+    "before": Key(Command, "run this first, and nothing else if it fails", "mountpoint -q /srv"),
+    "after-success": Key(Command, "run this when all was done", ["touch", "/run/sent"]),
+    "after-failure": Key(Command, "run this when it was not", "logger -p cron.err not sent"),
+    "if-running": Key(
+        Literal[IF_RUNNING], "while another run of the job is under way: skip, wait, fail", "skip"
+    ),
+    "max-hosts": Key(Hosts, "send to so many destinations at once (all)", 4),
+    "report": Key(Reports, "write a report of the run: json, text, html", {"html": "sent.html"}),
+    "metrics": Key(File, "write metrics: node_exporter's textfile folder, or a file", "metrics/"),
+    "ping": Key(Url, "ask this at start, success and failure", "https://hc-ping.com/UUID"),
+    "keep-history": Key(Seconds, "keep what is known of runs for so long (365d)", "90d"),
+}
+OWN = {
+    "sources": Key(Places, "files, folders and patterns here, or each a HOST:PATH", "/srv/*.rec"),
+    "sources-from": Key(File, "a file that lists sources, one in each line", "list.txt"),
+    "sources-command": Key(Command, "a command that prints them", ["find", "/srv", "-type", "f"]),
+    "datasets": Key(Texts, "ZFS datasets, each as a SOURCE of pscp-zfs", "tank/data"),
+    **SHARED,
+    "depends-on": Key(Texts, "jobs to do first, in the same run", "database"),
+}
+# Options that name a file, by their names or what stands for their values.
+_KINDS = {
+    "FILE": File, "config": ConfigFile, "program": Program, "sign": File,
+}  # fmt: skip
+
+
+class Option(NamedTuple):
+    """An option that a job may have."""
+
+    name: str  # without dashes
+    action: argparse.Action
+
+    @property
+    def repeats(self) -> bool:
+        return isinstance(self.action, argparse._AppendAction)
+
+    @property
+    def kind(self) -> Any:
+        if self.action.nargs == 0:
+            return bool
+        if self.action.dest in CHOICES:
+            return Literal[CHOICES[self.action.dest]]
+        one = _KINDS.get(self.name) or _KINDS.get(str(self.action.metavar), Text)
+        if self.repeats:
+            return several(one)
+        return Number if self.action.type else one
+
+    def words(self, value: Any, folder: str) -> tuple[str, ...]:
+        """Return the option as words of a command line, none of which is its value alone."""
+        if isinstance(value, bool):
+            return (f"--{self.name}",) if value else ()
+        texts = value if isinstance(value, tuple) else (value,)
+        found = tuple(f"--{self.name}={text}" for text in texts)
+        given, _ = PARSERS[f"--{self.name}" not in _ACTIONS[False]].read(found)
+        given.pop("filters", None)  # files of patterns are read as the whole job has it
+        try:
+            (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
+        except UsageError as error:
+            if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
+                raise
+        return found
+
+
+def is_for(key: str, *, of_datasets: bool) -> bool:
+    """Return whether a key makes sense in a job that has datasets, or in one that has files."""
+    if key in OPTIONS:
+        return f"--{key}" in _ACTIONS[of_datasets]
+    return not (of_datasets and key in _OF_FILES)
+
+
+_OF_OPTIONS = {each.name for each in fields(Options)}
+_CHOSEN = {*_OF_OPTIONS, *(each.name for each in fields(Settings))}
+# Those of pscp, and then those that pscp-zfs alone has.
+_BOTH = _ACTIONS[False] | _ACTIONS[True] | _ACTIONS[False]
+EVERY = {name[2:]: Option(name[2:], _BOTH[name]) for name in _BOTH if name.startswith("--")}
+OPTIONS = {
+    name: option
+    for name, option in EVERY.items()
+    if option.action.dest in _CHOSEN and name not in REFUSED and name not in OWN
+}
+
+
+def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
+    """Return the type of a table with these keys and the options, all or of these groups."""
+    keys = {
+        key: Annotated[each.kind, Field(description=each.meaning, examples=[each.example])]
+        for key, each in own.items()
+    }
+    for key, option in OPTIONS.items():
+        if not groups or option.action.container.title in groups:  # type: ignore[attr-defined]
+            words = after(option.words)
+            keys[key] = Annotated[option.kind, words, Field(description=option.action.help)]
+    return _closed(name, keys)
+
+
+def _closed(name: str, keys: dict[str, Any]) -> Any:
+    make: Any = TypedDict
+    # 1 is no true here.
+    return with_config(ConfigDict(extra="forbid", strict=True))(make(name, keys, total=False))
+
+
+TABLES = {
+    "defaults": _table("Defaults", SHARED),
+    "host": _table("Host", {}, _OF_HOSTS),
+    "job": _table("Job", OWN),
+}
+_NAMED = {name: GenericAlias(dict, (str, TABLES[name])) for name in ("host", "job")}
+DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(_closed("jobs.toml", {**TABLES, **_NAMED}))

@@ -1,0 +1,334 @@
+"""Makes parsers of command lines from the tables of options, and takes what users of scp and rsync
+type as it is meant where that is harmless, else explains it.
+
+Not here: the options (copy_options.py, connection_options.py), values (../ground/values.py), what a
+pattern means (filters.py), the command line (../cli/copy.py), the habits' tables
+(docs/coming-from.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from pscp.endpoint.paths import to_text
+from pscp.ground.errors import UsageError
+from pscp.ground.values import no_such_option, parse_number
+from pscp.options import filters
+from pscp.options.connection_options import SENT, SHOWN, SSH
+from pscp.options.copy_options import COPIED, NO_COPY, THERE, VERIFIED, WHICH
+from pscp.options.filters import Filter
+from pscp.options.option_rows import PROGRESS_STYLES, Group, Row, rows_of
+from pscp.options.options import Options
+
+SEVERAL = Group("to several destinations")
+USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
+DESCRIPTION = (
+    "Copy files and folders over several SSH connections at once; every chunk is verified. "
+    "SOURCE, DEST or both are [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, else a path here."
+)
+EPILOG = (
+    "DEST/ is a folder to copy into, made if it is missing. Sizes take K, M, G or T (powers of "
+    "1024). Run the same command again to go on with a copy that was cut short. Exit codes: 0 all "
+    "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
+    "ended by a signal."
+)
+Actions = Mapping[str, argparse.Action]  # of a parser, by option string
+
+_OTHER_NAMES = {"z": "C"}
+# What is so anyway: with -a hard links, ACLs and extended attributes are kept (-H -A -X); a file is
+# written whole (-W), what has come of one that is cut short is kept (--partial), and a copy between
+# two hosts goes through this machine (-3).
+_WITH_ARCHIVE = {"H": "hard links", "A": "ACLs", "X": "extended attributes"}
+_SAID_ANYWAY = {"3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args"}
+_EXPLAINED = {
+    "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
+    "-O": ("-O: pscp does not speak scp's old protocol", "leave it out: it speaks SFTP if need be"),
+    "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
+    "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
+    "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
+    "--inplace": (
+        "--inplace: pscp never changes a file under its name",
+        "leave it out: only what differs is sent, and where the file system shares blocks, written",
+    ),
+    "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
+}  # fmt: skip
+_TEST = (
+    "-t beside -r, -p or -a sends made-up data and writes nothing; rsync's -t is -p here",
+    "-p or -a keeps times; --transfer-test is the test",
+)
+
+
+def understood(words: Sequence[str], actions: Actions) -> list[str]:
+    """Return the words of a pscp command line as the parser takes them. Raises UsageError."""
+    found, letters, left = list[str](), "", list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("--", "-") or not word.startswith("-"):
+            found.append(word)
+            if word == "--":
+                found += left
+                break
+        elif word.startswith("--") or (word in actions and len(word) > 2):  # -vv
+            found += _long(word, left, actions)
+        else:
+            kept, flags = _short(word[1:], left, actions)
+            found += kept
+            letters += flags
+    if "t" in letters and set(letters) & set("rpa"):
+        raise UsageError(*_TEST)
+    if "A" in letters and "--direct" in words and "a" not in letters:  # ssh's, not rsync's
+        letters, found = letters.replace("A", ""), ["-o", "ForwardAgent=yes", *found]
+    for letter, what in _WITH_ARCHIVE.items():
+        if letter in letters and "a" not in letters and "--archive" not in words:
+            raise UsageError(f"-{letter}: {what} are kept with -a, and only then")
+    return ["-vv", *found] if letters.count("v") > 1 else found
+
+
+def _long(word: str, left: list[str], actions: Actions) -> list[str]:
+    name, equals, value = word.partition("=")
+    if name in _SAID_ANYWAY:
+        return []
+    if name == "--bwlimit":
+        return ["--limit", str(_kbit_s(value if equals else left.pop(0) if left else ""))]
+    if name in _EXPLAINED and name not in actions:
+        raise UsageError(*_EXPLAINED[name])
+    if name not in actions or equals or actions[name].nargs == 0:
+        return [word]
+    if name == "--progress" and left and _is_place(left[0]):
+        return []  # rsync's, which takes no value
+    return [word, left.pop(0)] if left else [word]
+
+
+def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], str]:
+    """Return what a word of short options becomes, and its flags."""
+    flags = ""
+    for place, letter in enumerate(letters):
+        name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
+        if letter == "P" and not rest and left and _is_place(left[0]):
+            break  # rsync's --partial --progress; ours takes a port
+        if name not in actions and name in _EXPLAINED:
+            _explain(name, rest or (left[0] if left else ""))
+        if name in actions and actions[name].nargs != 0:
+            before, value = _as_words(flags), [rest] if rest else left[:1]
+            del left[: not rest]
+            return [*before, name, *value], flags
+        flags += name[1]
+    return _as_words(flags), flags
+
+
+def _as_words(flags: str) -> list[str]:
+    kept = "".join(each for each in flags if each not in _WITH_ARCHIVE and each not in _SAID_ANYWAY)
+    return [f"-{kept}"] if kept else []
+
+
+def _explain(name: str, value: str) -> NoReturn:
+    what, hint = _EXPLAINED[name]
+    if name == "-e" and (port := re.search(r"ssh .*-p *([0-9]+)", value)):
+        hint = f"the port is -P {port[1]} here; other options of ssh: -i FILE, -o KEY=VALUE"
+    raise UsageError(what, hint)
+
+
+def _is_place(word: str) -> bool:
+    if word in PROGRESS_STYLES:
+        return False
+    return word.startswith("-") or ":" in word or "/" in word or os.path.lexists(word)
+
+
+def _kbit_s(text: str) -> int:
+    """Return rsync's RATE in kbit/s: a number of KiB/s, or one with a unit."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMG]?)", text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise UsageError(f"--bwlimit: {text!r} is not a rate", "-l 10M limits to 10 Mbit/s")
+    rate = float(match[1]) * 1024.0 ** " KMG".index(match[2].upper() or "K")
+    return max(1, round(rate * 8 / 1000))
+
+
+def with_files(given: Sequence[Filter], *, from0: bool, stdin_is_taken: bool) -> tuple[Filter, ...]:
+    """Return the filters, with the patterns of each file in its place.
+
+    Args:
+        given: ("exclude" | "include", pattern) and ("exclude-from" | "include-from", file).
+        from0: a NUL ends the files' lines, and nothing else does.
+        stdin_is_taken: something else is read from standard input.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    if stdin_is_taken + sum(kind.endswith("-from") and text == "-" for kind, text in given) > 1:
+        raise UsageError("standard input is one file: only one option or source can be - for it")
+    return tuple(filters.expanded(given, lambda kind, file: _lines(kind, file, from0)))
+
+
+def _lines(kind: str, file: str, from0: bool) -> list[str]:
+    """Return the lines of a file but blank ones and comments, which -0 leaves comments as well."""
+    is_stdin = file == "-"
+    try:
+        with open(0 if is_stdin else file, "rb", closefd=not is_stdin) as stream:
+            content = stream.read()
+    except OSError as error:
+        name = "standard input" if is_stdin else file
+        raise UsageError(f"--{kind}: {name}: {error.strerror}") from None
+    found = content.split(b"\0") if from0 else re.split(rb"[\r\n]", content)
+    return [to_text(line) for line in found if line and line[:1] not in (b"#", b";")]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises where it would print its own message and exit."""
+
+    def __init__(self, prog: str, usage: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=epilog,
+            add_help=False,
+            allow_abbrev=False,  # a script must not break when an option is added
+            argument_default=argparse.SUPPRESS,  # Options and Settings have the defaults
+        )
+
+    def read(self, argv: Sequence[str], hint: str = "") -> tuple[dict[str, Any], list[str]]:
+        """Return the options that were given, by the field of each, and the other words.
+
+        Options stand before a "--". Raises UsageError; `hint` is added for what is no option.
+        """
+        help_hint = f"{self.prog} --help lists the options"
+        words = self.understood(before_dashes(argv))
+        given, rest = self.parse_known_args(words)
+        for text in rest:
+            if text.startswith("-") and text != "-":
+                raise self.no_such_option(text, hint)
+        if "help" in given:
+            message = '-h does not go with other letters, and no host name starts with "-"'
+            raise UsageError(message, help_hint)
+        return option_values(given), [*rest, *argv[len(before_dashes(argv)) + 1 :]]
+
+    def understood(self, words: list[str]) -> list[str]:
+        """Return the words as they are parsed. Raises UsageError."""
+        return words
+
+    def no_such_option(self, text: str, hint: str = "") -> UsageError:
+        help_hint = f"{self.prog} --help lists the options{hint}"
+        return no_such_option(text, self._option_string_actions, help_hint)
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            raise self.no_such_option(message.split(": ", 1)[1].split(" ")[0])
+        if message.startswith("the following arguments are required: host"):
+            raise UsageError("a host and a command are missing")
+        # Its words for -rZ and for --stats=1, where neither Z nor 1 can be.
+        clear = message.replace(
+            "ignored explicit argument", "takes no value, and no option is called"
+        )
+        raise UsageError(clear.removeprefix("argument "))
+
+
+class CopyParser(Parser):
+    """The parser of pscp, which is typed by users of scp and rsync."""
+
+    def understood(self, words: list[str]) -> list[str]:
+
+        return understood(words, self._option_string_actions)
+
+
+class Asked:
+    """What a command line of pscp asks for beside the options of a copy."""
+
+    fan_out: bool = SEVERAL.flag(
+        "--fan-out",
+        "copy to every HOST:PATH that is given, at once: SOURCE... HOST1:PATH HOST2:PATH...",
+    )
+    max_hosts: int | None = SEVERAL.value(
+        "--max-hosts N", "with --fan-out, the most destinations at a time (all)", read=parse_number
+    )
+    help: bool = SHOWN.flag("-h --help", "show this and exit")
+    version: bool = SHOWN.flag("--version", "show the version and exit")
+    measure: bool = NO_COPY.flag(
+        "--measure",
+        "measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: "
+        "the most), windows, --plane if given; recommend what is best (--progress json: as JSON)",
+    )
+    save: bool = NO_COPY.flag(
+        "--save", "with --measure: have later copies to HOST use what is recommended"
+    )
+    clean: bool = NO_COPY.flag(
+        "--clean",
+        "list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on",
+    )
+    yes: bool = NO_COPY.flag("--yes", "with --clean: remove it")
+    list_connections: bool = NO_COPY.flag(
+        "--list-connections", "list the connections that --persist keeps"
+    )
+    disconnect: bool = NO_COPY.flag(
+        "--disconnect", "end the connections that --persist keeps, to HOST or all"
+    )
+
+
+# In the order in which --help shows them.
+_GROUPS = (COPIED, WHICH, THERE, SEVERAL, VERIFIED, SENT, SSH, SHOWN, NO_COPY)
+NO_COPIES = [name for name, _, row in rows_of(Asked) if row.group is NO_COPY]
+
+
+def make_parser() -> Parser:
+    return with_tables(CopyParser("pscp", USAGE, DESCRIPTION, EPILOG))
+
+
+def with_tables(parser: Parser, *tables: type) -> Parser:
+    """Return the parser with the options of these tables, and those of Options that are for it.
+
+    A letter is the option's that has it first.
+    """
+    rows = [row for table in (*tables, Options, Asked) for row in rows_of(table)]
+    own = [row.group for table in tables for _, _, row in rows_of(table)]
+    for group in dict.fromkeys([*own, *_GROUPS]):
+        if parser.prog in group.commands:
+            added = parser.add_argument_group(group.title)
+            for name, default, row in rows:
+                if row.group is group and parser.prog in (row.commands or group.commands):
+                    _add(added, name, default, row)
+    return parser
+
+
+def _add(group: argparse._ArgumentGroup, dest: str, default: object, row: Row) -> None:
+    for flag in row.flags:
+        names = [name for name in flag.names if name not in group._option_string_actions]
+        if not flag.metavar:
+            const = not default if flag.const is None else flag.const
+            group.add_argument(*names, dest=dest, action="store_const", const=const, help=flag.help)
+            continue
+        read = flag.read or row.read
+        kind: Any = partial(read, what="/".join(names)) if read else None
+        group.add_argument(
+            *names,
+            dest=dest,
+            metavar=flag.metavar,
+            action=flag.action or ("append" if isinstance(default, tuple) else "store"),
+            type=kind,
+            help=flag.help,
+        )
+
+
+def version() -> str:
+    from importlib import metadata  # here: it takes longer to import than --help to print
+
+    try:
+        return metadata.version("pscp")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def before_dashes(argv: Sequence[str]) -> list[str]:
+    """Return the words in which options may stand: up to a "--"."""
+    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+
+
+def option_values(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the options that were given, with tuples in place of lists."""
+    values = vars(given)
+    for value in values.values():
+        if isinstance(value, list) and (not value or [] in value):  # argparse dropped a "--"
+            raise UsageError('"--" is no value of an option')
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

@@ -1,0 +1,171 @@
+"""What the user asked for: the options of a copy, checked and frozen.
+
+An Options is sound: whatever is wrong is refused with a UsageError while it is made, so nothing
+below this module checks it again.
+
+Not here: each single option (copy_options.py, connection_options.py), which of them go together
+(option_pairs.py), locations (../ground/locations.py), how values are read (../ground/values.py),
+how a command line is read (arguments.py), and anything that opens a file or a connection.
+Read next: ../progress/progress.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import check_path
+from pscp.ground.values import check_argument, check_range, check_tuple, show_size
+from pscp.options import option_pairs
+from pscp.options import option_rows as bounds
+from pscp.options.connection_options import ConnectionOptions
+from pscp.options.copy_options import CopyOptions
+from pscp.options.option_rows import check_row, rows_of
+
+MAX_LINK_DEST = 20  # as rsync
+MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
+
+
+@dataclass(frozen=True)
+class Options(ConnectionOptions, CopyOptions):
+    """What the user asked for; every field has a default."""
+
+    def __post_init__(self) -> None:
+        if self.archive:
+            object.__setattr__(self, "recursive", True)
+            object.__setattr__(self, "preserve", True)
+        if self.check:
+            object.__setattr__(self, "dry_run", True)
+        if self.itemize:
+            object.__setattr__(self, "verbose", True)
+        if self.transfer_test:
+            object.__setattr__(self, "strong", False)  # nothing lands that could be read back
+        for name, default, row in ROWS.values():
+            check_row(self, name, default, row)
+        _check_together(self)
+        _check_attributes(self)
+        _check_filters(self)
+
+    @property
+    def follows_links(self) -> bool:
+        """Whether what a symlink leads to is copied in its place."""
+        return self.copy_links or not self.archive
+
+    @property
+    def has_whole_paths(self) -> bool:
+        """Whether each source keeps its whole path; in a list each path does anyway."""
+        return self.relative and self.files_from is None
+
+    @property
+    def has_plane(self) -> bool:
+        """Whether the lanes are to go over TCP directly, instead of over SSH."""
+        return self.plane in ("tls", "plain")
+
+    def address(self, number: int) -> str:
+        """Return the address to connect from (--bind), of connections counted from 0; "": any."""
+        return self.bind[number % len(self.bind)] if self.bind else ""
+
+    def cpu(self, number: int) -> int | None:
+        """Return the processor of this connection's process (--cpus); None: the kernel decides."""
+        return self.cpus[number % len(self.cpus)] if self.cpus else None
+
+    @property
+    def backups(self) -> tuple[str, ...]:
+        """The suffix and the folder of what is replaced; () where that is not kept."""
+        suffix = self.suffix if self.suffix is not None else "" if self.backup_dir else "~"
+        return (suffix, (self.backup_dir or "").rstrip("/")) if self.backup else ()
+
+    def with_agent(self, what: str) -> Options:
+        """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
+        if self.remote == "sftp":
+            raise UsageError(f"{what} needs the agent", "leave out --remote sftp")
+        return replace(self, remote="agent")
+
+
+ROWS = {row[0]: row for row in rows_of(Options)}  # with the name and the default of each
+CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
+
+
+def with_fields(options: Options, given: Mapping[str, object]) -> Options:
+    """Return the options with these fields replaced. Raises UsageError for an unknown one."""
+    check_names(given, Options.__dataclass_fields__)
+    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for a keyword that there is not, with the one that was meant, perhaps."""
+    names = set(known)
+    for name in given:
+        if name not in names:
+            import difflib  # here: it takes long to load, for a slip of the finger
+
+            close = difflib.get_close_matches(name, sorted(names), 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            hint = "help(pscp.Options) and docs/api.md list them"
+            if name == "inplace":
+                meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
+            raise UsageError(f"no such option: {name}{meant}", hint)
+
+
+def _check_together(options: Options) -> None:
+    """Refuse options that do not go together, and bounds that no file keeps."""
+    chunk_bytes = bounds.CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
+    least_bytes = min(options.block_bytes, bounds.MIN_CHUNK_BYTES)
+    check_range("the chunk size", chunk_bytes, least_bytes, bounds.MAX_CHUNK_BYTES, show_size)
+    for message, hint in option_pairs.problems(options):
+        raise UsageError(message, hint)
+    for what, unit in (("size", "bytes"), ("age", "s")):
+        least, most = (getattr(options, f"{end}_{what}_{unit}") for end in ("min", "max"))
+        if least is not None and most is not None and least > most:
+            raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
+    if options.backup:
+        _check_backups(*options.backups)
+    if len(options.link_dest) > MAX_LINK_DEST:
+        raise UsageError(f"--link-dest: at most {MAX_LINK_DEST} folders, as with rsync")
+
+
+def _check_backups(suffix: str, folder: str) -> None:
+    check_argument("the suffix of backups", "x" + suffix)
+    if "/" in suffix or not (suffix or folder):
+        raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
+    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+        raise UsageError(
+            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+        )
+
+
+def _check_attributes(options: Options) -> None:
+    if options.chmod is None and options.chown is None:
+        return
+    from pscp.options import attributes  # here: few copies need it
+
+    if options.chmod is not None:
+        attributes.parse_modes(options.chmod, 0)
+    if options.chown is not None:
+        attributes.parse_owner(options.chown)
+
+
+def _check_filters(options: Options) -> None:
+    if not options.filters:
+        return
+    from pscp.options.filters import regexes  # here: few copies have filters
+
+    for each in check_tuple("filters", options.filters):
+        if not (
+            isinstance(each, tuple | list)
+            and len(each) == 2
+            and all(isinstance(text, str) for text in each)
+        ):
+            shown = '("exclude", "*.tmp")'
+            hint = 'copy(..., exclude="*.tmp") is shorter'
+            raise UsageError(f"filters: {each!r} is no pair such as {shown}", hint)
+        kind, pattern = each
+        if kind not in ("exclude", "include"):
+            raise UsageError(f"a filter must be exclude or include, not {kind!r}")
+        if not pattern:
+            raise UsageError(f"the pattern to {kind} is empty")
+        check_path(pattern)
+    if len(json.dumps(regexes(options.filters))) > MAX_FILTER_BYTES:
+        raise UsageError("the patterns to exclude and include are too many for one copy")

@@ -1,0 +1,54 @@
+"""The functions and the `logging` of a program that copies, as a reporter: `on_file`, and notes.
+
+Not here: `progress`, and what a reporter is (progress.py).
+Read next: progress.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pscp.ground.log import Log
+from pscp.progress.progress import Outcome, Passing, Reporter
+
+log_notes = Log("notes")
+
+
+@dataclass(frozen=True)
+class FileEvent:
+    """A file, or a link, that has come to its end: what `on_file` is called with."""
+
+    path: str  # below the destination, with "/" between its parts
+    outcome: Outcome  # "copied", "unchanged", "linked", "skipped" (by update...) or "failed"
+    digest: str = ""  # with strong, the SHA-256 in hex of what is copied or unchanged
+    is_new: bool = True  # False: it replaced a file of that name
+
+
+class ProgramReporter(Passing):
+    """Writes notes to the log and calls `on_file`, if there is one; passes everything on.
+
+    An exception of `on_file` goes to whoever reports the file, and so ends the copy.
+    """
+
+    def __init__(
+        self, inner: Reporter, on_file: Callable[[FileEvent], object] | None = None
+    ) -> None:
+        super().__init__(inner)
+        self._on_file = on_file
+        self.wants_files = on_file is not None or inner.wants_files
+
+    def note(self, text: str) -> None:
+        log_notes.warning("%s", text)
+        super().note(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self._inner.wants_files:
+            super().file(path, outcome, digest, is_new)
+        on_file = self._on_file
+        if on_file is not None:
+            try:
+                on_file(FileEvent(path, outcome, digest, is_new))
+            except BaseException:
+                self._on_file = None  # it is not called again while the copy ends
+                raise

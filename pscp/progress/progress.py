@@ -1,0 +1,352 @@
+"""What a copy counts, what it returns, and the reporters that show it in lines.
+
+A reporter gets the Counters once and reads them from a thread of its own while the lanes add to
+them. Its methods get notes (failures, warnings) and lines (a dry run's list) only. One that cannot
+write any more falls silent; it never ends a copy, and a note never waits.
+
+Not here: the numbers (../ground/counters.py), who counts (../transfer/coordinator.py), the words
+(progress_words.py), the bar (display.py), the closing words (../cli/closing.py), records for who
+looks for a cause (../ground/log.py), a program's own functions but for `progress` (callbacks.py),
+and how a line is written (../ground/terminal_text.py).
+Read next: ../transfer/terms/journal.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Literal, Protocol, TextIO
+
+from pscp.ground import errors, terminal_text
+from pscp.ground.counters import Counters as Counters
+from pscp.ground.terminal_text import printable, write_line, write_text
+from pscp.progress.progress_words import Piece, describe
+from pscp.progress.progress_words import Rate as Rate
+from pscp.progress.progress_words import count as count
+from pscp.progress.progress_words import format_bytes as format_bytes
+from pscp.progress.progress_words import format_duration as format_duration
+
+NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
+# What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
+# "linked" is a name of a file in another folder (--link-dest), "skipped" was left out by --update
+# and the like.
+Outcome = Literal["copied", "unchanged", "linked", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One file that was not copied."""
+
+    path: str
+    error: str  # the name of its class in ../ground/errors.py
+    message: str
+    hint: str = ""
+
+    @property
+    def retry(self) -> bool:
+        """True if the same copy may succeed later, with nothing changed by anybody."""
+        return bool(getattr(errors, self.error).retry)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a copy did."""
+
+    files: int = 0  # copied in this run
+    files_resumed: int = 0  # there already, and verified
+    files_unchanged: int = 0  # there already, of the same size and time; not read
+    files_linked: int = 0  # made names of unchanged files in other folders, with link_dest
+    files_skipped: int = 0  # left out by update, existing or ignore_existing
+    files_deleted: int = 0  # at the destination, folders too
+    bytes: int = 0  # of all files that are good at the destination
+    bytes_sent: int = 0
+    bytes_resumed: int = 0
+    chunks_verified: int = 0
+    chunks_resent: int = 0
+    verified: bool = True  # what landed was compared with what was read
+    connections: int = 0  # most at once
+    connections_lost: int = 0
+    plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
+    seconds: float = 0.0
+    digests: dict[str, str] = field(default_factory=dict, hash=False)  # SHA-256s; with strong
+    failures: tuple[Failure, ...] = ()
+    root: str = ""  # the folder at the destination that the paths are below; "": nothing was there
+
+    @property
+    def ok(self) -> bool:
+        """True if no file failed."""
+        return not self.failures
+
+
+class Reporter(Protocol):
+    """Shows a copy. Any thread may call the methods; stop() may be called more than once."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody watches, so that a failure is shown before others are counted to it."""
+        return False
+
+    @property
+    def wants_files(self) -> bool:
+        """Whether file() is to be called. It holds for a whole copy."""
+        return False
+
+    def start(self, counters: Counters) -> None:
+        """The copy begins; `counters` say at any time where it stands."""
+
+    def note(self, text: str) -> None:
+        """Show a failure or a warning: "PATH: what happened"."""
+
+    def line(self, text: str) -> None:
+        """Show a line of output that was asked for, such as a dry run's."""
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        """A file or a link has come to its end; one call at a time, in the order of what is done.
+
+        `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
+        is copied or unchanged), else "". `is_new` is False where it replaced one.
+        """
+
+    def stop(self, result: Result | None = None) -> None:
+        """The copy is over; without a result it raised an exception."""
+
+
+class Silent:
+    """Shows nothing: the reporter of a program that names no other."""
+
+    is_live = wants_files = False
+
+    def start(self, counters: Counters) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        pass
+
+    def stop(self, result: Result | None = None) -> None:
+        pass
+
+
+class Passing:
+    """Passes everything on to another reporter."""
+
+    def __init__(self, inner: Reporter) -> None:
+        self._inner = inner
+        self.is_live, self.wants_files = inner.is_live, inner.wants_files
+
+    def start(self, counters: Counters) -> None:
+        self._inner.start(counters)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def line(self, text: str) -> None:
+        self._inner.line(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        self._inner.file(path, outcome, digest, is_new)
+
+    def stop(self, result: Result | None = None) -> None:
+        self._inner.stop(result)
+
+
+class Notes(Silent):
+    """Notes on stderr, lines on stdout, and no progress."""
+
+    name = "pscp"  # the command's, before each note; set before it starts
+
+    def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
+        self._err = err or sys.stderr
+        self._out = out
+        self._notes = terminal_text.Notes(self._write_note)
+
+    def note(self, text: str) -> None:
+        self._notes.add(text)
+
+    def stop(self, result: Result | None = None) -> None:
+        self._notes.flush()
+
+    def _write_note(self, text: str) -> None:
+        write_line(self._err, prefixed(text, self.name))
+
+    def line(self, text: str) -> None:
+        self._write_out(text)
+
+    def _write_out(self, text: str) -> None:
+        write_text(printable(text) + "\n", self._out or sys.stdout)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self.wants_files:
+            self.line(f"{what_became(outcome, is_new):<9} {path}")
+
+
+class Ticking(Notes):
+    """Calls its own tick() from a thread, from start() until stop()."""
+
+    is_live = True
+    period_s = 1.0
+
+    def __init__(
+        self,
+        err: TextIO | None = None,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(err, out)
+        self._clock = clock
+        self._counters = Counters()
+        self._rate = Rate()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._out_s: float | None = None  # when the last connection was lost
+
+    def start(self, counters: Counters) -> None:
+        self._counters = counters
+        self._rate = Rate()
+        self._rate.per_s(self._clock(), counters.bytes_done)
+        self._end.clear()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def stop(self, result: Result | None = None) -> None:
+        super().stop(result)
+        if self._thread is None:
+            return
+        self._end.set()
+        self._thread.join()
+        self._thread = None  # last, so that a stop() that a signal cut short can be called again
+        self.finish(result)
+
+    def tick(self) -> None:
+        """Show where the copy stands."""
+
+    def finish(self, result: Result | None) -> None:
+        """Show the end of the copy, after the last tick."""
+
+    def _run(self) -> None:
+        while not self._end.wait(self.period_s):
+            self.tick()
+
+    def _describe(self, now: Counters) -> tuple[list[Piece], list[Piece]]:
+        time_s = self._clock()
+        if now.lanes_alive or not now.connections_lost:
+            self._out_s = None
+        elif self._out_s is None:
+            self._out_s = time_s
+        out_s = 0 if self._out_s is None else time_s - self._out_s
+        rate = self._rate.per_s(time_s, now.bytes_done)
+        return describe(now, rate, max(0.0, time_s - now.started_s), out_s)
+
+
+class PlainLines(Ticking):
+    """Notes, and a line of progress a second on stderr: for a pipe or a log."""
+
+    def tick(self) -> None:
+        first, second = self._describe(self._counters.snapshot())
+        if not terminal_text.is_progress_paused():
+            write_line(self._err, ", ".join(piece.text for piece in first + second))
+
+
+class JsonLines(Ticking):
+    """Everything as one JSON object a line on stdout, for a program that reads it.
+
+    The events are "progress", "note", "line", "file" (with -vv) and "end". JSON in ASCII holds
+    neither control characters nor surrogates, so names are whole and nothing is left to escape.
+    """
+
+    def _write_note(self, text: str) -> None:
+        self._event("note", {"text": text})
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self.wants_files:
+            became = what_became(outcome, is_new)
+            self._event("file", {"path": path, "became": became, "digest": digest})
+
+    def line(self, text: str) -> None:
+        self._notes.flush()
+        self._event("line", {"text": text})
+
+    def tick(self) -> None:
+        now = self._counters.snapshot()
+        counted = now.as_dict()
+        del counted["started_s"]
+        elapsed_s = self._clock() - now.started_s
+        self._event("progress", {"elapsed_s": round(elapsed_s, 3), **counted})
+
+    def finish(self, result: Result | None) -> None:
+        self.tick()
+        ok = result is not None and result.ok
+        self._event("end", {"ok": ok, **(asdict(result) if result else {})})
+
+    def _event(self, event: str, values: dict[str, object]) -> None:
+        self._write_out(json.dumps({"event": event, **values}))
+
+
+class CallbackReporter(Ticking):
+    """Calls a program's function ten times a second and once at the end, one call at a time.
+
+    An exception of the function ends the calls; `end` gets it, and stop() raises it again.
+    """
+
+    period_s = 0.1
+
+    def __init__(
+        self,
+        callback: Callable[[Counters], object],
+        inner: Reporter | None = None,
+        end: Callable[[BaseException], object] = lambda error: None,
+    ) -> None:
+        super().__init__()
+        self._callback, self._end_copy = callback, end
+        self._inner = inner or Silent()
+        self.is_live, self.wants_files = self._inner.is_live, self._inner.wants_files
+        self._raised: BaseException | None = None
+
+    def start(self, counters: Counters) -> None:
+        self._inner.start(counters)
+        super().start(counters)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def line(self, text: str) -> None:
+        self._inner.line(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        self._inner.file(path, outcome, digest, is_new)
+
+    def tick(self) -> None:
+        if self._raised is None:
+            try:
+                self._callback(self._counters.snapshot())
+            except BaseException as error:
+                self._raised = error
+                self._end_copy(error)
+
+    def finish(self, result: Result | None) -> None:
+        self._inner.stop(result)
+        self.tick()
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+
+
+def what_became(outcome: Outcome, is_new: bool) -> str:
+    """Return what became of a file in a word, as a user sees it."""
+    if outcome != "copied":
+        return outcome
+    return "new" if is_new else "changed"
+
+
+def prefixed(text: str, name: str = "pscp") -> str:
+    """Return a note as it is shown; a hint, which begins with two blanks, stands below its note."""
+    return f"    {text}" if text.startswith("  ") else f"{name}: {text}"

@@ -1,0 +1,217 @@
+"""The event loop of a lane's program: what is read, what is written, and when.
+
+It never blocks on one descriptor while another is ready. Frames of the coordinator are read only
+once all that earlier ones led to is written, so payloads are lent, not copied, and memory is
+bounded; likewise answers of the server. No deadlock follows: the coordinator reads while it writes.
+
+It is not asyncio's, whose import takes each lane's program 45 ms of processor time, as much as all
+that it loads now. With a port of this folder `time pscp --remote sftp -r` of 2,000 small files on
+loopback took 15 to 18% more processor time, ssh's included.
+
+Not here: what frames and answers mean (../agent.py, client.py).
+Read next: client.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pscp.sftp.protocol.tasks import Future
+
+Buffer = bytes | memoryview
+_BUFFERS_MOST = 64  # in one writev
+_REST_MOST_S = 0.008
+
+
+class Decoder(Protocol):
+    """Has the room that an In reads into."""
+
+    def space(self) -> memoryview:
+        """Return the room for the next bytes."""
+        ...
+
+    def filled(self, count: int) -> None:
+        """Take note that so many bytes were read into it."""
+
+
+class _Pace:
+    """Tells when to read or write next: once a quarter of the pipe will have moved.
+
+    ssh fills and empties its pipes by 32 KiB, and to follow each of its steps costs more than to
+    move the bytes: for 1 GiB on loopback a lane makes 2,200 writes and 1,000 reads so, else 12,500
+    and 4,500.
+    """
+
+    def __init__(self, fd: int) -> None:
+        try:
+            self._worth_bytes = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 4
+        except (AttributeError, OSError):  # a socket, or not Linux
+            self._worth_bytes = 0
+        self.due_s = self._last_s = 0.0
+
+    def moved(self, moved_bytes: int, *, may_rest: bool) -> None:
+        """Take note that so many bytes were read or written; set the time of the next call."""
+        now_s = time.monotonic()
+        took_s, self._last_s = now_s - self._last_s, now_s
+        self.due_s = now_s
+        if may_rest and moved_bytes:
+            self.due_s += min(self._worth_bytes * took_s / moved_bytes, _REST_MOST_S)
+
+
+class Out:
+    """A descriptor, and the buffers that wait to be written to it, in order."""
+
+    def __init__(self, fd: int, *, may_break: bool = False) -> None:
+        """With `may_break` a pipe without a reader is no error, and what waits is dropped."""
+        self.fd, self._may_break = fd, may_break
+        os.set_blocking(fd, False)
+        self.pace = _Pace(fd)
+        self._buffers: deque[Buffer] = deque()
+        self.waiting_bytes = 0
+
+    def put(self, *buffers: Buffer) -> None:
+        """Write buffers, which are lent until then, when the descriptor takes them."""
+        for buffer in buffers:
+            if len(buffer):
+                self._buffers.append(buffer)
+                self.waiting_bytes += len(buffer)
+
+    def flush(self) -> None:
+        """Write as much as the descriptor takes now. Raises BrokenPipeError."""
+        while self._buffers:
+            first = min(len(self._buffers), _BUFFERS_MOST)
+            buffers = [self._buffers[place] for place in range(first)]
+            try:
+                count = os.writev(self.fd, buffers)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                if not self._may_break:
+                    raise
+                self._buffers.clear()
+                self.waiting_bytes = 0
+                return
+            is_full = count < sum(map(len, buffers))
+            self.pace.moved(count, may_rest=is_full)
+            self.waiting_bytes -= count
+            while self._buffers and count >= len(self._buffers[0]):
+                count -= len(self._buffers.popleft())
+            if count:
+                self._buffers[0] = memoryview(self._buffers[0])[count:]
+            if is_full:
+                return
+
+
+class In:
+    """A descriptor that is read into a decoder's space."""
+
+    def __init__(
+        self,
+        fd: int,
+        decoder: Decoder,
+        take: Callable[[], object],
+        may_rest: Callable[[int], bool] = lambda count: False,
+    ) -> None:
+        """Read from `fd`, without blocking.
+
+        Args:
+            take: called after each read, once the decoder has the bytes.
+            may_rest: tells whether, after so many bytes, more may gather before the next read.
+        """
+        self.fd, self._decoder, self._take, self._may_rest = fd, decoder, take, may_rest
+        os.set_blocking(fd, False)
+        self.pace = _Pace(fd)
+        self.is_at_end = False
+        self.may_read: Callable[[], bool] = lambda: True
+
+    def read(self) -> None:
+        try:
+            count = os.readv(self.fd, [self._decoder.space()])
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            count = 0
+        if count == 0:
+            self.is_at_end = True
+            return
+        self._decoder.filled(count)
+        self._take()
+        self.pace.moved(count, may_rest=self._may_rest(count))
+
+
+class Loop:
+    """Reads, writes and calls timers' callbacks, in one thread."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._polled: dict[int, int] = {}  # descriptor -> events
+        self.ins: list[In] = []
+        self.outs: list[Out] = []
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self.before_wait: Callable[[], None] = lambda: None
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers.append((time.monotonic() + delay_s, callback))
+
+    def sleep(self, delay_s: float) -> Future[None]:
+        over: Future[None] = Future()
+        self.call_later(delay_s, lambda: over.set_result(None))
+        return over
+
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        while True:
+            self.before_wait()
+            if is_done():
+                return
+            now_s = time.monotonic()
+            for out in self.outs:
+                if out.pace.due_s <= now_s:
+                    out.flush()
+            self._wait()
+            self._call_due()
+
+    def _wait(self) -> None:
+        """Wait for a descriptor or a timer, and read what came."""
+        ins = {each.fd: each for each in self.ins if not each.is_at_end and each.may_read()}
+        waiting: list[tuple[In | Out, int]] = [(each, select.POLLIN) for each in ins.values()]
+        waiting += [(out, select.POLLOUT) for out in self.outs if out.waiting_bytes]
+        now_s = time.monotonic()
+        self._register({each.fd: event for each, event in waiting if each.pace.due_s <= now_s})
+        ends_s = [each.pace.due_s for each, _ in waiting if each.pace.due_s > now_s]
+        ends_s += [at_s for at_s, _ in self._timers]
+        timeout_ms = max(0.0, min(ends_s) - now_s) * 1000 if ends_s else None
+        for fd, _ in self._poll.poll(timeout_ms):
+            if fd in ins and not ins[fd].is_at_end:  # an earlier one's read may have removed it
+                ins[fd].read()
+
+    def _register(self, wanted: dict[int, int]) -> None:
+        if wanted == self._polled:
+            return
+        for fd in self._polled.keys() - wanted.keys():
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(fd)
+        for fd, events in wanted.items():
+            self._poll.register(fd, events)
+        self._polled = wanted
+
+    def _call_due(self) -> None:
+        now_s = time.monotonic()
+        due = [callback for at_s, callback in self._timers if at_s <= now_s]
+        self._timers = [timer for timer in self._timers if timer[0] > now_s]
+        for callback in due:
+            callback()
+
+    def remove(self, fd: int) -> None:
+        """Forget a descriptor that is about to be closed."""
+        for each in self.ins:
+            each.is_at_end = each.is_at_end or each.fd == fd
+        self.ins = [each for each in self.ins if each.fd != fd]
+        self.outs = [each for each in self.outs if each.fd != fd]
+        self._register({other: e for other, e in self._polled.items() if other != fd})

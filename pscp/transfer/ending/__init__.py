@@ -1,0 +1,4 @@
+"""The end of a copy: links, folders, fence and parts; a mirror deletes, a move removes its sources.
+
+Nothing here sends a byte of a file. Read next: ending.py.
+"""

@@ -1,0 +1,253 @@
+"""The end of a copy: hard links, folders' metadata, the fence, and parts that nobody needs.
+
+Not here: what comes before (../coordinator.py), where rows are kept until then
+(../pieces/spool.py), what is deleted (mirror.py, moving.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pscp.endpoint import failures, hardlinks, lookup, requests, tree
+from pscp.progress.progress_words import count
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask, Failure, Pack, Placed, Work, groups
+from pscp.transfer.pieces.spool import Spool, grouped_rows
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.results import Results
+
+if TYPE_CHECKING:  # few copies need them
+    from pscp.transfer.ending.mirror import Mirror
+    from pscp.transfer.ending.moving import Moving
+
+CopyNow = Callable[[list[Placed]], None]
+# A request that is made for many entries at once.
+_OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
+
+
+class Ending:
+    """Keeps what is to be done at a copy's end. But for its spools only the queue changes it."""
+
+    def __init__(self, terms: CopyTerms, results: Results) -> None:
+        self._terms, self._queue, self._results = terms, terms.queue, results
+        # Filled by later writes (../lanes/work_queue.py).
+        self.links = Spool()  # with the path at the source
+        self.folders = Spool()
+        self.swept = Spool()  # folders, in which lanes that died may have left parts
+        self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
+        terms.queue.when_lost(self._revocation)
+
+    def finish(self, copy_now: CopyNow, mirror: Mirror | None, moving: Moving | None) -> None:
+        """Make hard links, delete, finish folders, and release the fence. For the main thread.
+
+        Args:
+            copy_now: copies items, and returns once that is done.
+            mirror: deletes at the destination (--delete).
+            moving: removes files of the source (--remove-source-files), once all else is done.
+        """
+        is_dry = self._terms.options.dry_run
+        self._sweep()
+        self._finish_links(copy_now)
+        self._check_told()
+        if not is_dry:  # before folders that they are in go, or get their times
+            self._discard()
+        if mirror is not None:
+            mirror.finish()
+        if moving is not None:
+            moving.check_place()
+        self._finish_all(self.folders, requests.Folders, backwards=True)
+        if not is_dry:
+            self._release()
+        if moving is not None:
+            moving.finish()
+        if self._terms.made and not (self._results.failures or self._terms.options.dry_run):
+            self._queue.add(Ask(False, requests.Unmark(), _ignore, self._results.failed))
+            self.wait_for(self._queue.is_idle)
+
+    def close(self) -> None:
+        for spool in (self.folders, self.links, self.swept):
+            spool.close()
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait until `is_so()`. Raises the error that stops the copy."""
+        self._queue.wait_until(is_so)
+        self._queue.check()
+
+    def _sweep(self) -> None:
+        """Remove parts of small files, whose names no lane knows but the one that made them."""
+        if self._terms.earlier or self._terms.counters.connections_lost:
+            for rows in grouped_rows(itertools.chain([[""]], self.swept.take())):
+                folders = [path for (path,) in rows]
+                self._queue.add(Ask(False, requests.Sweep(folders), _ignore, _ignore))
+                self.wait_for(self._queue.is_idle)
+
+    def _check_told(self) -> None:
+        """Fail where something became of fewer files than there are: no way leads here; if one
+        does, a mirror deletes nothing.
+        """
+        of = self._terms.counters
+        told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked
+        untold = of.files_total - told - of.files_skipped - of.files_failed
+        if untold > 0 and not self._results.failures:  # --check tells of folders as well
+            message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
+            failure = failures.data(failures.SYSTEM, "", message)
+            self._queue.run_alone(lambda: self._results.failed(failure))
+
+    def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
+        """Make the request for one group after the other: a folder comes after its content."""
+        self._finish(_entries(spool, backwards), request)
+
+    def _finish(self, entries: Iterator[tree.Entry], request: _OfEntries) -> None:
+        for group in groups(entries):
+            self.ask(request, group)
+            self.wait_for(self._queue.is_idle)
+
+    def add_link(self, item: Placed) -> None:
+        """Have this hard link made at the end."""
+        self.links.add([*item.entry, item.known.path])
+
+    def _finish_links(self, copy_now: CopyNow) -> None:
+        """Make hard links to the files that are at the destination as at the source.
+
+        To link to what else has the name would give other bytes to this one. Where an option left a
+        file's first name out, its next name is copied as a file, and the others link to that.
+        """
+        while len(self.links):
+            with contextlib.closing(self.links) as links:
+                self.links = Spool()
+                as_files: list[Placed] = []
+                self._finish(self._to_link(links, as_files), hardlinks.HardLinks)
+                copy_now(as_files)
+
+    def _to_link(self, links: Spool, as_files: list[Placed]) -> Iterator[tree.Entry]:
+        """Yield the links that can be made; keep those to be copied as files, and to come after."""
+        results, next_names = self._results, dict[str, tree.Entry]()
+        for *row, known_path in links.take():
+            link = tree.Entry(*row)
+            first = results.skipped_firsts.get(link.target)
+            if link.target in results.firsts:
+                yield link
+            elif first is None:
+                self._queue.run_alone(functools.partial(self._not_linked, link))
+            elif (found := next_names.setdefault(link.target, link)) is link:
+                known = first.known._replace(top=link.top, path=known_path)
+                entry = first.entry._replace(top=link.top, path=link.path)
+                as_files.append(Placed(known, entry))
+            else:
+                to = {**link.extra, "in": found.top, "to": found.path}
+                self.links.add([*link._replace(extra=to), known_path])
+
+    def _not_linked(self, link: tree.Entry) -> None:
+        message = f"is another name of {link.target}, which was not copied"
+        self._results.failed(failures.data(failures.DESTINATION, link.path, message))
+
+    def ask(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
+        """Make this request of the sink; each entry may fail by itself."""
+
+        is_links = request is hardlinks.HardLinks
+
+        def cannot(failure: Failure) -> None:
+            self._results.doubt(each.path for each in entries)
+            self._results.failed(failure)
+
+        def then(answer: object) -> None:
+            rows, same = answers.items(answer) if is_links else (answer, ())
+            failed = answers.places(rows)
+            self._results.doubt(entries[place].path for place, _ in failed)
+            reported = {each.path for each in self._results.failures} if failed else ()
+            for _, failure in failed:
+                if failure["path"] not in reported:  # a folder that could not be made, for instance
+                    self._results.failed(failure)
+            if is_links:
+                there = set(map(answers.integer, answers.items(same)))
+                self._linked(entries, {place for place, _ in failed}, there)
+
+        self._queue.add(Ask(False, request(entries), then, cannot))
+
+    def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
+        """Count hard links: some failed, and some were there already."""
+        good = [(each.path, place) for place, each in enumerate(entries) if place not in failed]
+        made = [(path, "") for path, place in good if place not in there]
+        same = [(path, "") for path, place in good if place in there]
+        self._terms.counters.add(files_done=len(made), files_unchanged=len(same))
+        self._results.became("copied", made)
+        self._results.became("unchanged", same)
+        for place, each in enumerate(entries):
+            if place not in failed:
+                self._results.link_landed(each)
+
+    def add_unwanted(self, path: str, nonces: list[str]) -> None:
+        """Have this file's parts of these runs ("" is this one) removed at the end."""
+        self._unwanted.setdefault(path, []).extend(nonces)
+
+    def _revocation(self, lane: int, works: list[Work]) -> Ask:
+        """Return the request that refuses a lost lane's late work, so that another may do it."""
+
+        def then(_: object) -> None:
+            for work in works:
+                self._queue.add(work)
+
+        def failed(failure: Failure) -> None:
+            for work in works:
+                if isinstance(work, Pack):
+                    for item in work.items:
+                        self._results.failed(_about(item.entry.path, failure))
+                elif isinstance(work, Ask):
+                    work.failed(failure)
+
+        return Ask(False, requests.Revoke(lane), then, failed, is_prompt=True)
+
+    def _release(self) -> None:
+        """Release the fence, then remove the parts that nobody needs.
+
+        Once the fence is released, nothing that comes late changes what has landed or makes a part.
+        """
+        release = requests.Release()
+        self._queue.add(Ask(False, release, _ignore, self._results.failed, is_prompt=True))
+        self.wait_for(self._queue.is_idle)
+        if kept := self._discard():
+            more = f" and {len(kept) - 1} more" if kept[1:] else ""
+            self._terms.reporter.note(
+                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
+            )
+
+    def _discard(self) -> list[str]:
+        """Remove the parts that nobody needs, as far as they are known.
+
+        Return the paths of those that are all there is of a file.
+        """
+        unwanted = [*self._unwanted.items()]
+        if not self._results.failures:
+            earlier = list(self._terms.earlier)
+            unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
+        kept: list[str] = []
+
+        def then(path: str, is_gone: object) -> None:
+            if is_gone is None and path not in kept:
+                kept.append(path)
+
+        for path, nonces in unwanted:
+            discard = requests.Discard(path, nonces)
+            over = functools.partial(then, path)
+            self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))
+        self.wait_for(self._queue.is_idle)
+        return kept
+
+
+def _ignore(_: object) -> None:
+    """Do nothing about an end's answer."""
+
+
+def _about(path: str, failure: Failure) -> Failure:
+    """Return the failure as that of another file."""
+    return failures.data(failure["kind"], path, failure["message"], failure["errno"])
+
+
+def _entries(spool: Spool, backwards: bool) -> Iterator[tree.Entry]:
+    for row in spool.take(backwards):
+        yield tree.Entry(*row)

@@ -1,0 +1,317 @@
+"""A mirror (--delete): at the end of a copy, what the source does not have is deleted at DEST.
+
+Nothing is deleted unless the walk was whole and no file failed. The walk's names are kept, folder
+by folder. Once all else has landed the sink is asked what else it has, and the source whether it
+still lacks that; then all of it is counted, and only then removed, folders last.
+
+Not here: what the ends do (endpoint/mirror.py), the order of a copy's end (ending.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from pscp.endpoint import failures, letting_go, mirror, placing, source, tree
+from pscp.endpoint.letting_go import Durable, is_safe_to_remove
+from pscp.endpoint.paths import to_bytes
+from pscp.options import filters
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask, Placed, Placement
+from pscp.transfer.pieces.spool import Spool, grouped_rows
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.results import Results
+
+_PIECE_BYTES = 640 * 1024  # of a folder's names in one request, of which a frame holds 1 MiB
+_BESIDE_MOST = 1000  # names of other sources that a request has besides
+
+# A piece of a folder's names, as a row of a spool: the number of the source, the folder at DEST,
+# its inode at the source (None: the source has no such folder), the names between which these are,
+# and these.
+_Piece = list[Any]
+
+
+class _Folder:
+    """A folder that the walk is in."""
+
+    def __init__(self, item: Placed) -> None:
+        self.known, self.path = item.known, item.entry.path
+        self.low = self.last = ""  # where the piece begins, and its last name
+        self.names: list[str] = []
+        self.names_bytes = 0
+
+    def holds(self, entry: tree.Entry) -> bool:
+        """Return whether an entry lies below the folder."""
+        above = self.known.path
+        return entry.top == self.known.top and (not above or entry.path.startswith(above + "/"))
+
+    def piece(self, high: str) -> _Piece:
+        """Return the names since the last piece."""
+        return [self.known.top, self.path, self.known.inode, self.low, high, self.names]
+
+
+class Mirror:
+    """What one copy deletes. Each method says who may call it."""
+
+    def __init__(
+        self,
+        terms: CopyTerms,
+        results: Results,
+        tops: list[source.Top],
+        target: placing.Target,
+    ) -> None:
+        self._terms, self._queue, self._results = terms, terms.queue, results
+        self._tops = tops
+        self._placement = Placement(tops, target.names)
+        self._filters = tree.compiled(filters.regexes(terms.options.filters))
+        # The names of sources, in their order, by the folder at the destination.
+        self._beside: dict[str, dict[str, None]] = defaultdict(dict)
+        for name in filter(None, target.names):
+            while name:
+                folder, _, last = name.rpartition("/")
+                self._beside[folder][last] = None
+                name = folder
+        # The walk's thread changes these, and the main thread once the walk has ended.
+        self._open: list[_Folder] = []  # the folders that the walk is in
+        self._pieces = Spool()
+        self._last_top = -1  # the number of the last source that came
+        self._problem = ""  # why the walk's list cannot be used
+        # Later writes change these, and the main thread while the queue is idle.
+        self._further = Spool()  # pieces to be asked about next
+        self._files, self._folders = Spool(), Spool()  # what is to be removed
+        self._kept: set[str] = set()  # folders with something in them that is protected
+        self._has_begun = False
+
+    def close(self) -> None:
+        for spool in (self._pieces, self._further, self._files, self._folders):
+            spool.close()
+
+    # --- the walk's thread
+
+    def saw(self, item: Placed) -> None:
+        """Keep the name of an entry of the walk."""
+        while self._open and not self._open[-1].holds(item.known):
+            self._pieces.add(self._open.pop().piece(""))
+        if not self._is_next(item.known):
+            self._problem = "the source's list has no order"
+        if self._open:
+            self._add(self._open[-1], item.known.path.rpartition("/")[2])
+        if item.entry.kind == tree.FOLDER:
+            self._open.append(_Folder(item))
+
+    def _is_next(self, known: tree.Entry) -> bool:
+        """Return whether an entry comes in the order of a walk, in which no folder comes twice."""
+        above, _, name = known.path.rpartition("/")
+        if self._open:
+            folder = self._open[-1]
+            return folder.known.path == above and to_bytes(name) > to_bytes(folder.last)
+        before, self._last_top = self._last_top, known.top
+        return known.top > before and known.path == self._tops[known.top].name
+
+    def _add(self, folder: _Folder, name: str) -> None:
+        if folder.names_bytes >= _PIECE_BYTES:
+            self._pieces.add(folder.piece(folder.last))
+            folder.low, folder.names, folder.names_bytes = folder.last, [], 0
+        folder.names.append(name)
+        folder.names_bytes += len(json.dumps(name)) + 2
+        folder.last = name
+
+    # --- the main thread
+
+    def finish(self) -> None:
+        """Delete what the source does not have. All else has landed, or has failed."""
+        while self._open:
+            self._pieces.add(self._open.pop().piece(""))
+        if self._is_refused():
+            return
+        self._gather()
+        if self._is_refused():
+            return
+        count = len(self._files) + sum(row[0] not in self._kept for row in self._folders.take())
+        most = self._terms.options.max_delete
+        if most is not None and count > most:
+            why = f"{count} files and folders would be, more than --max-delete {most}"
+            self._fail(f"nothing was deleted: {why}")
+        elif self._terms.options.dry_run:
+            for spool in (self._files, self._folders):
+                for group in grouped_rows(self._to_remove(spool)):
+                    self._show(group)
+        else:
+            self._remove()
+
+    def stopped(self) -> None:
+        """Tell that the copy was cut short before its end, so that all or some was not deleted."""
+        deleted = self._terms.counters.files_deleted
+        why = f"{deleted} were deleted" if self._has_begun else "nothing was deleted"
+        self._terms.reporter.note(f"{why}: the copy was not completed")
+
+    def _is_refused(self) -> bool:
+        """Tell why nothing is deleted, if something is wrong with the copy. Return whether so."""
+        failed = self._terms.counters.files_failed or self._results.failures
+        if self._problem:
+            self._fail(f"nothing was deleted: {self._problem}")
+        elif failed:
+            self._terms.reporter.note("nothing was deleted, since something failed")
+        proof = "" if self._problem else letting_go.DIGEST  # what the source has has landed
+        return not is_safe_to_remove(Durable(proof, is_synced=not failed, is_elsewhere=True))
+
+    def _fail(self, why: str) -> None:
+        failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
+        self._queue.run_alone(lambda: self._results.failed(failure))
+
+    def _settle(self, asks: Iterable[Ask]) -> None:
+        """Make these requests, and wait for what follows from them. Raises what stops the copy."""
+        for ask in asks:
+            self._queue.put(ask)
+        self._queue.wait_until(self._queue.is_idle)
+        self._queue.finish_writing()
+        self._queue.check()
+
+    # --- what is to be deleted
+
+    def _gather(self) -> None:
+        """Find all that is to be deleted. Each turn finds what is in the last one's folders."""
+        pieces = self._pieces
+        while len(pieces):
+            self._settle(map(self._question, grouped_rows(pieces.take())))
+            pieces.close()
+            pieces, self._further = self._further, Spool()
+
+    def _question(self, pieces: list[_Piece]) -> Ask:
+        def then(answer: object) -> None:
+            rows = answers.items(answer)
+            if len(rows) != len(pieces):
+                raise ValueError("other folders than were asked for")
+            for place, (piece, row) in enumerate(zip(pieces, rows, strict=True)):
+                if isinstance(row, dict):
+                    self._results.failed(failures.checked(row))
+                else:
+                    self._take_answer(piece, row, is_first=place == 0)
+
+        asked = [
+            (folder, low, high, self._names(folder, n)) for _, folder, _, low, high, n in pieces
+        ]
+        return Ask(False, mirror.Extras(asked), then, self._results.failed)
+
+    def _names(self, folder: str, names: list[str]) -> list[str]:
+        """Return a piece's names, and those of other sources that land in the same folder.
+
+        The sink needs them only where it takes two names for one.
+        """
+        return [*names, *islice(self._beside.get(folder, ()), _BESIDE_MOST)]
+
+    def _take_answer(self, piece: _Piece, row: object, is_first: bool) -> None:
+        listed, has_more = answers.items(row)
+        found = [_checked(each, piece) for each in answers.items(listed)]
+        if has_more:
+            low = found[-1][0] if found else piece[3]
+            if is_first and low == piece[3]:
+                raise ValueError("an answer that does not go on")
+            self._queue.write_later(lambda: self._further.add([*piece[:3], low, *piece[4:]]))
+        if not found:
+            return
+        if piece[2] is None:
+            self._take(piece, found)
+        else:
+            self._queue.add(self._last_look(piece, found))
+
+    def _last_look(self, piece: _Piece, found: list[mirror.Row]) -> Ask:
+        """Return the question whether the source still has none of these names.
+
+        Names that it has, though the walk did not list them, are left out of the copy on purpose,
+        or are new.
+        """
+        top, folder, inode = piece[:3]
+        known = self._placement.known(top, folder)
+
+        def then(answer: object) -> None:
+            [there] = answers.items(answer)
+            if isinstance(there, dict):
+                self._results.failed(answers.from_source(failures.checked(there)))
+                return
+            names = set(answers.texts(there))
+            self._take(piece, [row for row in found if row[0] not in names])
+
+        request = mirror.Absent(
+            [(top, known, inode, [row[0] for row in found])],
+            crosses=not self._terms.options.one_file_system,
+        )
+        return Ask(True, request, then, self._results.failed)
+
+    def _take(self, piece: _Piece, found: list[mirror.Row]) -> None:
+        """Keep what is to be removed; look into folders."""
+        top, folder, inode = piece[:3]
+        for name, kind, seen in found:
+            path = f"{folder}/{name}" if folder else name
+            if name in self._beside.get(folder, ()):
+                continue
+            if self._is_protected(top, path, kind):
+                if inode is None:
+                    self._keep(folder)
+            elif kind == tree.FOLDER:
+                self._queue.write_later(_adding(self._folders, [path, kind, seen]))
+                self._queue.write_later(self._look_into(top, path))
+            else:
+                self._queue.write_later(_adding(self._files, [path, kind, seen]))
+
+    def _is_protected(self, top: int, path: str, kind: str) -> bool:
+        """Return whether filters leave a name out of the copy, or it is a mount point."""
+        if kind == mirror.MOUNT:
+            self._terms.reporter.note(f"{path}: is a mount point, and is not deleted")
+            return True
+        known = self._placement.known(top, path)
+        return tree.is_excluded(self._filters, known, kind == tree.FOLDER)
+
+    def _look_into(self, top: int, folder: str) -> Callable[[], None]:
+        return lambda: self._further.add([top, folder, None, "", "", []])
+
+    def _keep(self, folder: str) -> None:
+        """Have a folder stay, and those above it."""
+        while folder and folder not in self._kept:
+            self._kept.add(folder)
+            folder = folder.rpartition("/")[0]
+
+    # --- deleting it
+
+    def _to_remove(self, spool: Spool) -> Iterable[_Piece]:
+        """Return the rows of what is to be removed, what is in a folder before the folder."""
+        return (row for row in spool.take(backwards=True) if row[0] not in self._kept)
+
+    def _remove(self) -> None:
+        self._has_begun = True
+        self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
+        for group in grouped_rows(self._to_remove(self._folders)):
+            self._settle([self._removal(group)])
+
+    def _removal(self, extras: list[_Piece]) -> Ask:
+        def then(answer: object) -> None:
+            failed = dict(answers.places(answer))
+            for failure in failed.values():
+                self._results.failed(failure)
+            gone = [row for place, row in enumerate(extras) if place not in failed]
+            self._terms.counters.add(files_deleted=len(gone))
+            if self._terms.options.verbose:
+                self._queue.write_later(lambda: self._show(gone))
+
+        request = mirror.Remove([(path, kind, seen) for path, kind, seen in extras])
+        return Ask(False, request, then, self._results.failed, is_exclusive=True)
+
+    def _show(self, rows: Iterable[_Piece]) -> None:
+        for path, kind, _ in rows:
+            slash = "/" if kind == tree.FOLDER else ""
+            self._terms.reporter.line(f"deleting {path}{slash}")
+
+
+def _adding(spool: Spool, row: list[Any]) -> Callable[[], None]:
+    return lambda: spool.add(row)
+
+
+def _checked(row: object, piece: _Piece) -> mirror.Row:
+    """Return a row of an answer: a name in the piece, its kind, and what was seen."""
+    name, kind, seen = answers.texts(row)
+    if not name or "/" in name or not mirror.in_piece([to_bytes(name)], piece[3], piece[4]):
+        raise ValueError("a name that was not asked for")
+    return [name, kind, seen]

@@ -1,0 +1,286 @@
+"""A copy that moves (--remove-source-files): what has landed, and was verified, is removed at the
+source once the copy is over, or once all copies that move together are.
+
+Not here: what the source does (endpoint/moving.py), the order of a copy's end (ending.py), what
+several copies have landed (../terms/moves.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
+from pscp.endpoint.files import Identity
+from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
+from pscp.endpoint.paths import part_name, to_text
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask, Failure, Placement, source_path
+from pscp.transfer.pieces.spool import Spool, grouped_rows
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.results import Results
+
+# What would have the names of the parts that are looked for: at the source, at the destination.
+_MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
+
+
+class Moving:
+    """What one copy removes at its source. For the main thread, but for what the queue runs."""
+
+    def __init__(
+        self,
+        terms: CopyTerms,
+        results: Results,
+        tops: list[source.Top],
+        target: placing.Target,
+    ) -> None:
+        self._terms, self._queue, self._results = terms, terms.queue, results
+        self._tops, self._target = tops, target
+        self._placement = Placement(tops, target.names)
+        self._spool = Spool()  # filled by later writes
+        # Paths of the sources in whose folders something was at the destination already.
+        self._found = Spool()  # filled by later writes
+        self._last_found = (-1, "")  # the folder of the last one
+        self._firsts: dict[tuple[int, str], Identity] = {}  # what landed and has other names
+        self._why_not = ""  # why nothing is removed
+        self._place = ""  # what tells where the destination is; "": not known
+        self._mounted: frozenset[str] = frozenset()  # paths there: mounted from elsewhere
+        self._moves = terms.job.moves  # of several copies
+        if self._moves is not None:
+            self._moves.begin(terms.to)
+        results.landed, results.link_landed = self._landed, self._link_landed
+        results.was_there = self._was_there
+
+    def close(self) -> None:
+        self._spool.close()
+        self._found.close()
+
+    # --- what the queue runs
+
+    def _landed(self, known: tree.Entry, proof: str = DIGEST) -> None:
+        if not self._terms.options.resume:  # nothing has looked whether it was there
+            self._note_folder(known)
+        if "linked" in known.extra:
+            self._firsts[known.top, known.path] = source.identity(known)
+        row = [known.kind, source.listed(known), proof]
+        self._queue.write_later(lambda: self._spool.add(row))
+
+    def _was_there(self, known: tree.Entry) -> None:
+        self._note_folder(known)
+        self._landed(known, COMPARED)
+
+    def _note_folder(self, known: tree.Entry) -> None:
+        folder = known.top, known.path.rpartition("/")[0]
+        if folder != self._last_found:
+            self._last_found = folder
+            self._queue.write_later(lambda: self._found.add([known.top, known.path]))
+
+    def _link_landed(self, entry: tree.Entry) -> None:
+        first_top = entry.extra["in"]
+        assert isinstance(first_top, int)
+        first = self._firsts.get((first_top, self._placement.known(first_top, entry.target)))
+        if first is not None:  # what this name has now may be newer than what was read
+            path = self._placement.known(entry.top, entry.path)
+            self._landed(entry._replace(kind=tree.FILE, path=path, **first._asdict()))
+
+    # --- the main thread
+
+    def check_place(self) -> None:
+        """Find out whether the sources are what lies at the destination. The fence is still there.
+
+        Where it shows in the destination's root, it shows there too if both are one folder. Through
+        a link or a mount a folder below may be one of the destination's too; then all in it was
+        there already. So what only the destination should have is put beside that, and looked for;
+        and the other way round, as a union mount shows its layers' files, and gives them none.
+        """
+        if not self._terms.counters.verified:
+            self._why_not = "nothing has verified what landed"
+            return
+        name = to_text(fence.fence_name(self._terms.token))
+        beside = (
+            [number, top.name, name]
+            for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
+            if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
+        )
+
+        def then_sink(answer: object) -> None:
+            [row] = answers.items(answer)
+            if answers.items(row)[0] == tree.FILE:
+                for group in grouped_rows(beside):
+                    look = moving.SamePlace([(top, path, mark) for top, path, mark in group])
+                    self._queue.add(Ask(True, look, self._is_same, self._cannot))
+            else:
+                self._why_not = "the destination has no fence to tell it from the source"
+
+        # One folder may be given its name here, and be there already for the next copy.
+        is_one = len(self._tops) == 1 and self._tops[0].is_folder
+        folder, names = (self._target.names[0], [""]) if is_one else ("", self._target.names)
+
+        def learn(answer: object) -> None:
+            place, mounted = answers.items(answer)
+            if told := answers.text(place):
+                self._place = json.dumps([told, names])
+            self._mounted = frozenset(answers.texts(mounted))
+
+        self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
+        self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
+        self._queue.finish_writing()
+        for number, (top, path) in enumerate(self._found.take()):  # one folder may come again
+            if self._why_not:
+                return
+            self._queue.put(self._mark(top, path, f"{_MARK}{number}"))
+            self._queue.put(self._mark_source(top, path, f"{_SOURCE_MARK}{number}"))
+        self._settle()
+        if not self._why_not:
+            self._make_durable()
+
+    def _make_durable(self) -> None:
+        """Have what was at the destination already synced, as what this copy wrote has been."""
+        for group in grouped_rows(row for row in self._spool.take() if row[2] == COMPARED):
+            paths = [self._place_of(*known[:2]) for _, known, _ in group]
+            self._queue.put(self._syncing(paths))
+        self._settle()
+
+    def _syncing(self, paths: list[str]) -> Ask:
+        def then(answer: object) -> None:
+            for place, failure in answers.places(answer):
+                self._results.doubt([paths[place]])
+                self._results.failed(failure)
+
+        return Ask(False, moving.MakeDurable(paths), then, self._cannot)
+
+    def _is_same(self, answer: object) -> None:
+        if any(answers.items(answer)):
+            self._why_not = "the source is what lies at the destination"
+
+    def _mark(self, top: int, path: str, name: str) -> Ask:
+        """Return the request that puts a part beside where a path landed; then it is looked for."""
+        mark = tree.Entry(tree.FILE, top, self._beside(top, path, name), 0, 0, 0, 0, {})
+        look = moving.SamePlace([(top, path, self._part_name(name))])
+        looking = Ask(True, look, self._is_same, self._cannot)
+        then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), _over, _over))
+        return Ask(False, requests.Make(mark), then, self._cannot)
+
+    def _mark_source(self, top: int, path: str, name: str) -> Ask:
+        """Return the request that puts a file beside a source; then it is looked for where that
+        landed.
+        """
+        name = self._part_name(name)
+        make, remove = (moving.Mark((top, path, name), is_made) for is_made in (True, False))
+
+        def is_seen(answer: object) -> None:
+            [row] = answers.items(answer)
+            self._is_same([answers.items(row)[0]])
+
+        def cannot(failure: Failure) -> None:
+            if failure["kind"] != failures.UNSUPPORTED:  # through a link, where each file says so
+                self._results.doubt([self._beside(top, path, "").rstrip("/")])
+                self._results.failed(answers.from_source({**failure, "path": path}))
+
+        looking = Ask(False, lookup.Look([self._beside(top, path, name)]), is_seen, self._cannot)
+        return Ask(True, make, self._look(looking, Ask(True, remove, _over, self._cannot)), cannot)
+
+    def _look(self, looking: Ask, remove: Ask) -> Callable[[object], None]:
+        """Return what looks for something that was made, and then has it removed."""
+
+        def then(_: object) -> None:
+            self._queue.add(replace(looking, then=over(looking.then), failed=over(looking.failed)))
+
+        def over(act: Callable[[Any], None]) -> Callable[[Any], None]:
+            def both(answer: Any) -> None:
+                act(answer)
+                self._queue.add(remove)
+
+            return both
+
+        return then
+
+    def _part_name(self, name: str) -> str:
+        return to_text(part_name(name.encode(), self._terms.token + self._terms.nonce))
+
+    def _beside(self, top: int, path: str, name: str) -> str:
+        folder = self._place_of(top, path).rpartition("/")[0]
+        return f"{folder}/{name}" if folder else name
+
+    def finish(self) -> None:
+        """Remove at the source what has landed."""
+        self._queue.finish_writing()
+        if not self._why_not:
+            for group in grouped_rows(self._to_remove()):
+                self._wait(self._removal(group))
+        if self._why_not:
+            why = f"no source was removed: {self._why_not}"
+            self._fail(failures.data(failures.DESTINATION, "", why))  # "": the destination itself
+
+    def _to_remove(self) -> Iterator[list[Any]]:
+        """Yield what this copy has landed; of several copies, the last one what all have landed."""
+        for row in self._spool.take():
+            place, durable = self._durable(row)
+            if not durable.is_elsewhere:
+                why = "stays at the source: its copy is a mount, maybe of the source itself"
+                self._fail(failures.data(failures.DESTINATION, place, why))
+        safe = (row for row in self._spool.take() if is_safe_to_remove(self._durable(row)[1]))
+        moves = self._moves
+        if moves is None:
+            yield from safe
+        elif moves.finish(self._terms.to, self._place, map(self._digest, safe)):
+            if twins := moves.twins():
+                self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
+                return
+            yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
+
+    def _durable(self, row: list[Any]) -> tuple[str, Durable]:
+        """Return where a row's file has landed, and what is known of it there."""
+        place = self._place_of(*row[1][:2])
+        is_synced = self._results.is_durable(place)
+        return place, Durable(row[2], is_synced, is_elsewhere=place not in self._mounted)
+
+    def _place_of(self, top: int, path: str) -> str:
+        return self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
+
+    def _fail(self, failure: Failure) -> None:
+        self._queue.run_alone(lambda: self._results.failed(failure))
+
+    def _digest(self, row: list[Any]) -> bytes:
+        """Return a digest of what tells a file, in this very state, from all others."""
+        kind, known = row[0], source.Known(*row[1])
+        path = os.path.abspath(source_path(self._tops[known.top], known.path))
+        told = json.dumps([kind, path, known.path, *known[2:]])
+        return hashlib.blake2b(told.encode(), digest_size=16).digest()
+
+    def _removal(self, rows: list[list[Any]]) -> Ask:
+        def then(answer: object) -> None:
+            failed = answers.places(answer)
+            for _, failure in failed:
+                self._results.failed(answers.from_source(failure))
+            if self._moves is not None:
+                self._moves.count_moved(len(rows) - len(failed))
+
+        moved = [(kind, source.Known(*known)) for kind, known, _ in rows]
+        folder = self._moves.folder if self._moves is not None else ""
+        return Ask(True, moving.RemoveSources(moved, folder), then, self._results.failed)
+
+    def _cannot(self, failure: Failure) -> None:
+        self._why_not = failure["message"]
+
+    def _wait(self, ask: Ask) -> None:
+        self._queue.put(ask)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._queue.wait_until(self._queue.is_idle)
+        self._queue.check()
+
+
+def _over(_: object) -> None:
+    """Do nothing about the end of something."""
+
+
+def _folded(name: str) -> str:
+    """Return a name without what some filesystem does not tell apart."""
+    return unicodedata.normalize("NFC", name.casefold())

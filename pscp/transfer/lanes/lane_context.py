@@ -1,0 +1,206 @@
+"""What the lanes of one copy share: the queue, what their ends are to be, and the rate limit, which
+may change while they work: that of one copy (-l), or of all copies that share one
+(../terms/copy_terms.py).
+
+Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a lane's work may take
+(lane_share.py), which frames wait (lane_sender.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pscp.connect.messages import named
+from pscp.endpoint import metadata, requests, tree
+from pscp.endpoint.end import End
+from pscp.endpoint.source import Source
+from pscp.ground.errors import PscpError, UsageError
+from pscp.ground.locations import Location
+from pscp.transfer.lanes.lane_share import LEAST_BYTES, Window
+from pscp.transfer.lanes.shared_reads import Reader, SharingEnd
+from pscp.transfer.lanes.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from pscp.endpoint.end import ChunkSink, ChunkSource, Reply, Stream
+    from pscp.endpoint.null_ends import NullSink
+    from pscp.endpoint.source import Source
+    from pscp.transports import Channel
+
+    class NearEnd(Protocol):
+        """The end of a lane that the coordinator asks without a channel."""
+
+        @property
+        def source(self) -> ChunkSource | None: ...
+        @property
+        def sink(self) -> ChunkSink | None: ...
+        def the_source(self) -> ChunkSource: ...
+        def the_sink(self) -> ChunkSink: ...
+        def file_source(self) -> Source: ...
+        def file_sink(self) -> NullSink: ...
+        def begin(self, request: requests.Begin) -> None: ...
+        def answer(self, request: requests.Request, reply: Reply) -> None: ...
+        def close(self) -> None: ...
+
+    class OnwardSource(Protocol):
+        """A source that sends to the sink by itself."""
+
+        def pass_pack(
+            self,
+            number: int,
+            files: list[tree.Entry],
+            entries: list[tree.Entry],
+            take: Callable[[object], object],
+        ) -> None: ...
+
+    MakeNear = Callable[["Lost", Channel], NearEnd]
+
+Lost = Callable[[PscpError], None]  # ends a lane, and says why
+
+# Unacknowledged bytes a lane: the channel's window (2 MiB), a socket buffer (4 MiB with Linux's
+# default tcp_wmem), the pipes, and what waits to be made durable, with room to spare.
+WINDOW_BYTES = 16 * 1024 * 1024
+# Over a far path a lane that moves that much may have more. With socket buffers of 64 MiB, one lane
+# at 1 Gbit/s and 100 ms needs 12.5 MB on the way, and a chunk at either end.
+FAR_WINDOW_BYTES = 96 * 1024 * 1024
+FAR_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
+
+# The same for a stream, in which all later chunks wait for those that one lane holds: two of a
+# channel's windows, and what is in its pipes.
+STREAM_WINDOW_BYTES = 6 * 1024 * 1024
+KbitS = Callable[[], int | None]  # returns the limit that holds now; None: none
+
+# The longest turn of a lane, of which a lane that is lost wastes one; how often a lane that waits
+# looks whether it still should; and how long the rate that held before still counts.
+_TURN_S = 0.1
+
+
+class RateLimiter:
+    """Each lane waits for its turns; one with much to send takes many small ones."""
+
+    def __init__(self, kbit_s: KbitS | None, condition: threading.Condition | None = None) -> None:
+        """Limit all lanes together to what `kbit_s()` returns; with None there is no limit."""
+        self._kbit_s = kbit_s
+        self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
+        self._free_at_s = 0.0
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether there is a limit, or may be one later."""
+        return self._kbit_s is not None
+
+    def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
+        """Wait until so many more bytes may go, or until `is_over()`, called every 0.1 s.
+
+        Raises what the limit's function raises, and UsageError for a limit that is none.
+        """
+        if self._kbit_s is None:
+            return
+        left_bytes = float(size_bytes)
+        with self._turns:
+            while left_bytes > 0 and (kbit_s := self._kbit_s()) is not None and not is_over():
+                if kbit_s < 1:
+                    raise UsageError(f"a limit of {kbit_s} kbit/s: nothing would be copied")
+                bytes_per_s = kbit_s * 1000 / 8
+                turn_bytes = min(left_bytes, bytes_per_s * _TURN_S)
+                self._wait_for_turn(turn_bytes / bytes_per_s, is_over)
+                left_bytes -= turn_bytes
+
+    def _wait_for_turn(self, length_s: float, is_over: Callable[[], bool]) -> None:
+        self._free_at_s = turn_s = max(self._free_at_s, time.monotonic()) + length_s
+        while (left_s := turn_s - time.monotonic()) > 0 and not is_over():
+            self._turns.wait(min(left_s, _TURN_S))
+
+
+class LaneContext:
+    """What every lane of one copy, stream or measurement uses.
+
+    Any thread may use it, once set_ends() was called; nothing changes afterwards.
+    """
+
+    begin_near: requests.Begin  # the requests that make the ends source and sink
+    begin_far: requests.Begin
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        *,
+        is_push: bool,
+        rtt_s: float,
+        keeps: bool,
+        limiter: RateLimiter | None = None,
+        stream: Stream | None = None,
+        make_near: MakeNear | None = None,
+        far_host: Location | None = None,
+        reader: Reader | None = None,
+    ) -> None:
+        """Describe the lanes.
+
+        With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
+        `stream` is this end of a stream, whose lanes have a smaller window, which grows.
+        `make_near` makes a lane's near end, where that is not here; errors about the other one then
+        name `far_host`. `reader` is this copy, where it shares its reads with others.
+        """
+        self.queue, self.is_push, self.keeps = queue, is_push, keeps
+        self.limiter = limiter or RateLimiter(None)
+        self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
+        self._make_near, self._far_host, self._reader = make_near, far_host, reader
+        self._numbers = itertools.count(1)
+
+    @property
+    def is_stream(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def shares_reads(self) -> bool:
+        """Whether the copy shares what it reads and hashes here with others."""
+        return self._reader is not None
+
+    def set_ends(self, of_source: requests.Begin, of_sink: requests.Begin) -> None:
+        """Set the requests that make one end of a lane the source and the other the sink."""
+        both = (of_source, of_sink) if self.is_push else (of_sink, of_source)
+        self.begin_near, self.begin_far = both
+
+    def next_number(self) -> int:
+        """Return a number for a lane that begins, which no other lane of the copy has or had."""
+        return next(self._numbers)
+
+    def new_window(self) -> Window:
+        """Return the window of a lane that begins."""
+        if self.is_stream:
+            return Window(LEAST_BYTES, self._rtt_s, STREAM_WINDOW_BYTES)
+        most_bytes = FAR_WINDOW_BYTES if self._rtt_s > FAR_S else WINDOW_BYTES
+        return Window(WINDOW_BYTES, self._rtt_s, most_bytes)
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether neither end of the copy is here."""
+        return self._make_near is not None
+
+    def named(self, error: PscpError) -> PscpError:
+        """Return an error about the far end; it names that, where there are two far ends."""
+        return named(self._far_host, error) if self._far_host is not None else error
+
+    def new_end(self, lost: Lost, far: Channel) -> NearEnd:
+        """Return a new near end for a lane, which `lost` ends; `far` leads to its far end."""
+        if self._make_near is not None:
+            return self._make_near(lost, far)
+        if self._reader is not None and self.is_push:
+            return SharingEnd(self._umask, self._reader)
+        return End(self._umask, self._stream)
+
+    def near_source_entries(
+        self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
+    ) -> Iterator[tree.Entry]:
+        """Yield the entries of the source at this end, or what `entries` yields for it."""
+        end = End(self._umask, self._stream)
+        end.begin(self.begin_near)
+        try:
+            yield from entries(end.file_source())
+        finally:
+            end.close()

@@ -1,0 +1,287 @@
+"""The near end of a lane whose source is on a third host: what is asked of it is asked there.
+
+A copy from host to host goes through this machine. Each lane then has an agent at either host: to
+the sink's it pushes as always, and the source's takes the place of the source here. What that sends
+is passed on as it comes; the sink compares the digests that the source has computed.
+
+Not here: a copy's connections to both hosts (../onward.py), a lane whose data goes straight to the
+sink's host (../onward.py), the lane (lane.py), a source that is at this end (endpoint/source.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.connections import Connections, Wanted
+from pscp.connect.messages import named, noting
+from pscp.endpoint import entries, failures, requests, session, tree, wire
+from pscp.endpoint.end import Reply, not_here
+from pscp.endpoint.source import Row, Source, listed
+from pscp.ground.errors import ConnectionLost, CopyError, ProtocolError, PscpError
+from pscp.options.options import Options
+from pscp.transfer.lanes.lane_context import Lost
+from pscp.transfer.lanes.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.lanes.lane_share import never
+from pscp.transports import Channel
+
+if TYPE_CHECKING:
+    from pscp.endpoint.null_ends import NullSink
+    from pscp.transfer.lanes.lane_context import OnwardSource
+
+Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
+Connect = Callable[[Callable[[Channel], None], Callable[[], bool]], RemoteAgent]
+_LOGINS_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
+_LOOK_S = 0.5  # a lane that waits to log in looks so often whether it still should
+_BEGIN = 0  # the number of the first request; the others count from 1 on
+
+
+class FarSource:
+    """The host of the source, where that is neither this machine nor the sink's host."""
+
+    def __init__(self, connections: Connections, options: Options) -> None:
+        self.connections, self.options = connections, options
+        self._changed = threading.Condition()  # guards what follows
+        self.agents: list[RemoteAgent] = []  # those that no lane has
+        self._opening = 0  # logins under way
+
+    def take(self, note: Callable[[str], None]) -> list[RemoteAgent]:
+        """Open the first connection. Raises ConnectError, which names the host."""
+        host = self.connections.host
+        try:
+            self.agents += self.connections.take(self.options, noting(host, note))
+        except PscpError as error:
+            raise named(host, error) from None
+        return self.agents
+
+    def connect(
+        self, opened: Callable[[Channel], None], is_over: Callable[[], bool] = never
+    ) -> RemoteAgent:
+        """Return a connection for a lane; `opened` gets its channel before the login.
+
+        Never prompts. It waits while too many log in, unless `is_over()`. Raises ConnectError.
+        """
+        with self._changed:
+            while not self.agents and self._opening >= _LOGINS_MAX and not is_over():
+                self._changed.wait(_LOOK_S)
+            if is_over():
+                raise ConnectionLost("the lane was over before it had connected")
+            far = self.agents.pop() if self.agents else None
+            self._opening += far is None
+        if far is not None:
+            opened(far.channel)
+            return far
+        try:
+            return self.connections.connect(self.options, Wanted(None, "", opened))
+        except PscpError as error:
+            raise named(self.connections.host, error) from None
+        finally:
+            with self._changed:
+                self._opening -= 1
+                self._changed.notify_all()
+
+    def near_end(self, lost: Lost, far: Channel) -> RelayEnd:
+        """Return the near end of a lane, which `lost` ends; `far` leads to its sink."""
+        return RelayEnd(self.connect, lambda error: lost(named(self.connections.host, error)))
+
+    def close(self, *, is_cut: bool) -> None:
+        """End all its connections."""
+        with self._changed:
+            agents, self.agents = self.agents, []
+        for agent in agents:
+            agent.close()
+        self.connections.close(is_cut=is_cut)
+
+
+class _Awaited(NamedTuple):
+    """A chunk that the source was asked for, and where its frames go."""
+
+    id_: int
+    offset: int
+    length: int
+    send: wire.Send
+
+
+class RelayEnd:
+    """A source at another host, as a lane sees its near end.
+
+    The lane's sending thread asks; a thread of its own passes the answers on.
+    """
+
+    sink: NullSink | None = None
+    onward: OnwardSource | None = None  # this, where the data does not come here
+
+    def __init__(self, connect: Connect, lost: Lost) -> None:
+        """`connect` opens the connection, which begin() waits for."""
+        self._connect, self._lost = connect, lost
+        self._agent: RemoteAgent | None = None
+        self._thread: threading.Thread | None = None
+        self._numbers = itertools.count(_BEGIN + 1)
+        self._lock = threading.Lock()  # guards what follows
+        self._is_closed = False
+        self._channel: Channel | None = None  # once the connection is being opened
+        self._chunks: deque[_Awaited] = deque()  # in the order in which they come
+        self._replies: dict[int, Reply] = {}
+        self._packs: dict[int, tuple[list[tree.Entry], Packed]] = {}
+
+    # --- what a lane knows of an end
+
+    @property
+    def source(self) -> RelayEnd:
+        """The source that this end is."""
+        return self
+
+    def the_source(self) -> RelayEnd:
+        """Return the source that this end is."""
+        return self
+
+    def file_source(self) -> Source:
+        """Raise WireError: the source is not here."""
+        raise not_here("source of files here")
+
+    def the_sink(self) -> NullSink:
+        """Raise WireError: this end is no sink."""
+        raise not_here("sink")
+
+    def file_sink(self) -> NullSink:
+        """Raise WireError: this end is no sink."""
+        raise not_here("sink of files")
+
+    def begin(self, request: requests.Begin) -> None:
+        """Connect, and have the agent there be the source.
+
+        Raises ConnectError, CopyError, ProtocolError.
+        """
+        self._agent = agent = self._connect(self._opened, lambda: self._is_closed)
+        answer, is_failed = agent.ask(request)
+        if is_failed:
+            try:
+                failure = failures.checked(answer)
+            except wire.WireError as error:
+                raise misshapen(error) from None
+            raise CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))
+        agent.session.advance(session.BEGIN_SOURCE)
+        self._thread = threading.Thread(target=self._receive, name="relay", daemon=True)
+        self._thread.start()
+
+    def _opened(self, channel: Channel) -> None:
+        with self._lock:
+            self._channel, is_closed = channel, self._is_closed
+        if is_closed:
+            channel.end()
+
+    def cut(self) -> None:
+        """End the connection, so that nobody waits for it any more. From any thread."""
+        with self._lock:
+            self._is_closed, channel = True, self._channel
+        if channel is not None:
+            channel.end()
+
+    def close(self) -> None:
+        """End the connection, and wait until nothing more is passed on."""
+        self.cut()
+        if self._agent is not None:
+            if self._thread is not None:
+                self._thread.join()
+            self._agent.close()
+
+    # --- what a lane asks for
+
+    def know(self, id_: int, value: tree.Entry) -> None:
+        """Announce a file to the source."""
+        self._send(wire.FILE, id_, 0, wire.to_json(listed(value)))
+
+    def forget(self, id_: int) -> None:
+        """Have the source close a file."""
+        self._send(wire.FILE, id_, 0, b"")
+
+    def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None:
+        """Ask for a chunk; `send` is called with its frames as they come."""
+        with self._lock:
+            self._chunks.append(_Awaited(id_, offset, length, send))
+        self._send(wire.GET, id_, offset, wire.COUNT.pack(length))
+
+    def pack(self, values: list[tree.Entry], done: Packed) -> None:
+        """Ask for small files, whole; `done` is called with their rows and their bytes."""
+        number = self._next()
+        with self._lock:
+            self._packs[number] = values, done
+        request = requests.Pack([listed(value) for value in values])
+        self._send(wire.ASK, number, 0, requests.to_json(request))
+
+    def answer(self, request: requests.Request, reply: Reply) -> None:
+        """Call `reply` with the source's answer, once it has come."""
+        number = self._next()
+        with self._lock:
+            self._replies[number] = reply
+        self._send(wire.ASK, number, 0, requests.to_json(request))
+
+    def _next(self) -> int:
+        return next(self._numbers)
+
+    def _send(self, type_: int, id_: int, offset: int, payload: bytes) -> None:
+        assert self._agent is not None  # begin() was called
+        self._agent.send(type_, id_, offset, payload)
+
+    # --- what comes; on a thread of its own
+
+    def _receive(self) -> None:
+        agent = self._agent
+        assert agent is not None
+        try:
+            while (frame := agent.receive()) is not None:
+                self._take(frame)
+            raise agent.explain()
+        except PscpError as error:
+            self._lose(error)
+        except MISSHAPEN as error:
+            self._lose(misshapen(error))
+
+    def _lose(self, error: PscpError) -> None:
+        with self._lock:
+            is_closed = self._is_closed
+        if not is_closed:
+            self._lost(error)
+
+    def _take(self, frame: wire.Frame) -> None:
+        if frame.type in (wire.DATA, wire.DIGEST):
+            self._take_of_chunk(frame)
+        elif frame.type == wire.PACK:
+            self._take_pack(frame)
+        elif frame.type == wire.REPLY:
+            with self._lock:
+                reply = self._replies.pop(frame.id, None)
+            if reply is None:
+                raise ProtocolError("a REPLY frame that was not asked for")
+            reply(frame.json(), bool(frame.flags & wire.FAILED))
+
+    def _take_of_chunk(self, frame: wire.Frame) -> None:
+        with self._lock:
+            chunk = self._chunks[0] if self._chunks else None
+        if chunk is None or frame.id != chunk.id_:
+            raise ProtocolError(f"a {frame.name} frame that was not asked for")
+        if frame.type == wire.DATA:
+            block, _ = wire.block_of(frame)
+            end = frame.offset + len(block)
+            if frame.offset < chunk.offset or end > chunk.offset + chunk.length:
+                raise ProtocolError("a block outside of its chunk")
+            chunk.send(frame.type, frame.id, frame.offset, frame.payload, frame.flags)
+            return
+        with self._lock:
+            self._chunks.popleft()
+        chunk.send(frame.type, frame.id, frame.offset, bytes(frame.payload), frame.flags)
+
+    def _take_pack(self, frame: wire.Frame) -> None:
+        with self._lock:
+            values, done = self._packs.pop(frame.id, (None, None))
+        if values is None or done is None:
+            raise ProtocolError("a PACK frame that was not asked for")
+        rows, bodies = wire.unpack_payload(frame.payload)
+        if not isinstance(rows, list) or len(rows) != len(values):
+            raise ProtocolError("a pack of other files than were asked for")
+        entries.check_sizes(values, rows, len(bodies))
+        done(rows, [bytes(bodies)])

@@ -1,0 +1,357 @@
+"""The work queue, in which work waits until a lane takes it.
+
+The queue takes its one lock in its own methods, and nobody else can take it. What must happen
+between two changes of the queue is handed to it as a function: the outcome of a piece (settle()),
+a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
+reserve. Such a function may add, wake and stop; it calls no end and sends nothing. What it writes
+may take long (a journal on a slow server, a full pipe behind a dry run): LaterWrites does that in
+its order once the lock is released.
+
+Lanes wait on one condition, the walk on another, and all others on a third, since a wake-up can
+cost more than a small file does.
+
+Not here: what waits and what lanes have taken (in_flight.py), what the work means
+(../coordinator.py), how it travels (lane.py), the rate limit (lane_context.py).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from pscp.transfer.lanes.in_flight import Backlog, InFlight, Revocation
+from pscp.transfer.lanes.lane_share import LaneShare
+from pscp.transfer.pieces.plan import Work
+
+_WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
+SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
+
+_Question = Callable[[], bool]
+_A = TypeVar("_A")
+_T = TypeVar("_T")
+_WAITING_MOST = 1000  # writes; with more the walk, which causes them, waits until all are done
+
+
+class LaterWrites:
+    """Writes that wait to be done one after the other, by any thread that has added some."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` gets what a write raises; the writes after it are done all the same."""
+        self._failed = failed
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._turn = threading.Lock()  # held by the thread that writes
+
+    def add(self, write: Callable[[], object]) -> None:
+        """Add a write behind all that were added before. Never waits."""
+        self._waiting.append(write)
+
+    def start(self) -> None:
+        """Do what waits, unless another thread writes: then that one does it."""
+        # Looks again after each turn: others left to it what they added in its last moment.
+        while self._waiting and self._turn.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._turn.release()
+
+    def finish(self) -> None:
+        """Do what waits. All that was added before this call is done when it returns."""
+        with self._turn:
+            self._write()
+
+    def keep_short(self) -> None:
+        """Do what waits, if that has become too much. For a thread that adds much."""
+        if len(self._waiting) >= _WAITING_MOST:
+            self.finish()
+
+    def _write(self) -> None:
+        while self._waiting:
+            write = self._waiting.popleft()
+            try:
+                write()
+            except Exception as error:
+                self._failed(error)
+
+
+class WorkQueue:
+    """The work of one copy, or of one stream. Any thread may call any method."""
+
+    def __init__(self, is_stream: bool = False) -> None:
+        self._lock = lock = threading.RLock()  # guards all that follows, and all shares
+        self._changed = threading.Condition(lock)  # for lanes: there may be work, or room for it
+        self._news = threading.Condition(lock)  # for threads in wait_until()
+        self._has_room = threading.Condition(lock)  # for the walk, which may go on
+        self._is_running = False  # a function that was handed in runs
+        self._backlog = Backlog(self._iterator_ended)
+        self._in_flight = InFlight(is_stream)
+        self._writes = LaterWrites(self.stop)  # has a lock of its own
+        # Other threads may read these.
+        self.error: BaseException | None = None  # why the copy stops
+        self.is_finished = False  # no more work comes
+
+    # --- putting
+
+    def run_with_room(self, step: Callable[[_A], object], argument: _A) -> None:
+        """Run a step as run_alone() does, once less waits to be sent and written. For the walk."""
+        self._writes.keep_short()
+        with self._lock:
+            while len(self._backlog) >= _WAITING_MAX and self.error is None:
+                self._has_room.wait()
+            self._run(step, argument)
+        self._writes.start()
+
+    def put(self, work: Work) -> None:
+        """Add a piece that the walk found, once there is room."""
+        self.run_with_room(self._put, work)
+
+    def _put(self, work: Work) -> None:
+        self._backlog.put(work)
+        self._changed.notify_all()
+
+    def add(self, work: Work | Iterator[Work]) -> None:
+        """Add work that follows from an answer, before what the walk found. Never waits."""
+        with self._lock:
+            if isinstance(work, Iterator):
+                self._backlog.put(work)
+            elif work.takers:
+                self._in_flight.reopen(work)
+            else:
+                self._backlog.put_first(work)
+            self._changed.notify_all()
+
+    def drop(self, is_needless: Callable[[Work], bool]) -> None:
+        """Remove what waits and is not needed any more; what a lane has taken goes on."""
+        with self._lock:
+            self._backlog.drop(is_needless)
+            self._wake_all()
+
+    def when_idle(self, reserve: Callable[[], Work | None]) -> None:
+        """Set the function that returns work being collected, for when there is no other."""
+        self._backlog.reserve = reserve
+
+    def when_lost(self, revocation: Revocation) -> None:
+        """Set the function that returns what goes before a lost lane's exclusive work."""
+        self._in_flight.revocation = revocation
+
+    # --- taking
+
+    def join(self, share: LaneShare) -> None:
+        """Add the share of a lane that begins; give_back() removes it."""
+        with self._lock:
+            self._in_flight.join(share)
+
+    def take(self, share: LaneShare) -> tuple[int, Work] | None:
+        """Wait for this lane's next piece, and return it with its number; None when all is over."""
+        while True:
+            with self._lock:
+                while not (self._is_ended() or share.is_over):
+                    taken = self.try_take(share)
+                    if taken is not None:
+                        return taken
+                    stalled = self._in_flight.stalled(share)
+                    if stalled is not None:
+                        break
+                    # An idle lane looks again, since another one's chunk may be overdue by then.
+                    may_help = self._in_flight.pieces and share.is_idle
+                    self._changed.wait(self._in_flight.patience_s() / 2 if may_help else None)
+                else:
+                    return None
+            stalled.give_up()  # not with the lock held: it ends a channel
+
+    def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
+        """Take this lane's next piece without waiting; None also if there is none now."""
+        with self._lock:
+            backlog, in_flight = self._backlog, self._in_flight
+            work: Work | None
+            if not share.window.has_room:  # as of a stream whose command writes nothing
+                work = backlog.next_first(share, is_prompt=True)
+            elif share.is_parked() or in_flight.is_behind(share):
+                work = backlog.next_first(share, is_own=True)
+            else:
+                first = in_flight.unanswered(share) or in_flight.overdue(share)
+                work = first or backlog.next(share) or in_flight.straggler(share)
+            if work is None:
+                return None
+            if len(backlog) <= _WAITING_MAX // 2:
+                self._has_room.notify_all()
+            return in_flight.take(share, work)
+
+    def _iterator_ended(self) -> None:
+        self._news.notify_all()
+        self._has_room.notify_all()
+
+    # --- finishing
+
+    def settle(self, share: LaneShare, number: int, outcome: Callable[[], object]) -> bool:
+        """Finish a lane's piece of work, and run its outcome before anybody sees it finished.
+
+        Returns False and runs nothing if the piece was given back meanwhile or another lane was
+        first. What `outcome` raises stops the copy, since nobody would do this piece again.
+        """
+        with self._lock:
+            if not self._finish(share, number):
+                return False
+            try:
+                self._run(outcome)
+            except BaseException as error:
+                self.stop(error)
+        self._writes.start()
+        return True
+
+    def _finish(self, share: LaneShare, number: int) -> bool:
+        had_room, age_s = share.window.has_room, share.age_s(number)
+        work = share.pop(number)
+        if work is None:
+            return False
+        if not had_room or work.is_over or share.is_idle:
+            self._changed.notify_all()  # this lane may take more, or take over a chunk
+        if not self._in_flight.finish(work, age_s):
+            return False
+        share.note_finished(work)
+        if not self._in_flight.pieces:
+            self._news.notify_all()
+        return True
+
+    def run_alone(self, step: Callable[[], _T]) -> _T:
+        """Run a step of the copy's bookkeeping while no outcome and no other step runs."""
+        with self._lock:
+            result = self._run(step)
+        self._writes.start()
+        return result
+
+    def _run(self, given: Callable[..., _T], *arguments: object) -> _T:
+        """Run a function that was handed in, which must not have the queue run another one."""
+        if self._is_running:
+            raise RuntimeError("a step of the work queue within another")
+        self._is_running = True
+        try:
+            return given(*arguments)
+        finally:
+            self._is_running = False
+
+    def write_later(self, write: Callable[[], object]) -> None:
+        """Have this written once the lock is released, after all earlier writes.
+
+        For functions that the queue runs. What `write` raises stops the copy.
+        """
+        self._writes.add(write)
+
+    def finish_writing(self) -> None:
+        """Wait until all is written that was handed to write_later() before."""
+        self._writes.finish()
+
+    def give_back(self, share: LaneShare) -> None:
+        """End a lane, and let the others do what it had in flight."""
+        with self._lock:
+            if not share.is_over:
+                share.is_over = True
+                for work in self._in_flight.leave(share):
+                    self._backlog.put_first(work)
+                self._changed.notify_all()
+                self._news.notify_all()
+
+    # --- the end
+
+    def stop(self, error: BaseException) -> None:
+        """End every lane and every wait, since the copy cannot go on."""
+        with self._lock:
+            if self.error is None:
+                self.error = error
+            self._wake_all()
+
+    def close(self) -> None:
+        """End every lane and every wait, since no more work comes. After stop() nothing changes."""
+        with self._lock:
+            self.is_finished = self.error is None
+            self._wake_all()
+
+    def check(self) -> None:
+        """Raise the error that stops the copy, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+    def _is_ended(self) -> bool:
+        return self.error is not None or self.is_finished
+
+    def _wake_all(self) -> None:
+        for condition in (self._changed, self._news, self._has_room):
+            condition.notify_all()
+
+    # --- waiting, and what is asked
+
+    def wait_until(self, is_so: _Question, patience_s: float | None = None) -> bool:
+        """Wait until `is_so()`. Return False if the queue ended before, or that took too long.
+
+        `is_so` is called again when the queue becomes idle, when a lane ends, and after wake().
+        """
+        return self._wait(self._news, is_so, patience_s)
+
+    def wait_to_begin(self, may_begin: _Question) -> bool:
+        """Wait until a worker may begin. Return False if the queue ended before.
+
+        `may_begin` is called again whenever there may be more work, and after wake_lanes().
+        """
+        return self._wait(self._changed, may_begin)
+
+    def wait_for_end(self, patience_s: float) -> None:
+        """Wait until the queue is stopped or closed, at most for this time."""
+        self._wait(self._changed, lambda: False, patience_s)
+
+    def _wait(
+        self, condition: threading.Condition, is_so: _Question, patience_s: float | None = None
+    ) -> bool:
+        until_s = math.inf if patience_s is None else time.monotonic() + patience_s
+        is_main = threading.current_thread() is threading.main_thread()
+        look_s = SIGNAL_S if is_main else threading.TIMEOUT_MAX
+        with self._lock:
+            while not self._is_ended():
+                if self._run(is_so):
+                    return True
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                condition.wait(min(left_s, look_s))
+        return False
+
+    def wake(self) -> None:
+        """Have wait_until() call its question again."""
+        with self._lock:
+            self._news.notify_all()
+
+    def wake_lanes(self) -> None:
+        """Have lanes look for work again, and workers whether they may begin."""
+        with self._lock:
+            self._changed.notify_all()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing waits and nothing is in flight."""
+        with self._lock:
+            return not (self._in_flight.pieces or self._backlog)
+
+    def has_work(self) -> bool:
+        """Return whether there is anything that no lane has taken."""
+        return bool(self._backlog)
+
+    def done(self) -> tuple[int, int]:
+        """Return how many bytes and how many pieces of work are finished."""
+        with self._lock:
+            return self._in_flight.done_bytes, self._in_flight.done_pieces
+
+    def in_flight_bytes(self) -> int:
+        with self._lock:
+            return self._in_flight.window_bytes
+
+    def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
+        """Return how many pieces at most are not done, `left_bytes` in all.
+
+        They are in flight, waiting, or in files that are yet to be cut into chunks.
+        """
+        with self._lock:
+            uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)
+            return self._in_flight.pieces + self._backlog.known_pieces(
+                -(-uncut_bytes // chunk_bytes)
+            )

@@ -1,0 +1,82 @@
+"""What an end answers, or a journal says, checked for the shape that it should have.
+
+What has another shape raises ValueError, or WireError for a failure.
+
+Not here: what is asked (endpoint/requests.py), what an answer means (../walk/file_job.py,
+../walk/resume.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pscp.endpoint import failures
+from pscp.endpoint.files import Extent
+from pscp.transfer.pieces.plan import Failure
+
+Digests = list[str | None]  # in hex; None where the file is shorter than that
+
+
+def items(value: object) -> Sequence[object]:
+    """Return the items of a list."""
+    if not isinstance(value, list | tuple):
+        raise ValueError("no list")
+    return value
+
+
+def integer(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError("no integer")
+    return value
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return value
+
+
+def from_source(failure: Failure) -> Failure:
+    """Return a failure, marked as one that the source has reported; others are the sink's."""
+    return {**failure, "of_source": True}
+
+
+def texts(value: object) -> list[str]:
+    return [text(each) for each in items(value)]
+
+
+def pair_of_integers(value: object) -> tuple[int, int]:
+    first, second = items(value)
+    return integer(first), integer(second)
+
+
+def places(value: object) -> list[tuple[int, Failure]]:
+    """Return the failures, each with the place of its entry in the request."""
+    pairs = [(place, failure) for place, failure in map(items, items(value))]
+    return [(integer(place), failures.checked(failure)) for place, failure in pairs]
+
+
+def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], bool]:
+    """Return extents of a file from `offset` on, and whether these were the last.
+
+    They are ascending and inside the file.
+    """
+    listed, is_last = items(value)
+    found = [pair_of_integers(extent) for extent in items(listed)]
+    for begin, length in found:
+        if begin < offset or length <= 0 or begin + length > size_bytes:
+            raise ValueError("an extent out of its place")
+        offset = begin + length
+    return found, bool(is_last)
+
+
+def digests(value: object) -> list[Digests | Failure]:
+    """Return for each file the digests of its extents, or why there are none."""
+    return [
+        failures.checked(of_file) if isinstance(of_file, dict) else _of_file(of_file)
+        for of_file in items(value)
+    ]
+
+
+def _of_file(value: object) -> Digests:
+    return [None if digest is None else text(digest) for digest in items(value)]

@@ -1,0 +1,403 @@
+"""From entries to work: which files go in packs, which in chunks, and which extents are left.
+
+Pure: nothing here opens, reads or waits.
+
+Not here: the walk that finds entries (endpoint/tree.py), the places of sources with -R
+(../terms/relative.py).
+Read next: ../coordinator.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
+
+from pscp.endpoint import failures, paths, requests, source, tree
+from pscp.endpoint.files import Extent
+from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.options import filters
+from pscp.options.options import Options
+
+Failure = failures.Data
+_T = TypeVar("_T")
+
+PACK_OVERHEAD_BYTES = 512  # what a file in a pack costs beside its bytes
+# What a chunk, an entry or a request costs in a window beside its bytes. It takes 1 to 2 KB of
+# memory here until it is acknowledged, and with eight lanes that must stay below 120 MiB.
+MEMORY_BYTES = 4096
+QUESTION_BYTES = 512 * 1024  # of entries in one request: half of what a frame may hold
+QUESTION_ITEMS = 500
+# The keys of an entry's extra whose values are short enough for PACK_OVERHEAD_BYTES.
+_SHORT = frozenset(["a", "o", "linked", "sparse", "new"])
+
+
+class Placed(NamedTuple):
+    """An entry as its source knows it, and with the path it will have at the destination."""
+
+    known: tree.Entry
+    entry: tree.Entry
+
+
+class Job(Protocol):
+    """The file that a chunk belongs to: what a lane needs of it, and reports to it."""
+
+    number: int
+    item: Placed
+    may_be_short: bool  # its end is known only when a chunk is short
+    was_shared: bool  # two lanes had the same chunk of it, at once or one after the other
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None: ...
+
+    def mismatched(self, chunk: Chunk) -> None: ...
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None: ...
+
+
+class Taker(Protocol):
+    """What a request needs to know of a lane's share (../lanes/lane_share.py)."""
+
+    is_over: bool  # the lane has ended
+
+
+@dataclass(eq=False, kw_only=True)
+class Piece:
+    """A piece of work. The queue's lock guards these attributes."""
+
+    takers: int = 0  # lanes that have it in flight: two when one took it over from a slower one
+    is_over: bool = False  # one of them has finished it
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether the copy has come on once this is finished."""
+        return True
+
+
+@dataclass(eq=False)
+class Chunk(Piece):
+    """An extent of one file: unit of scheduling, hashing, journaling and retry."""
+
+    job: Job
+    offset: int
+    length: int
+    mismatches: int = 0
+
+    @property
+    def cost_bytes(self) -> int:
+        return self.length + MEMORY_BYTES
+
+
+@dataclass(eq=False)
+class Pack(Piece):
+    """Small files, folders and links that travel in one frame."""
+
+    items: list[Placed]
+    then: Packed
+    is_again: bool = False
+    expected: Mapping[str, str] = field(default_factory=dict)  # digests that files have to have
+    rows: list[object] = field(default_factory=list)  # per item [size, hex digest] or a failure
+
+    @property
+    def files(self) -> list[tree.Entry]:
+        """The files that the source has to read."""
+        return [item.known for item in self.items if item.entry.kind == tree.FILE]
+
+    def take_rows(self, rows: object) -> None:
+        """Keep the source's rows for its files; folders and links have none. Raises ValueError."""
+        files = [item.entry.kind == tree.FILE for item in self.items]
+        if not isinstance(rows, list) or sum(files) != len(rows):
+            raise ValueError("a pack of other files than were asked for")
+        left = iter(rows)
+        self.rows = [next(left) if is_file else [0, ""] for is_file in files]
+        for item, row in zip(self.items, self.rows, strict=True) if self.expected else ():
+            wanted = self.expected.get(item.entry.path)
+            if wanted is not None and isinstance(row, list):
+                row[1:] = [wanted]  # so the sink takes no other content for it
+
+    @functools.cached_property
+    def size_bytes(self) -> int:
+        return sum([item.entry.size for item in self.items])
+
+    @property
+    def cost_bytes(self) -> int:
+        return self.size_bytes + MEMORY_BYTES * len(self.items)
+
+
+Packed = Callable[[Pack, list[tuple[int, Failure]]], None]  # gets (place, failure) of what failed
+
+
+@dataclass(eq=False)
+class Ask(Piece):
+    """A request to one end of the copy. If its lane is lost it is made again, or `lost` called."""
+
+    of_source: bool  # else of the sink
+    request: requests.Request | Callable[[Taker | None], requests.Request]  # or a function for it
+    then: Callable[[object], None]  # gets the answer
+    failed: Callable[[Failure], None]
+    share: Taker | None = None  # of the lane that must make it while that lane is alive
+    lost: Callable[[], None] | None = None
+    is_prompt: bool = False  # answered within a second, unless its lane stands still
+    is_exclusive: bool = False  # a lost lane must not do it late, after another one has done it
+    cost_bytes: int = MEMORY_BYTES
+
+    @property
+    def is_progress(self) -> bool:
+        """Each of many lanes may be asked what is prompt, and be lost over the same next piece."""
+        return not self.is_prompt
+
+    def request_for(self, share: Taker | None) -> requests.Request:
+        """Return the request that the lane with this share sends."""
+        return self.request(share) if callable(self.request) else self.request
+
+
+Work = Chunk | Pack | Ask
+
+
+def cut(extents: Iterable[Extent], chunk_bytes: int) -> Iterator[Extent]:
+    """Cut extents into pieces of at most `chunk_bytes`, in order."""
+    for offset, length in extents:
+        for begin in range(offset, offset + length, chunk_bytes):
+            yield begin, min(chunk_bytes, offset + length - begin)
+
+
+def subtract(extents: Iterable[Extent], landed: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the parts of `extents` that are not in `landed`. Both ascend without overlaps."""
+    taken = iter(landed)
+    gap = next(taken, None)
+    for offset, length in extents:
+        end = offset + length
+        while gap is not None and gap[0] < end:
+            if gap[0] + gap[1] > offset:
+                if gap[0] > offset:
+                    yield offset, gap[0] - offset
+                offset = gap[0] + gap[1]
+                if offset >= end:
+                    break
+            gap = next(taken, None)
+        if offset < end:
+            yield offset, end - offset
+
+
+def joined(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield the extents, those that follow each other without a gap as one. They ascend."""
+    begin = end = 0
+    for offset, length in extents:
+        if offset != end:
+            if end > begin:
+                yield begin, end - begin
+            begin = offset
+        end = offset + length
+    if end > begin:
+        yield begin, end - begin
+
+
+def batches(extents: Iterable[Extent], batch_bytes: int) -> Iterator[list[Extent]]:
+    """Group extents so that each group has at most about `batch_bytes`."""
+    group: list[Extent] = []
+    total = 0
+    for extent in extents:
+        group.append(extent)
+        total += extent[1]
+        if total >= batch_bytes:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
+
+
+def weight_bytes(entry: tree.Entry) -> int:
+    """Return the most bytes that an entry takes as JSON, where a character may become six."""
+    weight = PACK_OVERHEAD_BYTES + 6 * len(entry.path)
+    return weight if entry.extra.keys() <= _SHORT else weight + 6 * len(repr(entry.extra))
+
+
+def groups(entries: Iterable[tree.Entry]) -> Iterator[list[tree.Entry]]:
+    """Group entries so that each group fits into a request."""
+    return grouped(entries, weight_bytes, QUESTION_BYTES, QUESTION_ITEMS)
+
+
+def grouped(
+    items: Iterable[_T], weigh: Callable[[_T], int], most_bytes: int, most_items: int
+) -> Iterator[list[_T]]:
+    """Group items so that each group has at most so many, and weighs at most so much if it can."""
+    group: list[_T] = []
+    total_bytes = 0
+    for item in items:
+        item_bytes = weigh(item)
+        if group and (total_bytes + item_bytes > most_bytes or len(group) >= most_items):
+            yield group
+            group, total_bytes = [], 0
+        group.append(item)
+        total_bytes += item_bytes
+    if group:
+        yield group
+
+
+def as_new(item: Placed) -> Placed:
+    """Return the item, marked as new at the destination: its mode is this copy's to set."""
+    return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+
+
+def goes_in_pack(entry: tree.Entry) -> bool:
+    """Return whether an entry travels whole: a small file, a folder or a link."""
+    return entry.size <= source.PACK_FILE_BYTES
+
+
+@dataclass
+class PackBuilder:
+    """Collects items until they make a pack."""
+
+    then: Packed
+    expected: Mapping[str, str] = field(default_factory=dict)
+    _items: list[Placed] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, item: Placed) -> bool:
+        """Add an item. Return whether the pack is full with it."""
+        self._items.append(item)
+        self._bytes += item.entry.size + weight_bytes(item.entry)
+        return self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES
+
+    def flush(self) -> Pack | None:
+        """Return what was collected so far as a pack, if there is anything."""
+        if not self._items:
+            return None
+        pack = Pack(self._items, self.then, expected=self.expected)
+        self._items, self._bytes = [], 0
+        return pack
+
+
+class Placement:
+    """Where entries land: each source's name in the manifest, and its name at the destination."""
+
+    def __init__(self, tops: list[source.Top], target_names: list[str]) -> None:
+        self._tops, self._names = tops, target_names
+        named = zip(tops, target_names, strict=True)
+        self._taken = {target for top, target in named if top.name}  # by a source of its own
+
+    def place(self, entry: tree.Entry) -> Placed:
+        """Return the entry with its path at the destination.
+
+        Raises ValueError for an entry outside of its source, and Refusal for one that would land
+        where another source does.
+        """
+        path = self._path(entry.top, entry.path)
+        if entry.kind == tree.HARDLINK:
+            to = self._first_name(entry.extra["in"], entry.extra["to"])
+            return Placed(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
+        if path == entry.path:
+            return Placed(entry, entry)
+        moved = (*entry[:2], path, *entry[3:])
+        return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
+
+    def known(self, top: int, path: str) -> str:
+        """Return what a path at the destination is called in the manifest of this source."""
+        name, target = self._tops[top].name, self._names[top]
+        rest = path[len(target) :].lstrip("/") if target else path
+        return f"{name}/{rest}" if name and rest else name or rest
+
+    def _first_name(self, top: object, path: object) -> str:
+        """Return where a hard link's file lands, which may be in another source."""
+        if not isinstance(top, int) or not isinstance(path, str):
+            raise ValueError("a hard link of another shape")
+        return self._path(top, path)
+
+    def _path(self, top: int, path: str) -> str:
+        """Return where a path lands. Raises ValueError and Refusal as place() does."""
+        name, rest = self._tops[top].name, path
+        if not (name or self._names[top]) and path.partition("/")[0] in self._taken:
+            raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
+        if name:
+            first, slash, rest = path.partition("/")
+            if first != name or (slash and not rest):
+                raise ValueError(f"{path!a} is not in the source {name!a}")
+        if path and name + rest:
+            paths.check(path)
+        target = self._names[top]
+        return f"{target}/{rest}" if target and rest else target or rest
+
+
+class SourceRules:
+    """Checks that a source sends only what the copy has asked for."""
+
+    def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
+        """On a pull the filters are applied here too, since a far end may not have applied them."""
+        self._tops, self._options = tops, options
+        self._is_pull = is_pull
+        self._filters = tree.compiled(filters.regexes(options.filters) if is_pull else ())
+        self._entered = (0, "")  # the last folder that is known not to be left out
+
+    def check(self, entry: tree.Entry) -> None:
+        """Raise ValueError for an entry that was not asked for, LookupError for its source."""
+        top = self._tops[entry.top]
+        is_no_link = self._options.follows_links and entry.kind == tree.LINK
+        if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
+            raise ValueError("is a link, which only -a without -L asks for")
+        is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
+        if is_in_folder and not (self._options.recursive or self._options.files_from):
+            raise ValueError("is a folder, or in one, which only -r asks for")
+        if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
+            raise ValueError("is a file now, and was a folder")
+        if self._is_pull and entry.path != top.name:
+            name = entry.path.rpartition("/")[2]
+            # Most names have no dot there, and need not be encoded for each file of a pull.
+            if name.startswith(".") and is_pscps_own(to_bytes(name)):
+                raise ValueError("has a name of pscp's own, which no walk finds")
+        if self._filters and self._is_left_out(entry):
+            raise ValueError("is sent, though --exclude leaves it out")
+
+    def _is_left_out(self, entry: tree.Entry) -> bool:
+        """Return whether the entry is excluded, or in a folder that is."""
+        if tree.is_excluded(self._filters, entry.path, entry.kind == tree.FOLDER):
+            return True
+        above = folder = entry.path.rpartition("/")[0]
+        while above and not self._is_entered(entry.top, above):
+            if tree.is_excluded(self._filters, above, True):
+                return True
+            above = above.rpartition("/")[0]
+        self._entered = entry.top, folder
+        return False
+
+    def _is_entered(self, top: int, folder: str) -> bool:
+        """Return whether this is the folder that was entered last, or one above it."""
+        return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
+
+
+def expected_top(pattern: str, top: source.Top) -> bool:
+    """Return whether a far end may send this source for a pattern, as scp and glob(3) would."""
+    typed, name = pattern.rstrip("/"), top.name
+    wanted = to_text(source.as_glob(to_bytes(pattern))).rstrip("/").rpartition("/")[2]
+    if wanted in ("", ".", ".."):  # the contents of a folder
+        return name == "" and top.is_folder
+    if not name or "/" in name:
+        return False
+    is_shown = not name.startswith(".")
+    is_matching = (is_shown or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
+    if is_matching or name == typed.rpartition("/")[2]:  # a name that exists is taken literally
+        return True
+    # Only the far end knows the name of a home.
+    is_home = typed.startswith("~") and "/" not in typed
+    return is_home and is_shown and top.is_folder
+
+
+def source_path(top: source.Top, path: str) -> str:
+    """Return the path of a file at its source's end, from its path in the manifest."""
+    rest = path.partition("/")[2] if top.name else path
+    return os.path.join(top.path, rest) if rest else top.path
+
+
+def last_name(path: str) -> str:
+    """Return the last name of a path as typed."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def as_pattern(path: str) -> str:
+    """Return this pattern in a form that is hardly a file's name: with an escaped slash."""
+    folder, slash, name = path.removeprefix("~/").rstrip("/").rpartition("/")
+    return f"{folder or (slash and '/.') or '.'}\\/{name}"

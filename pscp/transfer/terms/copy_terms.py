@@ -1,0 +1,143 @@
+"""What does not change once a copy has begun: its two records, and what a job asks of its copies
+beside their options, which are functions and objects of the program.
+
+Not here: what is done with them (../coordinator.py, ../lane_pool.py), what the lanes share
+(../lanes/lane_context.py), a job itself (../../jobs/toml/job.py), the bounds of --min-age and the
+like (../walk/selection.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pscp.connect.connections import Connections
+from pscp.connect.logins.host_cache import Known
+from pscp.ground.log import Log
+from pscp.options.option_rows import MAX_LIMIT_KBIT_S
+from pscp.options.options import Options
+from pscp.progress.progress import Counters, Reporter
+from pscp.transfer.lanes.autotune import Path
+from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
+from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.terms.failure_lines import FilePlaces
+from pscp.transfer.terms.journal import Journal
+from pscp.transfer.terms.path_list import PathList
+
+if TYPE_CHECKING:
+    from pscp.transfer.terms.moves import Moves
+
+_log = Log("transfer")
+Select = Callable[[str, int, int, int], bool]  # path, size in bytes, mtime in ns, inode
+
+
+@dataclass(frozen=True)
+class JobTerms:
+    """The terms of one copy, or of several: those that are given the same object share them.
+
+    Args:
+        select: is called for each file of the walk that no option leaves out (not for folders and
+            links, nor for further names of a file), with its path as the source was typed, its
+            size, mtime and inode (0 over SFTP). Where it returns False, the file is left out
+            as by --min-age: it is neither counted nor a failure, and --delete does not delete it.
+        kbit_s: returns the limit that holds now, in kbit/s, or None for none. All copies with
+            this object keep to it together; the option limit_kbit_s then says nothing. It is asked
+            some ten times a second and more, by several threads, one at a time.
+        name: of the copy, instead of what it copies: with it, a copy that was cut goes on though
+            its sources are others now, as those that a pattern matches may be.
+        moves: what all copies that share it move: a pscp.Moves.
+        expected: the SHA-256 in hex that files have to have, by path below the destination. The
+            options get strong; a file of these with other bytes fails, and never gets its name.
+
+    The functions are called while a copy runs, by threads of it, and should return at once. What
+    one of them raises ends the copy tidily, and is raised by it.
+    """
+
+    select: Select | None = None
+    kbit_s: KbitS | None = None
+    name: str = ""
+    moves: Moves | None = None
+    expected: Mapping[str, str] = field(default_factory=dict, hash=False)
+    limiter: RateLimiter | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        limiter = RateLimiter(self.kbit_s) if self.kbit_s is not None else None
+        object.__setattr__(self, "limiter", limiter)
+
+    def options(self, options: Options) -> Options:
+        """Return the options of a copy on these terms. Raises UsageError where both clash."""
+        if self.moves is not None:
+            options = replace(options, remove_source_files=True)
+        if self.expected:
+            options = replace(options, strong=True)
+        if self.kbit_s is None:
+            return options
+        # Its lanes and blocks are those of a copy with a limit. The limiter knows which.
+        return replace(options, limit_kbit_s=self.kbit_s() or MAX_LIMIT_KBIT_S)
+
+
+NO_TERMS = JobTerms()
+
+
+@dataclass(frozen=True)
+class CopyTerms:
+    """The parts of a copy, and what was agreed with its ends. Any thread may use it."""
+
+    options: Options
+    counters: Counters
+    reporter: Reporter
+    journal: Journal  # written by later writes (../lanes/work_queue.py)
+    context: LaneContext
+    algorithm: str  # the digest of the copy
+    algorithms: Collection[str]  # the digests that both ends have
+    chunk_bytes: int
+    places: FilePlaces  # of files that fail
+    earlier: Sequence[str] = ()  # runs that may have left parts
+    folds: bool = False  # names at the destination do not differ by case
+    made: str = ""  # the folder that the copy makes as its source, until it is complete
+    checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
+    keep_digests: bool = True
+    # With -R, by path at the destination: one of the sources below, and how many levels.
+    above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    listed: PathList | None = None  # what is copied of the source, instead of all of it
+    job: JobTerms = NO_TERMS
+    to: str = ""  # the destination, as typed
+    reuses: bool = False  # the sink can take what is the same from a file that is there
+    token: str = ""  # of the copy
+    nonce: str = ""  # of this run
+
+    @property
+    def queue(self) -> WorkQueue:
+        return self.context.queue
+
+
+@dataclass(frozen=True)
+class PoolTerms:
+    """What is known when the first lane of a copy or a stream begins. Any thread may use it."""
+
+    context: LaneContext
+    connections: Connections
+    options: Options
+    counters: Counters
+    path: Path
+    known: Known  # what the last copy over this path has learned
+    note: Callable[[str], None]  # shows a message to the user
+
+    @property
+    def has_one_login(self) -> bool:
+        """Whether all lanes are channels of one connection."""
+        return self.connections.has_one_login
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the number of lanes follows what is measured (-c auto)."""
+        options = self.options
+        is_free = options.connections is None and not options.limit_kbit_s
+        return is_free and not options.dry_run and not self.has_one_login
+
+    def explain(self, text: str) -> None:
+        """Log what was decided, and show it with -v."""
+        _log.info("%s", text)
+        if self.options.verbose:
+            self.note(text)

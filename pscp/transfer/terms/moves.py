@@ -1,0 +1,177 @@
+"""What several copies of the same sources move together: a file leaves its source only once every
+destination holds it.
+
+Not here: what one copy has landed (../ending/moving.py), the last look and the removal
+(../../endpoint/moving.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.source import Top
+from pscp.ground.errors import CopyError, UsageError
+from pscp.ground.locations import Location, as_location
+
+Place = str | os.PathLike[str] | Location
+
+
+class Moves:
+    """Copies that move: one object for all of them, as `moves` of their pscp.JobTerms.
+
+    The last copy to finish removes, at the source, each file that all of them have landed and
+    verified in this program's run, or found there with the same digest; if it still is the very
+    file that was copied. A copy that fails as a whole, or whose place is the source itself, has
+    landed nothing. With one destination it is as with the option remove_source_files. Sources are
+    files here.
+
+    Args:
+        destinations: one or several, each as it is given to its copy.
+        folder: where the files go instead of being removed: renamed, each with its path from its
+            source's name on, and replacing nothing. On the sources' file system, and in none of
+            them. It is made where it is missing.
+
+    Raises UsageError. Any thread may use it.
+    """
+
+    def __init__(
+        self, destinations: Place | Sequence[Place], folder: str | os.PathLike[str] | None = None
+    ) -> None:
+        places = (
+            [destinations]
+            if isinstance(destinations, str | os.PathLike | Location)
+            else destinations
+        )
+        texts = [as_location(each).text for each in places]
+        self._destinations = frozenset(texts)
+        if not texts or len(texts) > len(self._destinations):
+            raise UsageError("moves: there is no destination, or one is named twice")
+        if folder is not None and not os.fspath(folder):
+            raise UsageError("moves: the folder has no name")
+        self.folder = "" if folder is None else os.path.abspath(folder)
+        self._lock = threading.Lock()  # guards what follows
+        self._finished: dict[str, str] = {}  # destinations, and where each is; "": not known
+        self._moved = 0
+        # In a temporary file: there may be millions.
+        self._landed = sqlite3.connect("", check_same_thread=False, isolation_level=None)
+        self._landed.execute(
+            "CREATE TABLE landed (file, destination, PRIMARY KEY (file, destination)) WITHOUT ROWID"
+        )
+        weakref.finalize(self, self._landed.close)
+
+    def check(self, destination: str, tops: Sequence[Top]) -> None:
+        """Raise UsageError where these sources here cannot be moved so, before anything is done."""
+        if destination not in self._destinations:
+            raise UsageError(f"{destination} is none of the destinations of `moves`")
+        paths = sorted(map(_real, tops), key=lambda path: path.split(b"/"))
+        for one, other in itertools.pairwise(paths):
+            if (other + b"/").startswith(one.rstrip(b"/") + b"/"):
+                what = f"{os.fsdecode(other)} is in another source, {os.fsdecode(one)}"
+                raise UsageError(f"{what}, so it cannot be told when it has landed")
+        if self.folder:
+            self._check_folder(tops)
+
+    def _check_folder(self, tops: Sequence[Top]) -> None:
+        """Raise UsageError where a source cannot be renamed into the folder."""
+        folder = os.path.realpath(to_bytes(self.folder))
+        there = _existing(folder)
+        is_in = {_identity(path) for path in there}
+        if not os.path.isdir(there[0]):
+            raise UsageError(f"{os.fsdecode(there[0])} is no folder to move to")
+        for top in tops:
+            source = _real(top)
+            parent = os.path.dirname(source)
+            own = source if top.is_folder else parent  # some filesystems give files other devices
+            what = f"{self.folder}, where {top.path} is to be moved,"
+            if top.is_folder and _identity(own) in is_in:
+                raise UsageError(f"{what} is in that source")
+            if top.name and there[0] == folder and os.path.samefile(parent, folder):
+                raise UsageError(f"{what} has it already")
+            if os.stat(there[0]).st_dev != os.stat(own).st_dev:
+                raise UsageError(f"{what} is on another file system", "name a folder on the same")
+
+    def begin(self, destination: str) -> None:
+        """A copy to this destination begins, perhaps once more: nothing has landed there yet."""
+        with self._lock, _room():
+            self._finished.pop(destination, None)
+            self._landed.execute("DELETE FROM landed WHERE destination = ?", (destination,))
+
+    def finish(self, destination: str, place: str, files: Iterable[bytes]) -> bool:
+        """Note what has landed at this destination. Return whether it was the last one.
+
+        Args:
+            place: what tells where it is, however it is called; "": not known.
+        """
+        with self._lock, _room():
+            self._landed.execute("BEGIN")
+            rows = ((file, destination) for file in files)
+            self._landed.executemany("INSERT OR IGNORE INTO landed VALUES (?, ?)", rows)
+            self._landed.execute("COMMIT")
+            self._finished[destination] = place
+            return self._finished.keys() == self._destinations
+
+    def twins(self) -> tuple[str, str] | None:
+        """Return two destinations that are names of one place: one copy in the stead of two."""
+        with self._lock:
+            known = {place: name for name, place in self._finished.items() if place}
+            for name, place in self._finished.items():
+                if place and known[place] != name:
+                    return name, known[place]
+        return None
+
+    def count_moved(self, files: int) -> None:
+        """Note that so many files have been removed at the source, or renamed."""
+        with self._lock:
+            self._moved += files
+
+    @property
+    def moved(self) -> int:
+        """How many files have been removed at the source so far, or renamed."""
+        with self._lock:
+            return self._moved
+
+    def is_everywhere(self, file: bytes) -> bool:
+        """Return whether every destination holds this file."""
+        with self._lock, _room():
+            found = self._landed.execute("SELECT count(*) FROM landed WHERE file = ?", (file,))
+            return bool(found.fetchone()[0] == len(self._destinations))
+
+
+def _real(top: Top) -> bytes:
+    """Return where a source is; a link to a file stays one."""
+    path = to_bytes(top.path)
+    if top.is_folder:
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder or b"."), name)
+
+
+def _existing(folder: bytes) -> list[bytes]:
+    """Return what there is of a folder and the folders above it: the innermost first."""
+    above = [folder]
+    while above[-1] != os.path.dirname(above[-1]):
+        above.append(os.path.dirname(above[-1]))
+    return [path for path in above if os.path.lexists(path)]
+
+
+def _identity(path: bytes) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise CopyError(
+            f"no room for the list of what has landed: {error}",
+            "set TMPDIR to a folder with more room; nothing more is removed at the source",
+        ) from None

@@ -1,0 +1,300 @@
+"""What becomes of an entry: one table, which decides by facts alone. Nothing else decides.
+
+decide() tells by the entry, what its name has there, the copy's terms and what earlier runs left
+which row of ROWS holds: the first that fits. docs/design.md shows them.
+
+Not here: what asks, and acts (resume.py); files left out by size, age or a caller's choice
+(selection.py); whether an earlier run's part is continued (../terms/continuing.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import NamedTuple
+
+from pscp.endpoint import tree
+from pscp.endpoint.alike import is_same_time
+from pscp.options.options import Options
+from pscp.transfer.pieces import answers
+
+
+class Action(enum.Enum):
+    """What becomes of an entry."""
+
+    SEND = "it is copied"
+    HASH = "both ends hash it, and what differs is copied"
+    LINK = "it becomes another name of its file, once that has landed"
+    UNCHANGED = "it is taken for the same; metadata that differs is given to it"
+    SKIP = "an option leaves it out"
+    REFUSE = "it fails, and what is in the way stays"
+
+
+class State(enum.Enum):
+    """What the entry's name has at the destination."""
+
+    NOTHING = "nothing"
+    SAME = "the same, as far as can be told unread"
+    SIZE = "a file of its size"
+    OTHER = "another file or link"
+    FOLDER = "a folder"
+    SPECIAL = "a special file"
+
+
+class Fact(enum.Enum):
+    """What the copy's terms and its history say of an entry."""
+
+    EXISTING = "--existing"
+    IGNORE_EXISTING = "--ignore-existing"
+    NEWER = "-u, and what is there is newer"
+    AS_OLD = "-u, and what is there has its time"
+    NO_RESUME = "--no-resume"
+    LISTS = "-n or --check"
+    TELLS_TIMES = "--check, where times decide"
+    PART = "an earlier run left a part of this large file"
+
+
+class There(NamedTuple):
+    """The sink's answer about a name at the destination."""
+
+    kind: str  # of the entry; "" where there is none
+    size_bytes: int
+    mtime_ns: int
+    left: list[str]  # the runs that have left a part
+    mode: int = 0
+    owner: tuple[int, ...] = ()  # uid and gid; () if not known
+    target: str = ""  # of a link
+
+
+class Row(NamedTuple):
+    """A row of the table: it holds for these kinds and states, `when` and `unless` a fact is so."""
+
+    kinds: frozenset[str]
+    states: frozenset[State]
+    when: Fact | None
+    unless: Fact | None
+    action: Action
+
+
+def _row(
+    kinds: str, states: str, action: Action, when: Fact | None = None, unless: Fact | None = None
+) -> Row:
+    every = {*State} if states == "any" else {State[each] for each in states.split()}
+    named = _KINDS if kinds == "any" else frozenset(kinds.split())
+    return Row(named, frozenset(every), when, unless, action)
+
+
+_KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER])
+
+# The first row that fits decides.
+ROWS = (
+    _row("any", "NOTHING", Action.SKIP, when=Fact.EXISTING),
+    _row("hardlink", "NOTHING", Action.LINK),
+    _row("any", "NOTHING", Action.SEND),
+    _row("folder", "FOLDER", Action.SEND),  # its metadata
+    _row("folder", "any", Action.REFUSE),
+    _row("any", "any", Action.SKIP, when=Fact.IGNORE_EXISTING),
+    _row("any", "FOLDER SPECIAL", Action.REFUSE),
+    _row("hardlink", "SAME", Action.UNCHANGED, when=Fact.LISTS),
+    _row("hardlink", "any", Action.SKIP, when=Fact.NEWER),
+    _row("hardlink", "SIZE", Action.LINK, when=Fact.TELLS_TIMES),
+    _row("hardlink", "SIZE", Action.HASH, when=Fact.LISTS),
+    _row("hardlink", "any", Action.LINK),
+    _row("file", "SAME SIZE OTHER", Action.SKIP, when=Fact.NEWER),
+    _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
+    _row("file", "SAME SIZE", Action.SKIP, when=Fact.AS_OLD),
+    _row("file", "SAME SIZE", Action.SEND, when=Fact.TELLS_TIMES),
+    _row("file", "SIZE", Action.SEND, when=Fact.PART),  # whose run has found that it differs
+    _row("file", "SIZE", Action.HASH, unless=Fact.NO_RESUME),
+    _row("any", "any", Action.SEND),
+)
+
+
+class Terms(NamedTuple):
+    """What a copy's options say about every entry."""
+
+    facts: frozenset[Fact]
+    update: bool
+    goes_by_time: bool  # files of the same size and time are the same
+    size_only: bool
+    preserve: bool
+    archive: bool
+
+    @classmethod
+    def of(cls, options: Options) -> Terms:
+        """Return the terms of a copy with these options."""
+        by_time = goes_by_time(options)
+        said = {
+            Fact.EXISTING: options.existing,
+            Fact.IGNORE_EXISTING: options.ignore_existing,
+            Fact.NO_RESUME: not (options.resume or options.check),
+            Fact.LISTS: options.dry_run,
+            Fact.TELLS_TIMES: options.check and by_time,
+        }
+        facts = frozenset(fact for fact, is_so in said.items() if is_so)
+        return cls(
+            facts, options.update, by_time, options.size_only, options.preserve, options.archive
+        )
+
+
+class History(NamedTuple):
+    """What earlier runs of the copy left of an entry."""
+
+    has_part: bool = False  # a part of a large file, for which pieces of the old one are looked for
+
+
+_NO_HISTORY = History()
+
+
+def decide(
+    entry: tree.Entry, there: There | None, terms: Terms, history: History = _NO_HISTORY
+) -> Action:
+    """Return what becomes of an entry.
+
+    Args:
+        there: what its name has at the destination; None: the name of its source is new there.
+    """
+    if there is None:
+        return _decided(entry.kind, State.NOTHING, terms.facts)
+    facts = terms.facts
+    if terms.update and there.kind == tree.FILE:
+        facts |= _age(entry, there)
+    if history.has_part:
+        facts |= {Fact.PART}
+    return _decided(entry.kind, state_of(entry, there, terms), facts)
+
+
+@functools.cache
+def _decided(kind: str, state: State, facts: frozenset[Fact]) -> Action:
+    return next(row for row in ROWS if _fits(row, kind, state, facts)).action
+
+
+def _fits(row: Row, kind: str, state: State, facts: frozenset[Fact]) -> bool:
+    is_so = (row.when is None or row.when in facts) and row.unless not in facts
+    return is_so and kind in row.kinds and state in row.states
+
+
+def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
+    """Return what the destination has, as the table names it."""
+    if there.kind == "":
+        return State.NOTHING
+    if there.kind == tree.FOLDER:
+        return State.FOLDER
+    if there.kind not in (tree.FILE, tree.LINK):
+        return State.SPECIAL
+    if there.kind == tree.LINK or entry.kind == tree.LINK:
+        is_same = there.kind == entry.kind and entry.target == there.target
+        return State.SAME if is_same and has_same_metadata(entry, there, terms) else State.OTHER
+    if there.size_bytes != entry.size:
+        return State.OTHER
+    return State.SAME if passes_unread(entry, there, terms) else State.SIZE
+
+
+def _age(entry: tree.Entry, there: There) -> set[Fact]:
+    if there.mtime_ns > entry.mtime_ns:
+        return {Fact.NEWER}
+    return {Fact.AS_OLD} if there.mtime_ns == entry.mtime_ns else set()
+
+
+def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:
+    """Return whether the destination has to be asked about an entry before it is decided.
+
+    Args:
+        is_new: the name of its source is new there.
+    """
+    if is_new:
+        return False
+    # Whatever has the name of a hard link is replaced, unless one of these asks about it.
+    asks = options.existing or options.ignore_existing or options.update or options.dry_run
+    return entry.kind != tree.HARDLINK or asks
+
+
+def goes_by_time(options: Options) -> bool:
+    """Return whether a file of the same size and time is the same: as with rsync, where copies keep
+    times. What is removed at its source has to be verified at its destination.
+    """
+    is_verified = options.checksum or options.strong or options.remove_source_files
+    return options.preserve and not is_verified
+
+
+def is_hashed(options: Options) -> bool:
+    """Return whether files of the same size are hashed to find out whether they are the same."""
+    return not (options.size_only or goes_by_time(options))
+
+
+def passes_unread(entry: tree.Entry, there: There, terms: Terms) -> bool:
+    """Return whether a file of the same size is taken for the same without being hashed."""
+    return terms.size_only or (terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns))
+
+
+def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
+    """Return whether a file or link needs no metadata, as far as the sink's answer tells.
+
+    Attributes are not looked up, so that a file that has some is given them again.
+    """
+    if not terms.preserve:
+        return True
+    if not is_same_time(entry.mtime_ns, there.mtime_ns):
+        return False
+    if entry.kind == tree.FILE and there.mode != entry.mode:
+        return False
+    if not terms.archive:
+        return True
+    owner = entry.extra.get("o")
+    has_same_owner = isinstance(owner, list) and tuple(owner[:2]) == there.owner
+    return has_same_owner and "x" not in entry.extra
+
+
+# With these, more is asked of a file than a folder's listing tells, or the source has no walk of
+# its own.
+_MORE_ASKED = (
+    "strong", "checksum", "size_only", "ignore_existing", "transfer_test", "files_from",
+    "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s", "relative", "delete",
+    "remove_source_files", "chmod", "chown", "numeric_ids", "backup",
+)  # fmt: skip
+
+
+def may_check_folders(options: Options) -> bool:
+    """Return whether a whole folder may be taken for unchanged: size, time, mode and owner are all
+    that is to be compared.
+    """
+    more = any(getattr(options, name) not in (None, False) for name in _MORE_ASKED)
+    # What --link-dest links in a listed folder is not asked about first.
+    is_asked = bool(options.link_dest) and (options.update or options.existing)
+    return options.preserve and options.recursive and options.resume and not (more or is_asked)
+
+
+# How what is at the destination differs, in words for --check.
+MISSING = "is not there"
+SIZE = "differs in size"
+TIME = "differs in time"
+CONTENT = "differs in content"
+TARGET = "leads elsewhere there"
+KIND = "is something else there"
+
+
+def difference(entry: tree.Entry, there: There) -> str:
+    """Return how what is there differs, unread. A folder that is there is no difference: ""."""
+    if there.kind == "":
+        return MISSING
+    if there.kind != (tree.FILE if entry.kind == tree.HARDLINK else entry.kind):
+        return KIND
+    if entry.kind == tree.FOLDER:
+        return ""
+    if entry.kind == tree.LINK:
+        return TIME if entry.target == there.target else TARGET
+    return SIZE if there.size_bytes != entry.size else TIME
+
+
+def there_of(row: object) -> There:
+    """Return what the sink has answered. Raises ValueError for another shape."""
+    kind, size_bytes, mtime_ns, left, mode, owner, target = answers.items(row)
+    return There(
+        answers.text(kind),
+        answers.integer(size_bytes),
+        answers.integer(mtime_ns),
+        answers.texts(left),
+        answers.integer(mode),
+        tuple(map(answers.integer, answers.items(owner))),
+        answers.text(target),
+    )

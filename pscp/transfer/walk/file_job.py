@@ -1,0 +1,444 @@
+"""The copy of one large file: its extents, its chunks, the retries, the finish.
+
+The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
+ends in exactly one of Results.file_done() and Results.failed().
+
+Not here: small files (../coordinator.py), the decision that a file is copied at all (resume.py),
+the shape of answers (../pieces/answers.py).
+Read next: ../lanes/lane.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
+from pscp.endpoint.files import Extent
+from pscp.transfer.ending.ending import Ending
+from pscp.transfer.pieces import answers, states
+from pscp.transfer.pieces.plan import (
+    Ask,
+    Chunk,
+    Failure,
+    Placed,
+    Work,
+    batches,
+    cut,
+    joined,
+    subtract,
+)
+from pscp.transfer.terms.continuing import rest_of
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.results import Results
+
+# What an end hashes for one request: enough to outweigh a round trip, and little enough that what
+# follows on the same lane does not wait long.
+CHECK_BYTES = 64 * 1024 * 1024
+# And what is compared with the file that is there for one request. These requests wait in a lane's
+# window like so many bytes, or one lane would take all of them.
+_REUSE_BYTES, _REUSE_COST_BYTES = 16 * 1024 * 1024, 1024 * 1024
+_HOPELESS_BYTES = 64 * 1024 * 1024  # if nothing of so much is the same, no more is compared
+
+_numbers = itertools.count(1)
+
+
+class Copy(Protocol):
+    """What a FileJob needs of the copy it belongs to."""
+
+    terms: CopyTerms
+    results: Results
+    ending: Ending
+
+    def next_chunk_bytes(self) -> int: ...
+
+
+class FileJob:
+    """A file that is copied by chunks. Only what the queue runs changes it."""
+
+    may_be_short = False
+
+    def __init__(self, copy: Copy, item: Placed) -> None:
+        self.number, self.item = next(_numbers), item
+        self.was_shared = False
+        self._life = states.Machine(states.FILE, states.File.COPYING)
+        self._copy, self._queue = copy, copy.terms.queue
+        self._algorithm, self._counters = copy.terms.algorithm, copy.terms.counters
+        self._count = self._counters.add
+        self._failure: Failure | None = None
+        self._holds = 0  # what must be over before the file can be finished
+        self._receipt = 0  # for the chunks that landed
+        self._journal_number = 0  # only what is written later knows it
+        self._basis_bytes = 0  # of the file that is there
+        self._compared_bytes = self._reused_bytes = 0  # of it
+        self._is_reusing = False  # it is asked for; the first answer tells that the part has begun
+        self._waiting: list[Iterator[Work]] = []  # for that answer
+        self._owed_bytes = 0  # of data: not known to be in the part yet
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the file is done, or has failed."""
+        return self._life.state is states.File.CLOSED
+
+    # --- beginning
+
+    def start(self, landed: Landed | None, compare: bool, basis_bytes: int) -> None:
+        """Copy the file.
+
+        `landed` is what a journal knows of its part. With `compare` there is a part of which
+        nothing is known, so both ends hash it and only what differs is sent. `basis_bytes` is the
+        size of the file that is there, from which the sink takes what is the same; 0: none.
+        """
+        item, self._basis_bytes = self.item, basis_bytes
+        self._counters.begin_file(self.number, item.entry.path, item.entry.size)
+        self._queue.write_later(self._note_begun)
+        if landed is not None:
+            self._later(self._check_landed(landed))
+        done = sorted(landed.digests) if landed is not None else []
+        self._owed_bytes = _length(done)
+        if "sparse" in item.entry.extra:
+            self._ask_extents(0, done)
+            return
+        self._count(bytes_total=item.entry.size)
+        extents = list(subtract([(0, item.entry.size)], done))
+        self._owed_bytes += _length(extents)
+        if compare:
+            self._later(self._compare(extents))
+        else:
+            self._send(extents)
+
+    def _note_begun(self) -> None:
+        entry, known = self.item.entry, source.identity(self.item.known)
+        self._journal_number = self._copy.terms.journal.file(
+            entry.path, known, self._copy.terms.algorithm, rest_of(entry)
+        )
+
+    def _note_landed(self, extent: Extent, digest: str) -> None:
+        journal = self._copy.terms.journal
+        self._queue.write_later(lambda: journal.chunk(self._journal_number, *extent, digest))
+
+    def _later(self, work: Iterator[Work]) -> None:
+        self._holds += 1
+
+        def until_done() -> Iterator[Work]:
+            yield from work
+            self._release()
+
+        self._queue.add(until_done())
+
+    def _chunks(self, extents: Iterable[Extent]) -> Iterator[Work]:
+        for offset, length in extents:
+            end = offset + length
+            while offset < end and self._failure is None:
+                length = min(self._copy.next_chunk_bytes(), end - offset)
+                self._holds += 1
+                yield Chunk(self, offset, length)
+                offset += length
+
+    def _ask_extents(self, offset: int, done: list[Extent]) -> None:
+        """Ask the source where a sparse file has data; the holes need no sending."""
+
+        def then(answer: object) -> None:
+            found, is_last = answers.extents(answer, offset, self.item.entry.size)
+            self._count(bytes_total=_length(found))
+            after = None if is_last else sum(found[-1])
+            missing = list(subtract(found, done))
+            self._owed_bytes += _length(missing)
+            self._send(missing, self._then_ask(after, done))
+            self._release()
+
+        self._holds += 1
+        request = requests.Extents(source.listed(self.item.known), offset)
+        self._queue.add(Ask(True, request, then, self._ask_failed))
+
+    def _then_ask(self, after: int | None, done: list[Extent]) -> Iterator[Work]:
+        """Ask for the extents that come `after` those that were sent, if there are more."""
+        if after is not None and self._failure is None:
+            self._ask_extents(after, done)
+        yield from ()
+
+    def _ask_failed(self, failure: Failure) -> None:
+        self._fail(failure)
+        self._release()
+
+    # --- what is there already
+
+    def _check_landed(self, landed: Landed) -> Iterator[Work]:
+        """Have the sink hash what the journal says landed; take what matches, send the rest."""
+        for group in batches(sorted(landed.digests), CHECK_BYTES):
+            if self._failure is not None:
+                return
+            wanted = [landed.digests[extent] for extent in group]
+            self._holds += 1
+            request = self._digests_of_part(group, landed.algorithm)
+            yield Ask(False, request, self._compared(group, wanted), self._ask_failed)
+
+    def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
+        """Have both ends hash the same extents."""
+        algorithm = self._algorithm
+        for group in batches(cut(extents, self._copy.terms.chunk_bytes), CHECK_BYTES):
+            if self._failure is not None:
+                return
+            self._holds += 1
+            yield Ask(
+                True,
+                requests.Digests([(source.listed(self.item.known), group)], algorithm),
+                self._then_sink(group, algorithm),
+                self._ask_failed,
+            )
+
+    def _then_sink(self, group: list[Extent], algorithm: str) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            [wanted] = answers.digests(answer)
+            if isinstance(wanted, dict):
+                self._ask_failed(wanted)
+                return
+            request = self._digests_of_part(group, algorithm)
+            self._queue.add(Ask(False, request, self._compared(group, wanted), self._ask_failed))
+
+        return then
+
+    def _compared(
+        self, group: list[Extent], wanted: Sequence[str | None]
+    ) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            [found] = answers.digests(answer)
+            # Where the part is gone or unreadable, all is sent.
+            there = [None] * len(group) if isinstance(found, dict) else found
+            missing = []
+            for extent, mine, theirs in zip(group, wanted, there, strict=True):
+                if mine is not None and mine == theirs:
+                    self._owed_bytes -= extent[1]
+                    self._count(bytes_resumed=extent[1], chunks_verified=1)
+                    self._counters.add_to_file(self.number, extent[1])
+                    self._note_landed(extent, mine)
+                else:
+                    missing.append(extent)
+            self._send(missing)
+            self._release()
+
+        return then
+
+    def _digests_of_part(self, group: list[Extent], algorithm: str) -> lookup.DigestsThere:
+        return lookup.DigestsThere([(True, self.item.entry.path, group)], algorithm)
+
+    # --- what the file that is there has
+
+    def _send(self, extents: Iterable[Extent], then: Iterable[Work] = ()) -> None:
+        """Send these extents, but for what the file that is there has of them, and `then` more."""
+        wanted, basis_bytes = list(extents), self._basis_bytes
+        rest = itertools.chain(self._chunks(subtract(wanted, [(0, basis_bytes)])), then)
+        if basis_bytes:
+            there = list(subtract(wanted, [(basis_bytes, wire.MAX_OFFSET)]))
+            self._count(bytes_comparing=_length(there))
+            self._later(self._reuse(batches(cut(there, reuse.PIECE_BYTES), _REUSE_BYTES), rest))
+        else:
+            self._later(rest)
+
+    def _reuse(self, groups: Iterator[list[Extent]], rest: Iterator[Work]) -> Iterator[Work]:
+        """Have the next group compared; what differs is sent before the one after it."""
+        group = next(groups, None)
+        if self._failure is not None:
+            return
+        if group is None:
+            if self._compared_bytes or not self._is_reusing:
+                yield from rest
+            else:
+                self._waiting.append(rest)
+            return
+        if self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes:
+            left = list(joined(itertools.chain(group, *groups)))
+            self._count(bytes_comparing=-_length(left))
+            yield from self._chunks(left)
+            yield from rest
+            return
+        self._holds += 1
+        self._is_reusing = True
+        request = requests.Digests([(source.listed(self.item.known), group)], self._algorithm)
+        then = self._then_reuse(group)
+        yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
+        self._later(self._reuse(groups, rest))
+
+    def _then_reuse(self, group: list[Extent]) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            [wanted] = answers.digests(answer)
+            if isinstance(wanted, dict):
+                self._ask_failed(wanted)
+                return
+            digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
+            request = reuse.Reuse(self.item.entry, group, digests, self._algorithm)
+            taken = self._reused(group)
+            ask = Ask(False, request, taken, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
+            self._queue.add(ask)
+
+        self.was_shared = True  # a lane that is lost meanwhile may make a part late
+        return then
+
+    def _reused(self, group: list[Extent]) -> Callable[[object], None]:
+        def then(answer: object) -> None:
+            receipt, found = answers.items(answer)
+            pairs = list(zip(group, answers.items(found), strict=True))
+            missing = [extent for extent, is_taken in pairs if not is_taken]
+            length = _length(group)
+            taken_bytes = length - _length(missing)
+            self._compared_bytes += length
+            self._reused_bytes += taken_bytes
+            self._owed_bytes -= taken_bytes
+            self._count(bytes_comparing=-length, bytes_resumed=taken_bytes)
+            self._count(chunks_verified=len(group) - len(missing))
+            self._counters.add_to_file(self.number, taken_bytes)
+            if taken_bytes:
+                self._take_receipt(answers.integer(receipt))
+            waiting, self._waiting = self._waiting, []
+            self._later(itertools.chain(*waiting, self._chunks(joined(missing))))
+            self._release()
+
+        return then
+
+    # --- what lanes report
+
+    def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
+        """Count a chunk that is written at the sink and matches."""
+        self._take_receipt(receipt)
+        if self._failure is None:
+            self._owed_bytes -= chunk.length
+            self._count(bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1)
+            self._counters.add_to_file(self.number, chunk.length)
+            self._note_landed((chunk.offset, chunk.length), digest)
+        self._release()
+
+    def _take_receipt(self, receipt: int) -> None:
+        """Learn in which part something was written: it must be one and the same."""
+        self._receipt = self._receipt or receipt
+        if receipt != self._receipt:
+            self._fail(self._failure_data(failures.SYSTEM, "its part was replaced meanwhile"))
+
+    def mismatched(self, chunk: Chunk) -> None:
+        """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
+        self._count(chunks_resent=1, bytes_sent=chunk.length)
+        chunk.mismatches += 1
+        if chunk.mismatches == 1 and self._failure is None:
+            self._queue.add(chunk)
+            return
+        self._fail(self._failure_data(failures.VERIFY, "arrived damaged twice"))
+        self._release()
+
+    def failed(self, chunk: Chunk, failure: Failure) -> None:
+        """Fail the file: an end could not read or write the chunk."""
+        self._fail(failure)
+        self._release()
+
+    def _failure_data(self, kind: str, message: str) -> Failure:
+        return failures.data(kind, self.item.entry.path, message)
+
+    def _fail(self, failure: Failure) -> None:
+        self._failure = self._failure or failure
+
+    # --- finishing
+
+    def _release(self) -> None:
+        """Count one thing as over that the end waits for; finish or discard after the last one."""
+        self._life.on(states.FileEvent.PIECE)
+        self._holds -= 1
+        if self._holds:
+            return
+        if self._owed_bytes:  # no way leads here; if one does, no file is made of it
+            self._fail(self._failure_data(failures.SYSTEM, "not all was copied: a defect of pscp"))
+        if self._failure is not None:
+            self._discard()
+        elif self._copy.terms.options.strong:
+            self._ask_strong()
+        else:
+            self._finish("")
+
+    def _ask_strong(self) -> None:
+        """Ask the source for the digest of the whole file, for the sink to compare with its own.
+
+        That is for -s, and for a part that may have been made after the file got its final name.
+        """
+        self._life.on(states.FileEvent.COMPARE)
+        wanted = self._copy.terms.job.expected.get(self.item.entry.path)
+        if wanted is not None:  # what the source has now does not matter
+            self._finish(wanted)
+            return
+
+        def then(answer: object) -> None:
+            [found] = answers.digests(answer)
+            if isinstance(found, dict):
+                self._cannot_finish(found)
+            elif (digest := found[0]) is None:
+                changed = failures.data(
+                    failures.CHANGED, self.item.known.path, "changed while it was copied"
+                )
+                self._cannot_finish(answers.from_source(changed))
+            else:
+                self._finish(digest)
+
+        file = source.listed(self.item.known)
+        whole = requests.Digests([(file, [(0, self.item.entry.size)])], hashes.STRONG)
+        self._queue.add(Ask(True, whole, then, self._cannot_finish))
+
+    def _finish(self, strong: str) -> None:
+        self._life.on(states.FileEvent.FINISH)
+        if self._receipt:
+            self._ask_finish(strong)
+        else:
+            self._make(strong)
+
+    def _ask_finish(self, strong: str) -> None:
+        def then(_: object) -> None:
+            self._close()
+            self._copy.results.file_done(
+                self.item, strong if self._copy.terms.options.strong else ""
+            )
+
+        request = requests.Finish(self.item.entry, strong, self._receipt)
+        ask = Ask(False, request, then, self._cannot_finish, is_exclusive=True)
+        # If the lost lane had finished it, another lane may have made the part anew. Where no inode
+        # tells one part from another (SFTP), the digest does.
+        if self._receipt == wire.SOME_PART and self.was_shared and not strong:
+            ask.lost = self._ask_strong
+        self._queue.add(ask)
+
+    def _make(self, strong: str) -> None:
+        """Have the sink make the part of a file that has no chunk, since all of it is one hole."""
+
+        def then(answer: object) -> None:
+            self._receipt = answers.integer(answer)
+            if not self._receipt:
+                raise ValueError("a part without a receipt")
+            self._ask_finish(strong)
+
+        self.was_shared = True  # a lane that is lost meanwhile may make another part late
+        make = requests.Make(self.item.entry)
+        self._queue.add(Ask(False, make, then, self._cannot_finish))
+
+    def _close(self) -> None:
+        self._queue.write_later(lambda: self._copy.terms.journal.done(self._journal_number))
+        self._life.on(states.FileEvent.CLOSE)
+        self._counters.end_file(self.number)
+        if self.was_shared:
+            self._copy.ending.add_unwanted(self.item.entry.path, [""])
+
+    def _cannot_finish(self, failure: Failure) -> None:
+        self._fail(failure)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Have the sink remove the part of a file that failed."""
+        self._life.on(states.FileEvent.DISCARD)
+
+        def over(_: object) -> None:
+            assert self._failure is not None
+            self._close()
+            self._copy.results.failed(self._failure)
+
+        discard = requests.Discard(self.item.entry.path, [""])
+        self._queue.add(Ask(False, discard, over, over))
+
+
+def _length(extents: Iterable[Extent]) -> int:
+    """Return how many bytes the extents have in all."""
+    return sum(length for _, length in extents)

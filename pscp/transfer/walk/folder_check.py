@@ -1,0 +1,217 @@
+"""The quick check of whole folders: what is unchanged in them never becomes an entry here.
+
+The source's walk yields folders with listings of what is in them. The sink compares these with what
+it has, and only what differs is described by the source, and then looked up like any entry.
+
+Not here: listings, and how they are compared (endpoint/listings.py), under which terms, and what
+becomes of a single file (decide.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from pscp.endpoint import failures, tree
+from pscp.endpoint.entries import entry as checked_entry
+from pscp.endpoint.listings import Compare, Describe, Listing, listing, unpack
+from pscp.endpoint.paths import to_text
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure
+from pscp.transfer.terms.copy_terms import CopyTerms
+
+_NAMES_MOST = 4096  # in the listings of one request: an end compares as many in some 20 ms
+_TEXT_MOST_BYTES = 512 * 1024  # of listings in one request: half of what a frame may hold
+_ENTRIES_MOST = 256  # a batch's, so that what has no listing waits for little
+_AHEAD = 4  # batches that are compared while the walk goes on
+_DESCRIBED_BYTES = 256 * 1024  # of names in one request
+
+Place = Callable[[tree.Entry], tree.Entry | None]
+Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and names in it
+
+
+class FolderCheck:
+    """Compares the folders of one walk. The walk's thread uses it."""
+
+    def __init__(self, terms: CopyTerms, place: Place) -> None:
+        """`place` returns a folder's entry as it lands; None for one that will be refused."""
+        self._terms, self._place = terms, place
+
+    def entries(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
+        """Yield the entries that are not, by their folder's listing, there already."""
+        batches: deque[_Batch] = deque()
+        batch = _Batch(self._terms)
+        for entry in walked:
+            if not batch.has_room(entry):
+                batch.ask()
+                batches.append(batch)
+                batch = _Batch(self._terms)
+                while batches and (len(batches) > _AHEAD or batches[0].is_done):
+                    yield from batches.popleft().rest()
+            batch.add(entry, self._place)
+        batch.ask()
+        for each in (*batches, batch):
+            yield from each.rest()
+
+
+class _Batch:
+    """Entries of a walk, some with listings. The walk's thread fills it and takes from it; between
+    ask() and is_done only what the queue runs changes it.
+    """
+
+    def __init__(self, terms: CopyTerms) -> None:
+        self._terms, self._queue = terms, terms.queue
+        self._entries: list[tree.Entry | None] = []  # None for a folder that is the same
+        self._listed: list[tuple[int, tree.Entry, Listing]] = []  # place, entry as it lands
+        self._described: list[tree.Entry] = []
+        self._names = self._text_bytes = 0
+        self._asked = 0  # requests that are not answered
+        self.is_done = False
+
+    def has_room(self, entry: tree.Entry) -> bool:
+        if not self._entries:
+            return True
+        text_bytes = len(str(entry.extra["list"])) if "list" in entry.extra else 0
+        is_full = self._names >= _NAMES_MOST or len(self._entries) >= _ENTRIES_MOST
+        return not is_full and self._text_bytes + text_bytes <= _TEXT_MOST_BYTES
+
+    def add(self, entry: tree.Entry, place: Place) -> None:
+        value = entry.extra.pop("list", None)
+        self._entries.append(entry)
+        lands = place(entry) if value is not None and entry.kind == tree.FOLDER else None
+        if lands is None:
+            return
+        of_folder = listing(value)
+        self._listed.append((len(self._entries) - 1, lands, of_folder))
+        self._names += of_folder.files + 1
+        self._text_bytes += len(of_folder.text) + 6 * len(lands.path)
+
+    def ask(self) -> None:
+        """Have the sink compare the listings."""
+        if not self._listed:
+            self.is_done = True
+            return
+        folders = [e._replace(extra={**e.extra, "list": each}) for _, e, each in self._listed]
+        request = Compare(folders, bool(self._terms.earlier))
+
+        def failed(_: Failure) -> None:
+            self._compared([None] * len(folders))
+
+        cost_bytes = MEMORY_BYTES + self._text_bytes
+        self._queue.put(Ask(False, request, self._compared, failed, cost_bytes=cost_bytes))
+
+    def rest(self) -> Iterator[tree.Entry]:
+        """Yield what may have to be copied, once that is known."""
+        if self._queue.wait_until(lambda: self.is_done):
+            yield from filter(None, self._entries)
+            yield from self._described
+
+    # --- the queue runs these
+
+    def _compared(self, answer: object) -> None:
+        groups: list[Group] = []
+        unchanged = all_linked = 0
+        rows = answers.items(answer)
+        for (place, _, of_folder), row in zip(self._listed, rows, strict=True):
+            names, is_same, linked = differing(of_folder, row)
+            unchanged += of_folder.files - len(names) - linked
+            all_linked += linked
+            if is_same and of_folder.is_whole and not names:
+                self._entries[place] = None
+            known = self._entries[place]
+            if names and known is not None:
+                groups.append((known.top, known.path, names))
+        self._terms.counters.add(files_total=unchanged + all_linked, files_linked=all_linked)
+        self._terms.counters.add(files_unchanged=unchanged)
+        self._listed = []
+        for group in requests_of(groups):
+            self._describe(group)
+        self._finish()
+
+    def _describe(self, names: list[Group]) -> None:
+        """Have the source describe these names, as many at a time as an answer has room for."""
+        self._asked += 1
+
+        def then(answer: object) -> None:
+            listed, count = answers.items(answer)
+            for value in answers.items(listed):
+                entry = checked_entry(value)
+                entry.extra.pop("new", None)  # as of a far walk
+                self._described.append(entry)
+            left = behind(names, answers.integer(count))
+            self._asked -= 1
+            if left:
+                self._describe(left)
+            self._finish()
+
+        def failed(failure: Failure) -> None:
+            self._described += [_refused(group, failure) for group in names]
+            self._asked -= 1
+            self._finish()
+
+        cost_bytes = MEMORY_BYTES * sum(len(group[2]) for group in names)
+        self._queue.add(Ask(True, Describe(names), then, failed, cost_bytes=cost_bytes))
+
+    def _finish(self) -> None:
+        if not self._asked:
+            self.is_done = True
+            self._queue.wake()
+
+
+def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int]:
+    """Return the names of files and links that differ, whether the folder is the same, and how many
+    of it were linked.
+    """
+    if row is None:
+        wanted = unpack(of_folder.text)
+        return _files(of_folder, range(len(wanted.names))), False, 0
+    is_same, places, linked = answers.items(row)
+    found = [answers.integer(place) for place in answers.items(places)]
+    names = _files(of_folder, found) if found else []
+    if not 0 <= answers.integer(linked) <= of_folder.files - len(names):
+        raise ValueError("more linked than there is")
+    return names, is_same is True, answers.integer(linked)
+
+
+def _files(of_folder: Listing, places: Iterable[int]) -> list[str]:
+    rows = unpack(of_folder.text)
+    chosen = sorted(set(places))
+    if chosen and not 0 <= chosen[0] <= chosen[-1] < len(rows.names):
+        raise ValueError("a place that the listing has not")
+    return [to_text(rows.names[place]) for place in chosen if rows.is_file(place)]
+
+
+def requests_of(groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """Yield the groups for each request, cut so that it fits into a frame."""
+    request: list[Group] = []
+    total = 0
+    for top, folder, names in groups:
+        for name in names:
+            weight = 6 * len(name) + 16
+            if request and total + weight > _DESCRIBED_BYTES:
+                yield request
+                request, total = [], 0
+            if not request or request[-1][:2] != (top, folder):
+                request.append((top, folder, []))
+                total += 6 * len(folder) + 64
+            request[-1][2].append(name)
+            total += weight
+    if request:
+        yield request
+
+
+def behind(groups: list[Group], count: int) -> list[Group]:
+    """Return what is left of the groups after so many names. Raises ValueError for none at all."""
+    if count < 1:
+        raise ValueError("an answer about no name")
+    left: list[Group] = []
+    for top, folder, names in groups:
+        if count < len(names):
+            left.append((top, folder, names[count:]))
+        count = max(0, count - len(names))
+    return left
+
+
+def _refused(group: Group, failure: Failure) -> tree.Entry:
+    extra: dict[str, object] = {**failures.data(failure["kind"], group[1], failure["message"])}
+    return tree.Entry(tree.ERROR, group[0], group[1], 0, 0, 0, 0, extra)

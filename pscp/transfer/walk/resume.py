@@ -1,0 +1,382 @@
+"""Decides, for each file that may be at the destination already, what is still to be sent.
+
+With -p a file of the same size and time is taken for the same. Else a file of the same size is
+hashed at both ends, and not sent when it is the same: so running a command again costs reading, not
+sending. A part is continued as far as its journal knows it. Of a
+large file only what differs from the file that is there is sent (file_job.py).
+
+Not here: the rules (decide.py, ../terms/continuing.py), whole folders that are the same
+(folder_check.py), the copying of what is missing (file_job.py, ../coordinator.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pscp.endpoint import failures, hashes, lookup, requests, source, tree, wire
+from pscp.endpoint.files import Extent
+from pscp.transfer.ending.ending import Ending
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import (
+    MEMORY_BYTES,
+    Ask,
+    Failure,
+    Placed,
+    as_new,
+    batches,
+    cut,
+    goes_in_pack,
+)
+from pscp.transfer.terms.continuing import Continued, continued
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.results import Results
+from pscp.transfer.walk.decide import (
+    CONTENT,
+    Action,
+    History,
+    State,
+    Terms,
+    There,
+    decide,
+    difference,
+    has_same_metadata,
+    state_of,
+    there_of,
+)
+from pscp.transfer.walk.file_job import CHECK_BYTES
+
+if TYPE_CHECKING:
+    from pscp.transfer.walk.linking import Linking, Pair
+
+
+class Copy(Protocol):
+    """What a DestinationLookup needs of its copy."""
+
+    terms: CopyTerms
+    results: Results
+    ending: Ending
+    linking: Linking | None
+
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+        why: str = ...,
+    ) -> None: ...
+
+    def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
+
+    def link_later(self, item: Placed) -> None: ...
+
+    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None: ...
+
+
+# What no file and no link replaces; so nothing of it is sent.
+_IN_THE_WAY = {tree.FOLDER: "a folder", "other": "a special file"}
+_NOTHING_THERE = There("", 0, 0, [])
+
+FileAnswer = answers.Digests | Failure
+# Gets both ends' answers, one for each file.
+Compared = Callable[[list[FileAnswer], list[FileAnswer]], None]
+
+
+class DestinationLookup:
+    """Decides for each entry whose source may be at the destination. Only the queue runs it."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
+        self._rules = Terms.of(copy.terms.options)
+
+    def request(self, items: list[Placed]) -> Ask:
+        """Return the request that looks up some hundred items, and then decides about each."""
+        paths = [item.entry.path for item in items]
+
+        def then(answer: object) -> None:
+            found = [there_of(row) for row in answers.items(answer)]
+            self._link(list(zip(items, found, strict=True)))
+
+        cost_bytes = len(items) * MEMORY_BYTES
+        return Ask(False, lookup.Look(paths), then, self._bug, cost_bytes=cost_bytes)
+
+    def _bug(self, failure: failures.Data) -> None:
+        raise ValueError(failure["message"])
+
+    def _link(self, pairs: list[Pair]) -> None:
+        """Decide about these, once what is unchanged in other folders was linked (--link-dest)."""
+        linking = self._copy.linking
+        if linking is None:
+            self._decide(pairs)
+            return
+        wanted = [pair for pair in pairs if self._may_be_linked(*pair)]
+        asked = {id(item) for item, _ in wanted}
+        self._decide([pair for pair in pairs if id(pair[0]) not in asked])
+        linking.take(wanted, self._decide)
+
+    def _may_be_linked(self, item: Placed, there: There) -> bool:
+        is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
+        # Without -p what replaces a file keeps its mode, which no file of DIR has to have.
+        is_free = self._rules.preserve or there.kind == ""
+        return is_wanted and is_free and item.entry.kind in (tree.FILE, tree.LINK)
+
+    def _action(self, item: Placed, there: There) -> Action:
+        has_part = bool(there.left and self._basis_bytes(item.entry, there))
+        return decide(item.entry, there, self._rules, History(has_part))
+
+    def take_new(self, item: Placed) -> None:
+        """Carry out what becomes of an entry whose source's name is new at the destination."""
+        action = decide(item.entry, None, self._rules)
+        if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
+            self._copy.send(item)
+        else:
+            self._carry_out(item, _NOTHING_THERE, action)
+
+    def _decide(self, pairs: list[Pair]) -> None:
+        unchanged: list[Placed] = []
+        to_adopt: list[Placed] = []  # of those, what has other metadata
+        to_hash: list[Placed] = []
+        for item, there in pairs:
+            action = self._action(item, there)
+            if there.kind:
+                self._copy.results.replaces(item.entry.path)
+            if there.left and not _goes_on(item, action):
+                self._copy.ending.add_unwanted(item.entry.path, there.left)
+            if action is Action.UNCHANGED:
+                unchanged.append(item)
+                if not has_same_metadata(item.entry, there, self._rules):
+                    to_adopt.append(item)
+            elif action is Action.HASH:
+                to_hash.append(item)
+            else:
+                self._carry_out(item, there, action)
+        self._copy.unchanged(unchanged, to_adopt)
+        for item in [each for each in to_hash if self._by_data(each)]:
+            self._compare_data(item)
+        for group in _groups([each for each in to_hash if not self._by_data(each)]):
+            self._compare(group)
+
+    def _carry_out(self, item: Placed, there: There, action: Action) -> None:
+        """Send, link, skip or refuse an entry, of which there is this at the destination."""
+        entry, why = item.entry, difference(item.entry, there)
+        if action is Action.REFUSE:
+            message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
+            self._copy.results.failed(failures.data(failures.DESTINATION, entry.path, message))
+        elif action is Action.SKIP:
+            self._skip(item, there)
+        elif action is Action.LINK and not self._terms.options.dry_run:
+            self._copy.link_later(item)
+        elif entry.kind == tree.FILE:
+            self._send(item, there.left, self._basis_bytes(entry, there), why)
+        else:
+            self._copy.send(as_new(item) if there.kind == "" else item, why=why)
+
+    def _skip(self, item: Placed, there: There) -> None:
+        entry, results = item.entry, self._copy.results
+        if there.kind == tree.FILE and state_of(entry, there, self._rules) is State.SAME:
+            results.is_there(entry)
+        elif "linked" in entry.extra:
+            results.skipped_firsts[entry.path] = item
+        if entry.kind != tree.FOLDER:
+            self._terms.counters.add(files_skipped=1)
+            results.became("skipped", [(entry.path, "")])
+
+    def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
+        """Return the size of the file that is there, if a large file may have parts of it."""
+        may_reuse = self._terms.reuses and self._terms.options.resume and there.kind == tree.FILE
+        return there.size_bytes if may_reuse and not goes_in_pack(entry) else 0
+
+    def _same_size(self, item: Placed) -> int:
+        """Return the basis for a file that was found to differ from one of its size."""
+        return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
+
+    def _by_data(self, item: Placed) -> bool:
+        """Return whether to hash only data, not holes: for a sparse file, without -s."""
+        is_large = not goes_in_pack(item.entry)
+        return is_large and "sparse" in item.entry.extra and not self._terms.options.strong
+
+    def _send(self, item: Placed, left: list[str], basis_bytes: int, why: str = CONTENT) -> None:
+        """Copy a file, continuing the part of the last of the runs in `left`."""
+        options = self._terms.options
+        if not left or goes_in_pack(item.entry) or options.dry_run:
+            self._copy.send(item, basis_bytes=basis_bytes, why=why)
+            return
+        file = item.entry.path, source.identity(item.known)
+        is_anothers = self._terms.journal.knows_another(*file)
+        landed = self._terms.journal.landed(*file)
+        if landed is not None and landed.algorithm not in self._terms.algorithms:
+            landed = None  # an end cannot check it any more
+        how = continued(
+            item.entry, left[-1], landed, is_anothers=is_anothers, resume=options.resume
+        )
+        if how is Continued.ANEW:
+            self._discard(item, left)
+            self._copy.send(item, basis_bytes=basis_bytes)
+            return
+        self._discard(item, left[:-1])
+        self._inherit(item, left[-1], landed if how is Continued.AS_NOTED else None, basis_bytes)
+
+    def _discard(self, item: Placed, left: list[str]) -> None:
+        path = item.entry.path
+
+        def then(is_gone: object) -> None:
+            if not is_gone:  # then it is tried again when the copy is complete
+                self._copy.ending.add_unwanted(path, left)
+
+        if left:
+            discard = requests.Discard(path, left)
+            self._queue.add(Ask(False, discard, then, lambda _: None))
+
+    def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
+        """Have the sink make an earlier run's part this run's own, and send what it lacks.
+
+        Of one of which nothing `landed` that is known, both ends hash all.
+        """
+
+        def then(is_ours: object) -> None:
+            if is_ours:
+                self._copy.send(item, landed, landed is None, basis_bytes)
+            else:
+                self._discard(item, [nonce])
+                self._copy.send(item, basis_bytes=basis_bytes)
+
+        inherit = lookup.Inherit(item.entry, nonce)
+        self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
+
+    # --- files of the same size: hashed at both ends
+
+    def _compare(self, group: list[Placed], offset: int = 0) -> None:
+        """Hash several small files at both ends, or a stretch of one large file."""
+        strong = self._terms.options.strong
+        chunk_bytes = wire.MAX_OFFSET if strong else self._terms.chunk_bytes
+        extents = [_stretch(item, offset, chunk_bytes) for item in group]
+        algorithm = hashes.STRONG if strong else self._terms.algorithm
+
+        def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
+            self._decide_same(group, extents, here, there)
+
+        self._hash_both(group, extents, algorithm, compared)
+
+    def _hash_both(
+        self, group: list[Placed], extents: list[list[Extent]], algorithm: str, compared: Compared
+    ) -> None:
+        """Have the sink and then the source hash these extents of each file."""
+
+        cost_bytes = len(group) * MEMORY_BYTES
+
+        def ask(
+            of_source: bool, request: requests.Request, then: Callable[[list[FileAnswer]], None]
+        ) -> None:
+            def checked(answer: object) -> None:
+                then(answers.digests(answer))
+
+            self._queue.add(Ask(of_source, request, checked, self._bug, cost_bytes=cost_bytes))
+
+        def then_source(there: list[FileAnswer]) -> None:
+            known = [(source.listed(item.known), each) for item, each in pairs]
+            ask(True, requests.Digests(known, algorithm), lambda here: compared(here, there))
+
+        pairs = list(zip(group, extents, strict=True))
+        placed = [(False, item.entry.path, each) for item, each in pairs]
+        ask(False, lookup.DigestsThere(placed, algorithm), then_source)
+
+    def _decide_same(
+        self,
+        group: list[Placed],
+        extents: list[list[Extent]],
+        here: list[FileAnswer],
+        there: list[FileAnswer],
+    ) -> None:
+        same: list[Placed] = []
+        digests: list[str] = []
+        for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
+            end = sum(stretch[-1])
+            if isinstance(mine, dict) or not _are_same(mine, theirs):
+                self._send(item, [], self._same_size(item))
+            elif end < item.entry.size:
+                self._compare([item], end)
+            else:
+                same.append(item)
+                digests.append(answers.text(mine[0]))
+        if same:
+            size_bytes = sum(item.entry.size for item in same)
+            self._copy.already_there(same, digests, size_bytes)
+
+    # --- sparse files: hashed where either end has data
+
+    def _compare_data(self, item: Placed, offset: int = 0, same_bytes: int = 0) -> None:
+        """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
+
+        def failed(_: Failure) -> None:
+            self._send(item, [], self._same_size(item))
+
+        def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
+            self._queue.add(Ask(of_source, request, then, failed))
+
+        def then_source(there: object) -> None:
+            def then(here: object) -> None:
+                extents, end = data_of_both([here, there], offset, item.entry.size)
+                pieces = batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES)
+                self._compare_pieces(item, pieces, end, same_bytes)
+
+            ask(True, requests.Extents(source.listed(item.known), offset), then)
+
+        ask(False, lookup.ExtentsThere(item.entry.path, offset), then_source)
+
+    def _compare_pieces(
+        self, item: Placed, pieces: Iterator[list[Extent]], end: int, same_bytes: int
+    ) -> None:
+        """Hash piece after piece, then the data after `end`, as long as all is the same."""
+        piece = next(pieces, None)
+        if piece is None and end < item.entry.size:
+            self._compare_data(item, end, same_bytes)
+        elif piece is None:
+            self._copy.already_there([item], [""], same_bytes)
+        else:
+            piece_bytes = sum(length for _, length in piece)
+
+            def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
+                if _are_same(here[0], there[0]):
+                    self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
+                else:
+                    self._send(item, [], self._same_size(item))
+
+            self._hash_both([item], [piece], self._terms.algorithm, compared)
+
+
+def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[list[Extent], int]:
+    """Return where either end has data from `offset` on, and up to where both have answered."""
+    answered = [answers.extents(answer, offset, size_bytes) for answer in both]
+    end = min([size_bytes, *(sum(found[-1]) for found, is_last in answered if not is_last)])
+    union: list[Extent] = []
+    for begin, length in sorted(itertools.chain(*(found for found, _ in answered))):
+        first, last = max(begin, offset), min(begin + length, end)
+        if first < last:
+            union.append((first, last - first))
+            offset = last
+    return union, end
+
+
+def _goes_on(item: Placed, action: Action) -> bool:
+    """Return whether _send() will deal with the parts that earlier runs left of this entry."""
+    is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
+    return is_large and action is Action.SEND
+
+
+def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
+    """Return whether both ends have answered with digests, and with the same ones."""
+    return not isinstance(mine, dict) and None not in mine and mine == theirs
+
+
+def _groups(items: list[Placed]) -> list[list[Placed]]:
+    """Group small files together, and each large one alone."""
+    small = [item for item in items if goes_in_pack(item.entry)]
+    return ([small] if small else []) + [[i] for i in items if not goes_in_pack(i.entry)]
+
+
+def _stretch(item: Placed, offset: int, chunk_bytes: int) -> list[Extent]:
+    left = [(offset, item.entry.size - offset)] if item.entry.size > offset else []
+    return next(batches(cut(left, chunk_bytes), CHECK_BYTES), [(offset, 0)])

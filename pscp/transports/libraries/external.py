@@ -1,0 +1,280 @@
+"""Channels of a connection that the user's program has made, with paramiko or asyncssh.
+
+Session(transport=client) opens its channels on that connection, which stays open. The library moves
+the bytes between the channel and pipes, in this process.
+
+Not here: the loop between a channel of asyncssh and its pipes (asyncssh_pump.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeGuard
+
+from pscp.endpoint import system
+from pscp.ground.errors import PscpError, UsageError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
+from pscp.transports.control_sockets import Control
+from pscp.transports.openssh import error_of
+from pscp.transports.ssh_settings import Request
+
+if TYPE_CHECKING:  # both are extras, and take long to load
+    import socket
+
+    import asyncssh
+    import paramiko
+
+_READ_BYTES = 256 * 1024
+_ENDING_S = 2.0
+_FAILED_STATUS = 255
+
+# Options that only the program that makes a connection can obey.
+_OF_CONNECTIONS = (
+    "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
+    "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
+    "plane", "plane_ports", "persist",
+)  # fmt: skip
+
+
+def check(client: object, options: Options) -> None:
+    """Raise UsageError if this is no connected client, or for options that it cannot obey."""
+    default = Options()
+    for name in _OF_CONNECTIONS:
+        if getattr(options, name) != getattr(default, name):
+            raise UsageError(f"{name}: not for a connection that was handed in", "leave it out")
+    _check_client(client)
+
+
+def _is_paramiko(client: object) -> TypeGuard[paramiko.SSHClient]:
+    return type(client).__module__.startswith("paramiko.") and hasattr(client, "get_transport")
+
+
+def _is_asyncssh(client: object) -> TypeGuard[asyncssh.SSHClientConnection]:
+    return type(client).__module__.startswith("asyncssh.") and hasattr(client, "create_session")
+
+
+def _check_client(client: object) -> None:
+    if _is_paramiko(client):
+        transport = client.get_transport()
+        if transport is None or not transport.is_authenticated():
+            raise UsageError("transport: the paramiko.SSHClient is not connected")
+    elif _is_asyncssh(client):
+        _check_loop(client)
+    else:
+        raise UsageError(
+            f"transport: {type(client).__name__} is no paramiko.SSHClient and no "
+            "asyncssh.SSHClientConnection"
+        )
+
+
+def _check_loop(client: asyncssh.SSHClientConnection) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    loop = _loop_of(client)
+    if running is loop:
+        raise UsageError(
+            "transport: this thread runs the event loop of the connection, and pscp would block it",
+            "use pscp.aio.Session, or run the loop in another thread",
+        )
+    if not loop.is_running():
+        raise UsageError("transport: the event loop of the connection does not run")
+
+
+def _loop_of(client: asyncssh.SSHClientConnection) -> asyncio.AbstractEventLoop:
+    from pscp.transports.libraries.asyncssh_internals import loop_of  # asyncssh takes long to load
+
+    return loop_of(client)
+
+
+def place_of(client: object) -> Location:
+    """Return the other end's address. Raises UsageError if this is no connected client."""
+    _check_client(client)
+    name: object = None
+    if _is_asyncssh(client):
+        name = client.get_extra_info("peername")
+    elif _is_paramiko(client):
+        name = client.get_transport().getpeername()
+    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("lent", None)
+    return Location("", "", host=host, port=port)
+
+
+class LentChannel:
+    """A channel of the connection, a thread that serves it, and pipes between the two."""
+
+    control: Control | None = None
+    needs_agent = True
+
+    def __init__(self, client: object, request: Request) -> None:
+        self.pid = 0  # there is no other process
+        self._stop: Callable[[], object] = lambda: None
+        self._status, self._failure = _FAILED_STATUS, ""
+        far_in, self.write_fd = os.pipe()
+        self.read_fd, far_out = os.pipe()
+        self.error_fd, far_error = os.pipe()
+        self._is_closed = self._is_ended = self._is_lent = False
+        for fd in (self.write_fd, self.read_fd):
+            system.widen_pipe(fd)
+        fds = (far_in, far_out, far_error)
+        if _is_asyncssh(client):
+            serve = partial(self._by_asyncssh, client, request, fds)
+        else:
+            assert _is_paramiko(client)
+            serve = partial(self._by_paramiko, client, request, fds)
+        self._thread = threading.Thread(
+            target=self._serve, args=(serve, fds), name="channel", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(self, serve: Callable[[], int], fds: tuple[int, int, int]) -> None:
+        try:
+            self._status = serve()
+        except Exception as error:  # from the library
+            self._failure = f"Connection closed: {error}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _by_paramiko(
+        self, client: paramiko.SSHClient, request: Request, fds: tuple[int, int, int]
+    ) -> int:
+        def opened(channel: paramiko.Channel) -> None:
+            self._stop = channel.close
+            if self._is_ended:
+                channel.close()
+
+        return serve_paramiko(client.get_transport(), request, fds, opened=opened)
+
+    def _by_asyncssh(
+        self, client: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
+    ) -> int:
+        from pscp.transports.libraries.asyncssh_pump import run_channel
+
+        loop = _loop_of(client)
+
+        async def carry() -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
+            return _FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
+
+        # This future is not cancelled: it would end while the loop still uses the pipes.
+        return asyncio.run_coroutine_threadsafe(carry(), loop).result()
+
+    def answers(self, limit_s: float) -> bool:
+        return True  # the user's program looks after the connection
+
+    def let_go(self, patience_s: float) -> None:
+        """Close it at once, since a channel has no login of its own."""
+        self.close()
+
+    def end(self) -> None:
+        self._is_ended = True
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._stop()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.end()
+        if not self._is_lent:
+            self.lent()
+        os.close(self.error_fd)
+        self._thread.join(_ENDING_S)
+
+    def lent(self) -> None:
+        self._is_lent = True
+        for fd in (self.write_fd, self.read_fd):
+            os.close(fd)
+
+    def explain(self, messages: str, /) -> PscpError:
+        self._thread.join(_ENDING_S)
+        return error_of(self._status, messages or self._failure)
+
+
+# --- paramiko
+
+
+def serve_paramiko(
+    transport: paramiko.Transport,
+    request: Request,
+    fds: tuple[int, int, int],
+    client: socket.socket | None = None,
+    opened: Callable[[paramiko.Channel], None] | None = None,
+) -> int:
+    """Run a command or subsystem with these descriptors; return its exit status.
+
+    The channel ends when the other end of `client` closes. `opened` is called with the channel.
+    Raises Failed.
+    """
+    import paramiko
+
+    from pscp.transports.libraries.helper import Failed
+
+    try:
+        channel = transport.open_session()
+    except paramiko.SSHException as error:
+        raise Failed(f"Session open refused by peer: {error}") from None
+    if opened is not None:
+        opened(channel)
+    try:
+        if request.is_subsystem:
+            channel.invoke_subsystem(request.text)
+        else:
+            channel.exec_command(request.text)
+    except paramiko.SSHException:
+        what = "subsystem" if request.is_subsystem else "exec"
+        raise Failed(f"{what} request failed on channel 0") from None
+    feeding = (channel, os.dup(fds[0]))  # a copy, since the thread may outlive the channel
+    threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
+    errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
+    errors.start()
+    if client is not None:
+        threading.Thread(target=_end_with, args=(channel, client), daemon=True).start()
+    try:
+        _drain(channel.recv, fds[1])
+        errors.join()
+        status = int(channel.recv_exit_status())
+    finally:
+        channel.close()
+        errors.join()  # from here on the caller may close the descriptors
+    if status < 0 and not transport.is_active():
+        raise Failed("Connection closed by remote host")
+    return status if status >= 0 else _FAILED_STATUS
+
+
+def _feed(channel: paramiko.Channel, fd: int) -> None:
+    """Send the command's input, up to its end, and close the descriptor."""
+    try:
+        with contextlib.suppress(OSError):
+            while data := os.read(fd, _READ_BYTES):
+                channel.sendall(data)
+            channel.shutdown_write()
+    finally:
+        os.close(fd)
+
+
+def _drain(receive: Callable[[int], bytes], fd: int) -> None:
+    """Write what the channel brings, up to its end, or drop it once nobody reads it."""
+    is_read = True
+    while data := receive(_READ_BYTES):
+        try:
+            if is_read:
+                system.write_all(fd, [data])
+        except OSError:
+            is_read = False
+
+
+def _end_with(channel: paramiko.Channel, client: socket.socket) -> None:
+    """Close the channel when the other end of the socket closes."""
+    with contextlib.suppress(OSError):
+        client.recv(1)
+    channel.close()
