@@ -112,7 +112,7 @@ class Frame(NamedTuple):
 
 def _count(payload: memoryview, type_: int) -> int:
     if len(payload) < COUNT.size:
-        raise WireError("a %s frame is cut short" % NAMES[type_])
+        raise WireError("a short %s frame" % NAMES[type_])
     return int(COUNT.unpack_from(payload)[0])
 
 

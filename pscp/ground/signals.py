@@ -22,10 +22,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pscp.ground import state
 from pscp.ground.errors import Interrupted, PscpError, Terminated
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 PATIENCE_S = 3.0  # for the orderly end: with what the other one takes that is less than 5 s
 _TERM_S = 0.5  # what processes below this one get to end by themselves
@@ -66,13 +69,15 @@ def raise_on_signals(
     words = "interrupted" if hint else "interrupted; what has landed is kept"
     ended: list[PscpError] = []
 
-    def end(number: int, frame: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, _ignore)  # SIG_IGN would be inherited by an ssh that starts now
         _has_signal.set()
         error = _ERRORS[signal.Signals(number)](words, hint)
         ended.append(error)
         if not instead(error):
+            if frame is not None and frame.f_code is threading.Thread.start.__code__:
+                raise KeyboardInterrupt  # of an Exception it thinks that no thread has begun
             raise error
 
     before = {

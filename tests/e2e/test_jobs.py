@@ -335,7 +335,7 @@ from pscp.jobs.reports.outcome import exit_code
 from pscp.jobs.reports.telling import Teller
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
-from pscp.errors import PscpError
+from pscp.ground.errors import PscpError
 from pscp.zfs.settings import Settings
 home, ssh_config = sys.argv[1:3]
 job = eval(sys.argv[3])

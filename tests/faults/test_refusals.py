@@ -8,9 +8,12 @@ Not here: far ends that lie (test_hostile.py), lanes that are lost without a wor
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from faults.conftest import Way
+from pscp.connect import agent_program, bootstrap
 from pscp.endpoint import wire
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.lane_sender import LaneSender
@@ -37,14 +40,26 @@ def test_the_copy_ends_with_the_agents_reason(
 
 @pytest.mark.needs_agent(reason="the error is in an agent")
 def test_an_agents_bug_is_its_reason_as_well(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an agent did not expect: a GET frame without the length that it should have."""
+    """What an agent did not expect: here its program was sent with an error in it."""
     if way.is_push:
         pytest.skip("only a source is asked for chunks")
-    (way.source / "small").write_bytes(b"small")
+    (way.source / "large").write_bytes(b"l" * 200_000)
+    whole = zlib.decompress(agent_program.bundle())
+    broken = zlib.compress(whole.replace(b"frame.number()", b"frame.nothing()"))
+    monkeypatch.setattr(bootstrap, "bundle", lambda: broken)
+    with pytest.raises(ProtocolError, match="AttributeError"):
+        way.copy(connections=2)
+
+
+@pytest.mark.needs_agent(reason="an agent refuses it")
+def test_a_frame_that_is_cut_short_is_refused(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way.is_push:
+        pytest.skip("only a source is asked for chunks")
+    (way.source / "large").write_bytes(b"l" * 200_000)
 
     def start(sender: LaneSender, number: int, work: object) -> None:
         sender._far.send(wire.GET, number, 0, b"")
 
     monkeypatch.setattr(LaneSender, "start", start)
-    with pytest.raises(ProtocolError, match=r"error\('unpack requires"):
+    with pytest.raises(ProtocolError, match="a short GET frame"):
         way.copy(connections=2)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,3 +37,14 @@ def test_a_program_started_after_the_signal_can_be_ended() -> None:
             child.terminate()
             status = child.wait()
     assert status == -signal.SIGTERM
+
+
+def test_a_thread_that_is_being_started_is_not_forgotten() -> None:
+    """start() forgets it at an Exception, though it runs, and then it ends with a traceback."""
+    starting: Any = SimpleNamespace(f_code=threading.Thread.start.__code__)
+    with pytest.raises(Terminated), raise_on_signals():
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        with pytest.raises(KeyboardInterrupt):
+            handler(signal.SIGTERM, starting)
+        raise KeyboardInterrupt

@@ -138,7 +138,7 @@ def recall(host: Location, options: Options, is_push: bool) -> Known:
     except TypeError:
         known = Known()
     are_right = [type(value) is type(usual) for value, usual in zip(known, Known(), strict=True)]
-    if not (all(are_right) and 0 <= known.lanes <= MAX_CONNECTIONS):
+    if not all(are_right) or not all(0 <= each <= MAX_CONNECTIONS for each in known[:2]):
         known = Known()
     if not (isinstance(at_s, float) and 0 <= time.time() - at_s < _WEEK_S):
         known = Known(logins=known.logins, rtt_s=known.rtt_s)
