@@ -13,17 +13,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pscp.endpoint.paths import to_text
 from pscp.ground.errors import UsageError
 from pscp.ground.values import no_such_option, parse_number
-from pscp.options import filters
 from pscp.options.connection_options import SENT, SHOWN, SSH
 from pscp.options.copy_options import COPIED, NO_COPY, THERE, VERIFIED, WHICH
-from pscp.options.filters import Filter
 from pscp.options.option_rows import PROGRESS_STYLES, Group, Row, rows_of
 from pscp.options.options import Options
+
+if TYPE_CHECKING:
+    from pscp.options.filters import Filter
 
 SEVERAL = Group("to several destinations")
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
@@ -160,6 +160,8 @@ def with_files(given: Sequence[Filter], *, from0: bool, stdin_is_taken: bool) ->
     """
     if stdin_is_taken + sum(kind.endswith("-from") and text == "-" for kind, text in given) > 1:
         raise UsageError("standard input is one file: only one option or source can be - for it")
+    from pscp.options import filters  # here: --help needs none of it
+
     return tuple(filters.expanded(given, lambda kind, file: _lines(kind, file, from0)))
 
 
@@ -172,6 +174,8 @@ def _lines(kind: str, file: str, from0: bool) -> list[str]:
     except OSError as error:
         name = "standard input" if is_stdin else file
         raise UsageError(f"--{kind}: {name}: {error.strerror}") from None
+    from pscp.endpoint.paths import to_text
+
     found = content.split(b"\0") if from0 else re.split(rb"[\r\n]", content)
     return [to_text(line) for line in found if line and line[:1] not in (b"#", b";")]
 
