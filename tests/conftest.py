@@ -29,7 +29,7 @@ import forked
 import hypothesis
 import matrix
 import pytest
-import workers
+import whole_run
 from servers import (
     GoServer,
     LoginServer,
@@ -108,14 +108,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-ways", action="store_true", help="every test over every transport (matrix.py)"
     )
-    parser.addoption("--queue", metavar="FOLDER", help="take files from a queue (workers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in matrix.MARKS.values():
         config.addinivalue_line("markers", line)
-    if folder := config.getoption("--queue"):
-        config.pluginmanager.register(workers.Worker(workers.Queue(Path(folder))))
+    whole_run.begin(config)
     # What a test starts would ignore what we were started to ignore (nohup, &), and tests send it.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -199,6 +199,17 @@ def announced(size: int) -> Callable[[Talk], None]:
 DIGEST = wire.COUNT.pack(10) + bytes(32)
 
 
+@pytest.mark.parametrize("top", [-1, 1])
+def test_a_file_of_a_source_that_there_is_not_is_refused(
+    talk: Talk, tmp_path: Path, top: int
+) -> None:
+    talk.greet()
+    talk.ask(BEGIN_SOURCE._replace(tops=[source.Top("one", str(tmp_path), True)]))
+    talk.send(wire.FILE, wire.to_json(source.Known(top, "one/file", 10, 0, 1)), 1)
+    talk.send(wire.GET, wire.COUNT.pack(10), 1)
+    assert isinstance(talk.end(), wire.WireError)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
