@@ -76,7 +76,7 @@ def begin(config: pytest.Config) -> None:
 
 
 def sort_by_duration(items: list[pytest.Item]) -> None:
-    """Sort the files of tests by folder, and in it those first that took longest in the last run."""
+    """Sort the files of tests by folder, and in a folder those first that took longest before."""
     known: dict[str, float] = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
 
     def place(item: pytest.Item) -> tuple[int, str, float, str]:

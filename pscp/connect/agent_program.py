@@ -115,13 +115,15 @@ def _packed(names: Sequence[str]) -> str:
 def _text(module: str) -> bytes:
     """Return the module's text without comments, docstrings and types; lines keep their numbers.
 
-    Nearly half of the bytes need not be sent and parsed so. No string in endpoint/ looks like a
-    docstring, a comment or a type. Line by line it takes 4 ms, with a regular expression 10.
+    Nearly half of the bytes need not be sent and parsed so; an indent of one space in place of four
+    saves 1,300 bytes more. No string in endpoint/ looks like a docstring, a comment or a type. Line
+    by line it takes 4 ms, with a regular expression 10.
     """
     kept: list[bytes] = []
     is_docstring = is_for_mypy = False
     for line in (pkgutil.get_data("pscp.endpoint", f"{module}.py") or b"").split(b"\n"):
-        words = line.lstrip()
+        words = line.lstrip(b" ")
+        line = b" " * ((len(line) - len(words)) // 4) + words
         if is_docstring:
             is_docstring = not words.endswith(_QUOTES)
             kept.append(b"")

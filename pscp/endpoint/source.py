@@ -190,10 +190,13 @@ class Source(Announced):
 
     def where(self, top: int, path: str) -> Tuple[bytes, str]:
         """Return the path of a source, and what comes after it in that of a file; "": itself."""
-        return self._roots[top], path.partition("/")[2] if self.name(top) else path
+        rest = path.partition("/")[2] if self.name(top) else path
+        return self._roots[top], rest
 
     def name(self, top: int) -> str:
-        """Return the name of a source; "" for the contents of a folder."""
+        """Return the name of a source; "" for the contents of a folder. Raises WireError."""
+        if not 0 <= top < len(self.tops):
+            raise wire.WireError("a file of source %d, of %d" % (top + 1, len(self.tops)))
         return self.tops[top].name
 
     def place(self, value: tree.Entry) -> files.Place:
@@ -201,8 +204,7 @@ class Source(Announced):
 
         Raises OSError, and Changed where there is a link by now.
         """
-        top, path, root = value.top, value.path, self._roots[value.top]
-        rest = path.partition("/")[2] if self.tops[top].name else path
+        top, (root, rest) = value.top, self.where(value.top, value.path)
         if self.follows or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
         if top not in self._held:  # only one is held: there may be many, and they come in order
