@@ -1,7 +1,6 @@
 """The comparison of two trees, for the tests: every name, kind and byte, and more where asked.
 
-Not here: the comparison that pscp-test does for its users (pscp/selftest/main.py).
-Read next: conftest.py.
+Not here: what an oracle expects of a copy (oracle.py). Read next: conftest.py.
 """
 
 from __future__ import annotations

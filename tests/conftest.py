@@ -3,7 +3,7 @@
 A test that takes `far_python` or `login_shell` runs once for each that this machine has. After
 every test nothing may be left of it: no thread, descriptor or process, at either end.
 
-Not here: the comparison of trees (compare.py). Read next: pscp/selftest/servers.py.
+Not here: the comparison of trees (compare.py). Read next: servers/private.py.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from servers import (
     why_no_go,
     why_no_mounts,
 )
+from servers.private import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 from pscp.ground.processes import Process, descendants, living, stat_of
-from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 # An example may take long on a busy machine; that says nothing about what is tested. They are
 # others in every run, so that fewer than hypothesis' 100 find as much.

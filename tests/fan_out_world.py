@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from conftest import until
-
-from pscp.selftest.servers import PrivateServer, free_port, make_key
+from servers.private import PrivateServer, free_port, make_key
 
 MIB = 1024 * 1024
 

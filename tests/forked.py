@@ -84,7 +84,7 @@ class Program(subprocess.Popen[Any]):
         words = list(argv[:4]) if isinstance(argv, list) else []
         if "-c" in words[1:3]:
             return words[1] == "-P" or words[1:] == ["-I", "-c", _OVER_SFTP]
-        return words[1:3] == ["-m", "pscp.selftest.embedded_server"] or words[1:2] in _SERVERS
+        return words[1:3] == ["-m", "servers.embedded_server"] or words[1:2] in _SERVERS
 
 
 class _Forked(Program):

@@ -13,8 +13,7 @@ from typing import Any
 
 import asyncssh
 import paramiko
-
-from pscp.selftest.servers import PrivateServer
+from servers.private import PrivateServer
 
 PATIENCE_S = 30.0  # for what takes a moment
 

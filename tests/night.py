@@ -26,11 +26,11 @@ from typing import Any
 import watched_run
 from faults.conftest import Breaking, until
 from prometheus_client.parser import text_string_to_metric_families
+from servers.private import SshdServer, find_sshd, wait_for_file
 
 from pscp.ground.processes import descendants, send
 from pscp.jobs.reports.history import History, history_of
 from pscp.jobs.reports.outcome import JobRun, Outcome
-from pscp.selftest.servers import SshdServer, find_sshd, wait_for_file
 
 ENDS = ("one", "two")
 GOOD = (Outcome.DONE, Outcome.NOTHING)

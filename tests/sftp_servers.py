@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import asyncssh
-
-from pscp.selftest.embedded_server import serve_until_input_ends
-from pscp.selftest.servers import EmbeddedServer
+from servers.embedded_server import serve_until_input_ends
+from servers.private import EmbeddedServer
 
 LEAST_DAMAGED = 1000  # bytes of a WRITE that is worth damaging
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pscp.selftest.servers import SshdServer
+from servers.private import SshdServer
 
 FILES, LANES, LIMIT_KIB = 200_000, 8, 120 * 1024
 PROGRAM = """

@@ -21,8 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from servers.private import SshdServer
+
 from pscp.ground.processes import Process, descendants, living, send
-from pscp.selftest.servers import SshdServer
 
 TIMES, BUSY = int(os.environ.get("TIMES", 500)), int(os.environ.get("BUSY", 4))
 ONLY = os.environ.get("ONLY", "")
@@ -52,7 +53,6 @@ def commands(home: Path, ssh_config: str, host: str) -> dict[str, tuple[list[str
         "pipe from": ([*pipe, "--from", host, "cat /dev/zero"], 3.0),
         "to file": ([str(BIN / "pscp"), *ways[:3], "-", f"{host}:{home}/file"], 2.0),
         "measure": ([str(BIN / "pscp"), "--measure", *ways[:3], host], 5.0),
-        "test": ([str(BIN / "pscp-test"), f"{home}/test"], 6.0),
         "zfs": (
             [str(BIN / "pscp-zfs"), *ways[:3], "--zfs-command", f"{home}/zfs",
              "--far-zfs-command", f"{home}/zfs", "tank/a", f"{host}:backup/a"],
@@ -62,7 +62,7 @@ def commands(home: Path, ssh_config: str, host: str) -> dict[str, tuple[list[str
 
 
 def prepare(home: Path) -> None:
-    for name in ("source", "test", "tmp", "state", "run"):
+    for name in ("source", "tmp", "state", "run"):
         (home / name).mkdir()
     (home / "run").chmod(0o700)
     for number in range(400):

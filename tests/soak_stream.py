@@ -21,8 +21,9 @@ import threading
 import time
 from pathlib import Path
 
+from servers.private import SshdServer
+
 from pscp.ground.processes import descendants
-from pscp.selftest.servers import SshdServer
 
 MIB = 1 << 20
 SIZE_MIB, LANES = int(os.environ.get("SIZE_MIB", 5120)), os.environ.get("LANES", "8")

@@ -33,7 +33,7 @@ LADDER = (
     ("jobs",),
     ("jobs/reports",),
     ("jobs/toml",),
-    ("zfs", "measuring", "selftest"),
+    ("zfs", "measuring"),
     ("calls",),
     ("stream", "manifests"),
     ("transfer",),

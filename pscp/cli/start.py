@@ -3,7 +3,7 @@
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
 signal ends the process at once, with the exit code that it has later.
 
-Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py, selftest/main.py),
+Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py),
 signals once something runs (ground/signals.py).
 Read next: copy.py.
 """
@@ -44,11 +44,6 @@ def pscp_pipe() -> NoReturn:
 def pscp_run() -> NoReturn:
     """The command `pscp-run`."""
     run("pscp-run", "pscp.cli.run")
-
-
-def pscp_test() -> NoReturn:
-    """The command `pscp-test`."""
-    run("pscp-test", "pscp.selftest.main")
 
 
 def pscp_verify() -> NoReturn:

@@ -6,8 +6,9 @@ lock, in the start of a process), or a wait that nothing ends. So a thread gets 
 if the program is not over after some seconds, this thread ends every process below this one,
 removes what would be left in temporary folders, and exits.
 
-Not here: the exit codes (errors.py), what an end means for a copy (../transfer/coordinator.py),
-signals before the program has been loaded (../cli/start.py).
+Not here: how processes are found and ended (processes.py), the exit codes (errors.py), what an end
+means for a copy (../transfer/coordinator.py), signals before the program has been loaded
+(../cli/start.py).
 Read next: errors.py.
 """
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,10 @@ from stock import LeftOut
 
 from pscp.ground.errors import ConnectError
 from pscp.ground.processes import descendants, end_tree
-from pscp.selftest.servers import ADDRESS, SshdServer, find_sshd, free_port
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from servers.private import ADDRESS, SshdServer, find_sshd, free_port
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
 FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it

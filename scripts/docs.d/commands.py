@@ -15,7 +15,6 @@ from pscp.jobs.toml.job import IF_RUNNING
 from pscp.options import arguments, zfs_arguments
 from pscp.options.options import CHOICES
 from pscp.options.zfs_options import PRUNABLE
-from pscp.selftest import main as selftest
 
 # What the value of an option may be, by the name of its field.
 VALUES = {**CHOICES, "if_running": IF_RUNNING, "prune": PRUNABLE, "reports": run.FORMS}
@@ -69,10 +68,6 @@ def commands() -> list[Command]:
         Command(
             "pscp-run", "run the copies that a file lists: pushes that nobody watches",
             run.make_parser(), usages("pscp-run", run.USAGE), "jobs", "",
-        ),
-        Command(
-            "pscp-test", "test copies to a private SSH server, or to a host",
-            selftest.make_parser(), ("pscp-test [options] DIR [HOST]",), "folders", "",
         ),
         Command(
             "pscp-verify", "compare files with a manifest, and repair them",

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from conftest import far_environment
 from lent_clients import lent_client
+from servers.private import PrivateServer
 
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.selftest.servers import PrivateServer
 from pscp.transports import Channel, Control, Request, SshSetup, open_channel
 from pscp.transports.libraries.external import LentChannel
 from pscp.transports.openssh import error_of

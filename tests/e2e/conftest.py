@@ -16,10 +16,10 @@ from pathlib import Path
 import matrix
 import pytest
 from conftest import MakeServer, shared, unavailable
+from servers.private import PrivateServer
 
 import pscp
 from e2e.ways import Way
-from pscp.selftest.servers import PrivateServer
 
 # Root reads and writes everything; without its capabilities a mode holds for it as for anyone.
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")

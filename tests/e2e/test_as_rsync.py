@@ -20,11 +20,11 @@ import pytest
 from conftest import unavailable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from servers.private import PrivateServer
 
 from e2e.conftest import Kept
 from e2e.ways import COMMAND_S, Way
 from pscp.options.option_fields import OptionFields
-from pscp.selftest.servers import PrivateServer
 
 FOLDERS = ("d", "d 2", "-d")
 FILES = ("f", "f*", "\u00e4\n", os.fsdecode(b"\xff"), ".f", "F~")

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
+from servers.private import PrivateServer
 
 import pscp
 from e2e.ways import Way
 from pscp.endpoint.reuse import PIECE_BYTES
 from pscp.ground.processes import descendants, living
 from pscp.ground.values import MIB
-from pscp.selftest.servers import PrivateServer
 
 EVERY_WAY = True
 

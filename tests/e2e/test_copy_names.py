@@ -14,10 +14,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from e2e.ways import Way
-from pscp.selftest.main import NAMES
 
 EVERY_WAY = True
 
+NAMES = (
+    b"a space",
+    b" at both ends ",
+    b"two\nlines",
+    b"'single' \"double\" `back`",
+    b"$HOME; exit 1 & true | cat > x",
+    b"-x",
+    b"--help",
+    b"a:b",
+    b"glob [a-z]*?{1,2}",
+    b"~",
+    b".hidden",
+    b"back\\slash",
+    "\u00fcn\u00efc\u00f6d\u00e9 \u2603".encode(),
+    b"not UTF-8 \xff\xfe\x80",
+    b"\x1b[31m",
+    b"n" * 255,
+)
 MORE_NAMES = (
     b"-rf",
     b"--",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from servers.private import PrivateServer
 
 import pscp
 from pscp.ground.values import MIB
-from pscp.selftest.servers import PrivateServer
 
 SERVERS = [
     ("embedded", "agent"),

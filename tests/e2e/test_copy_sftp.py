@@ -15,6 +15,7 @@ import pytest
 from compare import assert_same_tree, tree_digest
 from conftest import MakeServer, unavailable
 from servers import ParamikoServer
+from servers.private import PrivateServer, find_sftp_server
 from sftp_servers import MadeUpServer
 
 import pscp
@@ -23,7 +24,6 @@ from e2e.ways import Way
 from pscp.ground.errors import NoPython, NoSftp, UsageError
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
-from pscp.selftest.servers import PrivateServer, find_sftp_server
 
 MakeMadeUp = Callable[..., PrivateServer]
 

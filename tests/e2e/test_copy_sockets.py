@@ -21,13 +21,13 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer, unavailable
+from servers.private import PrivateServer, free_port
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
 from pscp.ground.locations import parse_location
 from pscp.ground.values import MIB
 from pscp.options.options import Options
-from pscp.selftest.servers import PrivateServer, free_port
 from pscp.transports.openssh import Child, resolve
 
 LOOK = """

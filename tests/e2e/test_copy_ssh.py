@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from servers.private import PrivateServer, free_port, make_key
 
 from e2e.ways import Ran, Way
 from pscp.ground import state
-from pscp.selftest.servers import PrivateServer, free_port, make_key
 
 WriteConfig = Callable[..., str]
 

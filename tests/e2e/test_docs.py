@@ -25,6 +25,7 @@ from types import ModuleType
 import pytest
 import test_house
 from compare import assert_same_tree
+from servers.private import PrivateServer
 
 import pscp
 from e2e.ways import Ran
@@ -32,7 +33,6 @@ from e2e.world import ROOT, World, change, make_world
 from pscp.connect import agent_program
 from pscp.endpoint import end, failures, mirror, moving, wire
 from pscp.options import arguments
-from pscp.selftest.servers import PrivateServer
 
 SCRIPT = ROOT / "scripts" / "docs"
 
@@ -266,7 +266,7 @@ def test_the_readme_opens_with_the_two_scripts() -> None:
 
 def test_what_is_not_run_is_only_set_up_and_the_self_test() -> None:
     lines = [line for b in script.blocks() if not b.name for line in b.text.splitlines()]
-    allowed = r"(scripts/(run|test|docs)|python3 -m pip install|pscp-test)\b"
+    allowed = r"(scripts/(run|test|docs)|python3 -m pip install)\b"
     assert [line for line in lines if not re.match(allowed, line)] == []
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import zfs.test_examples as with_zfs
 from compare import assert_same_tree
+from servers.private import PrivateServer
 
 from e2e.world import ROOT, World, change, make_world
-from pscp.selftest.servers import PrivateServer
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 MAX_LINES = 45

@@ -17,13 +17,13 @@ import forked
 import pytest
 from compare import assert_same_tree
 from fan_out_world import MIB, Hosts
+from servers.private import PrivateServer
 
 import pscp
 from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PSCP, Ran
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.progress.progress import Silent
-from pscp.selftest.servers import PrivateServer
 
 BIG_BYTES = 9 * MIB + 1
 

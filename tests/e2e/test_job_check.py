@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeServer
 from job_runs import HOSTILE, Remembered, part, run_of
+from servers.private import PrivateServer
 
 import pscp
 from e2e.conftest import POWERLESS, ShellThat
@@ -28,7 +29,6 @@ from pscp.jobs.reports import timers
 from pscp.jobs.reports.lock import state_path
 from pscp.jobs.toml.config import Config
 from pscp.jobs.toml.job import Job
-from pscp.selftest.servers import PrivateServer
 
 
 def job_to(server: PrivateServer, *folders: Path | str, **fields: object) -> Job:

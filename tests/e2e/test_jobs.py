@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeServer, unavailable, until
+from servers.private import PrivateServer
 
 import pscp
 from pscp.cli import kept
@@ -32,7 +33,6 @@ from pscp.jobs.reports.telling import Teller
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
-from pscp.selftest.servers import PrivateServer
 from pscp.transfer.walk.selection import Settled
 from pscp.zfs.settings import Settings
 

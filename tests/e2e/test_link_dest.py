@@ -18,12 +18,12 @@ from compare import assert_same_tree, tree_digest
 from conftest import unavailable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from servers.private import PrivateServer
 
 import pscp
 from e2e.conftest import Kept
 from e2e.test_as_rsync import Node, Tree, make, names, rsync, trees
 from e2e.ways import Way
-from pscp.selftest.servers import PrivateServer
 
 pytestmark = pytest.mark.needs_agent(reason="--link-dest is refused over SFTP")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import forked
 import pytest
 from servers import LoginServer, PasswordSshd
+from servers.private import PrivateServer
 
 import pscp
 from e2e.conftest import ShellThat
@@ -28,7 +29,6 @@ from pscp.ground import state
 from pscp.ground.errors import NoPython
 from pscp.ground.processes import Process, descendants
 from pscp.ground.values import MIB
-from pscp.selftest.servers import PrivateServer
 
 MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"

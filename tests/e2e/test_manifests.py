@@ -17,12 +17,12 @@ from typing import Any
 
 import forked
 import pytest
+from servers.private import ADDRESS
 
 import pscp
 from e2e.ways import COMMAND_S, VERIFY, Ran, Way
 from pscp.ground.values import MIB
 from pscp.manifests import signing
-from pscp.selftest.servers import ADDRESS
 
 CHUNK_BYTES = 4 * MIB
 AWKWARD = (

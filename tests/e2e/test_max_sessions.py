@@ -13,12 +13,12 @@ from typing import Unpack
 
 import pytest
 from servers import LoginServer
+from servers.private import PrivateServer
 
 import pscp
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Silent
-from pscp.selftest.servers import PrivateServer
 
 
 class Told(Silent):

@@ -20,13 +20,13 @@ from typing import Any, Unpack
 import forked
 import pytest
 from conftest import MakeServer
+from servers.private import PrivateServer, free_port
 
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
 from pscp.connect.logins import host_cache
 from pscp.measuring.measure import Say
 from pscp.options.option_fields import OptionFields
-from pscp.selftest.servers import PrivateServer, free_port
 
 QUICK = f"""
 from pscp.measuring import measure

@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer, unavailable, until
+from servers.private import ADDRESS, PrivateServer
 
 from e2e.conftest import ShellThat
 from e2e.test_docs import script
@@ -35,7 +36,6 @@ from e2e.ways import COMMAND_S, Ran
 from e2e.world import ROOT, put_program
 from pscp.jobs.reports.outcome import Outcome
 from pscp.jobs.toml.config import load
-from pscp.selftest.servers import ADDRESS, PrivateServer
 
 EXAMPLES = ROOT / "examples"
 PAGE = "cron.md"

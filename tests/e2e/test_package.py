@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 import pytest
 from conftest import unavailable
+from servers.private import PrivateServer
 
 from e2e.world import ROOT
-from pscp.selftest.servers import PrivateServer
 from pscp.transports.ssh_settings import LIBRARIES
 
-COMMANDS = ("pscp", "pscp-pipe", "pscp-test", "pscp-verify", "pscp-zfs")
+COMMANDS = ("pscp", "pscp-pipe", "pscp-verify", "pscp-zfs")
 BUILD = "import sys, setuptools.build_meta as s; print(getattr(s, sys.argv[1])(sys.argv[2]))"
 FOLDERS = (".ci", "docs", "examples", "pscp", "scripts", "share", "tests")
 MADE = (*(ROOT / ".gitignore").read_text("utf-8").replace("/", "").split(), ".git")

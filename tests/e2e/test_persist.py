@@ -22,6 +22,7 @@ from typing import Unpack
 import pytest
 from conftest import MakeServer, until
 from servers import LoginServer
+from servers.private import ADDRESS, PrivateServer
 
 import pscp
 from e2e.terminal import terminal
@@ -32,7 +33,6 @@ from pscp.ground.errors import ConnectError
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Silent
-from pscp.selftest.servers import ADDRESS, PrivateServer
 from pscp.transports.mux_protocol import process_of
 
 LOGIN = "Accepted publickey"

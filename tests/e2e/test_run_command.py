@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers.private import PrivateServer
 
 from e2e.ways import Ran
 from e2e.world import World, make_world, put_program
-from pscp.selftest.servers import PrivateServer
 
 OLD_S = 1_000_000_000  # 2001
 NAMES = ("one.rec", "two words.rec", "it's; $(touch ran) #3.rec", "-r.rec")

@@ -26,6 +26,7 @@ import forked
 import pytest
 from conftest import QUICK_LOGINS, MakeServer, far_environment, require_sshd, shared
 from faults.conftest import until
+from servers.private import PrivateServer, SshdServer
 
 import pscp
 from e2e.conftest import ShellThat
@@ -36,7 +37,6 @@ from pscp.ground.errors import CommandFailed, CopyError, DestinationError
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
-from pscp.selftest.servers import PrivateServer, SshdServer
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still

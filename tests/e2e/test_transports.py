@@ -23,12 +23,12 @@ import paramiko
 import pytest
 from conftest import MakeServer
 from lent_clients import begun, ended, lent_client
+from servers.private import PrivateServer, free_port, make_key
 
 import pscp
 from e2e.ways import Ran, Way
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
-from pscp.selftest.servers import PrivateServer, free_port, make_key
 from pscp.transfer.lanes import worker
 from pscp.transports import Request
 from pscp.transports.libraries.external import LentChannel

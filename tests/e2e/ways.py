@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Unpack
 
 import forked
+from servers.private import PrivateServer
 
 import pscp
 from pscp.calls.api import Progress
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Reporter
-from pscp.selftest.servers import PrivateServer
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")

@@ -23,13 +23,13 @@ from typing import Any, Unpack
 import forked
 import matrix
 import pytest
+from servers.private import PrivateServer
 
 import pscp
 from faults.interposed import FOLDER, interposed, relay_argv
 from pscp.calls.api import Progress
 from pscp.endpoint import wire
 from pscp.options.option_fields import OptionFields
-from pscp.selftest.servers import PrivateServer
 from pscp.transfer.lanes import worker
 
 HERE = Path(__file__).parent

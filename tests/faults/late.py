@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from compare import assert_same_tree
+from servers.private import PrivateServer
 
 from faults.conftest import CALLS, MIB, Breaking, Running, Way, until
-from pscp.selftest.servers import PrivateServer
 
 PROGRAM = Path(__file__).parent / "far_end.py"
 # Few and small, so that a run has sent all before it is ended, and the windows hold it.

@@ -22,6 +22,7 @@ import forked
 import pytest
 from conftest import MakeServer
 from e2e.ways import COMMAND_S, PIPE, PSCP
+from servers.private import ADDRESS, PrivateServer, free_port
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
@@ -32,7 +33,6 @@ from pscp.ground.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreach
 from pscp.ground.processes import descendants
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Counters
-from pscp.selftest.servers import ADDRESS, PrivateServer, free_port
 from pscp.transfer import logins
 from pscp.transports import control_sockets
 

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from conftest import unavailable
 from fan_out_world import MIB, Hosts
+from servers.private import PrivateServer
 
 import pscp
 from faults.conftest import PEAK, PROGRAM, until
 from pscp.endpoint import files
-from pscp.selftest.servers import PrivateServer
 
 BIG_BYTES = 40 * MIB
 HELD_BYTES = 8 * MIB

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from compare import assert_same_tree
+from servers.private import PrivateServer
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Way, fill, until
@@ -25,7 +26,6 @@ from pscp.endpoint import wire
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
 from pscp.progress.progress import Silent
-from pscp.selftest.servers import PrivateServer
 from pscp.transfer import copy
 from pscp.transfer.lanes import lane_context, relay
 from pscp.transports import Channel, open_channel

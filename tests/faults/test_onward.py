@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from compare import assert_same_tree
 from conftest import QUICK_LOGINS, MakeFar, command_line, require_sshd, shared
+from servers.private import PrivateServer, SshdServer
 
 import pscp
 from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
@@ -36,7 +37,6 @@ from pscp.connect import bootstrap, onward, persisted, ssh_opener
 from pscp.endpoint import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
 from pscp.ground.processes import descendants
-from pscp.selftest.servers import PrivateServer, SshdServer
 from pscp.transfer.lanes import lane_context
 
 pytestmark = pytest.mark.needs_ssh(reason="the ssh at the source's host is OpenSSH's")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import soak_signals
+from servers.private import PrivateServer
 from soak_signals import CODES, Ending
 
 from faults.conftest import until
 from pscp.cli import start
-from pscp.selftest.servers import PrivateServer
 
 MOMENTS = 3  # of each command's life, with another signal each
 COMMANDS = list(soak_signals.commands(Path(), "", ""))

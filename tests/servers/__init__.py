@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pscp.selftest.servers import PrivateServer, SshdServer
+from servers.private import PrivateServer, SshdServer
 
 HERE = Path(__file__).parent
 GO_PACKAGES = Path("/usr/share/gocode")  # where Debian's golang-*-dev put them

@@ -3,7 +3,7 @@
     python3 logins.py FOLDER
 
 Each answer to it is a line of its log: "Accepted password", "Failed code" and so on. Otherwise
-as pscp/selftest/embedded_server.py, which runs the commands.
+as embedded_server.py, which runs the commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 import asyncssh
 
-from pscp.selftest.embedded_server import run_command, serve_until_input_ends
+sys.path.append(str(Path(__file__).parents[1]))
+
+from servers.embedded_server import run_command, serve_until_input_ends
 
 HELD_BYTES = 4 * 1024 * 1024  # what a session takes before it waits for other logins
 together = asyncio.Event()  # as many as `awaits` have logged in

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pscp.selftest.servers import SshdServer
+from servers.private import SshdServer
 
 LATE = Path(__file__).parents[1] / "faults" / "far_end.py"
 QUICK_LOGINS = ("KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",)

@@ -501,7 +501,7 @@ def test_an_answer_that_cannot_be_written(command: str, unbuffered: str, tmp_pat
 
 ANSWERS = [
     "pscp --help", "pscp --version", "pscp-pipe --help", "pscp-pipe --version",
-    "pscp-run --help", "pscp-run --version", "pscp-test --help", "pscp-test --version",
+    "pscp-run --help", "pscp-run --version",
     "pscp-verify --help", "pscp-verify --version", "pscp-zfs --help", "pscp-zfs --version",
     "pscp-run --config {jobs} --list", "pscp-run --config {jobs} --explain",
     "pscp-run --config {jobs} --status", "pscp-run --config {jobs} --status --json",

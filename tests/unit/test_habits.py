@@ -10,7 +10,6 @@ from pscp.cli import copy as cli
 from pscp.cli import pipe, zfs
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
-from pscp.selftest import main as selftest
 
 A = {"archive": True}
 
@@ -108,7 +107,6 @@ def test_the_key_that_was_no_key() -> None:
     [
         (pipe.parse, ["--windw", "1M", "host", "cat"], "--window"),
         (zfs.parse, ["--recursiv", "a", "host:b"], "--recursive"),
-        (selftest.parse, ["--embeded", "/"], "--embedded"),
     ],
 )
 def test_did_you_mean(parse: Any, words: list[str], meant: str) -> None:

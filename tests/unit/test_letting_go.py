@@ -80,8 +80,6 @@ HERE = {  # the coordinator's own files on this machine
     "connect/ssh_opener.py": "a socket",
     "jobs/reports/history.py": "a history that is damaged is put aside",
     "manifests/making.py": "the signature of a manifest that is written anew",
-    "selftest/main.py": "trees of the self-test",
-    "selftest/servers.py": "a server of the self-test",
     "ground/state.py": "pscp's state, and a file that was asked for, written beside it first",
     "transfer/terms/journal.py": "a journal",
     "transports/control_sockets.py": "sockets",

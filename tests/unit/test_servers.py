@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer, until
+from servers import private as servers
+from servers.private import EmbeddedServer, PrivateServer, SshdServer
 
 from pscp.ground import processes
 from pscp.ground.errors import ConnectError
 from pscp.ground.processes import descendants, living, living_by_ps
-from pscp.selftest import servers
-from pscp.selftest.servers import EmbeddedServer, PrivateServer, SshdServer, start_private_server
+
+TESTS = Path(servers.__file__).parents[1]
 
 
 @pytest.fixture(params=["sshd", "embedded"])
@@ -162,24 +164,12 @@ def test_a_missing_sshd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "find_sshd", lambda: None)
     with pytest.raises(ConnectError, match="sshd is not installed"):
         SshdServer()
-    with start_private_server() as server:
-        assert server.kind == "embedded"
-
-
-def test_auto_falls_back_where_sshd_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "can_log_in", lambda server: False)
-    with start_private_server("auto") as server:
-        assert server.kind == "embedded"
-
-
-def test_auto_prefers_sshd(sshd: PrivateServer) -> None:
-    with start_private_server() as server:
-        assert server.kind == "sshd" and server.port != sshd.port
 
 
 def test_embedded_ends_with_whoever_started_it() -> None:
     program = (
-        "from pscp.selftest.servers import EmbeddedServer; import time;"
+        f"import sys, time; sys.path.append({str(TESTS)!r});"
+        "from servers.private import EmbeddedServer;"
         "server = EmbeddedServer(); print(server.pid, server.folder, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:

@@ -19,10 +19,10 @@ from typing import Protocol, Unpack
 import pytest
 from conftest import MakeServer, command_line, shared, started_processes
 from e2e.world import World, make_world, put_program
+from servers.private import PrivateServer
 
 from pscp.options.option_fields import ReplicateFields
 from pscp.progress.progress import Counters, Notes
-from pscp.selftest.servers import PrivateServer
 from pscp.zfs.replicate import Connect, Replicated, replicate
 from pscp.zfs.stream_link import open_link
 from zfs.fuse import Daemon

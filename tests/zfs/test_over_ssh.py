@@ -17,11 +17,11 @@ import forked
 import pytest
 from e2e.ways import ZFS
 from faults.conftest import until
+from servers.private import PrivateServer
 
 from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
-from pscp.selftest.servers import PrivateServer
 from pscp.zfs.runner import Link, Piped, Ran
 from pscp.zfs.stream_link import open_link
 from zfs.conftest import Ends, end_agents

@@ -1,4 +1,4 @@
-"""A private SSH server on loopback, for the self-test, the demo and the tests.
+"""A private SSH server on loopback, for the tests and the demonstration of scripts/run.
 
 `SshdServer` runs the installed sshd as the current user; `EmbeddedServer` runs one made with
 asyncssh in a child process (embedded_server.py). Both listen on 127.0.0.1 only, let in one key
@@ -8,8 +8,7 @@ is up once its constructor has returned:
     with SshdServer() as server:
         subprocess.run(["ssh", "-F", server.ssh_config, server.host, "echo hello"])
 
-Not here: anything that a copy over a real connection needs, and how processes are found and
-ended (ground/processes.py). Read next: embedded_server.py.
+Not here: servers that ask or refuse (__init__.py). Read next: embedded_server.py.
 """
 
 from __future__ import annotations
@@ -239,39 +238,8 @@ class EmbeddedServer(PrivateServer):
         if importlib.util.find_spec("asyncssh") is None:
             hint = "on Debian: apt-get install openssh-server; or python3 -m pip install asyncssh"
             raise ConnectError("neither sshd nor the Python package asyncssh is installed", hint)
-        # The package's parent as the working folder: -m then finds it in a bare checkout too.
-        argv = [sys.executable, "-m", "pscp.selftest.embedded_server"]
-        self._start_child(argv, Path(__file__).parent.parent)
-
-
-def start_private_server(
-    prefer: str = "auto", *, environment: Mapping[str, str] | None = None
-) -> PrivateServer:
-    """Start a server: "sshd", "embedded", or for "auto" the first of these that lets us in."""
-    if prefer == "embedded":
-        return EmbeddedServer(environment=environment)
-    if prefer == "sshd":
-        return SshdServer(environment=environment)
-    try:
-        server = SshdServer(environment=environment)
-    except ConnectError:
-        return EmbeddedServer(environment=environment)
-    # sshd turns some accounts away (locked, no login shell); asyncssh does not look at that.
-    if can_log_in(server):
-        return server
-    server.close()
-    return EmbeddedServer(environment=environment)
-
-
-def can_log_in(server: PrivateServer) -> bool:
-    argv = ["ssh", "-F", server.ssh_config, "-o", "BatchMode=yes", server.host, "exit 0"]
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=READY_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        argv = [sys.executable, "-m", "servers.embedded_server"]
+        self._start_child(argv, Path(__file__).parents[1])  # where -m finds it
 
 
 def find_sshd() -> str | None:

@@ -1,10 +1,10 @@
-"""The embedded SSH server's own process: `python -m pscp.selftest.embedded_server FOLDER`.
+"""The embedded SSH server's own process: `python -m servers.embedded_server FOLDER`.
 
-FOLDER holds the keys and settings that servers.py wrote there. The port, which the system
+FOLDER holds the keys and settings that private.py wrote there. The port, which the system
 chooses, is printed on the first line; after that it serves until its stdin ends. A command
 runs under a shell with three pipes, as under sshd, and its bytes pass through unchanged.
 
-Not here: starting, ending and reaching the server (servers.py); a pty, forwarding, SFTP.
+Not here: starting, ending and reaching the server (private.py); a pty, forwarding, SFTP.
 """
 
 from __future__ import annotations
