@@ -22,7 +22,7 @@ def entry(value: object) -> tree.Entry:
         or result.kind not in tree.KINDS
         or not 0 <= result.size <= (wire.MAX_OFFSET if result.kind in _HAVE_SIZES else 0)
         or not 0 <= result.mode <= 0o7777
-        or abs(result.mtime_ns) > 1 << 63
+        or abs(result.mtime_ns) > wire.MAX_TIME_NS
         or ("x" in result.extra and not _are_attributes(result.extra["x"]))
     ):
         raise wire.WireError("an entry with a field out of bounds")

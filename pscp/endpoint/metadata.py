@@ -13,7 +13,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
-from . import files
+from . import files, wire
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -151,7 +151,7 @@ def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
 
 def _atime_ns(entry: "Entry") -> int:
     value = entry.extra.get("a")
-    return value if isinstance(value, int) and abs(value) <= 1 << 63 else entry.mtime_ns
+    return value if isinstance(value, int) and abs(value) <= wire.MAX_TIME_NS else entry.mtime_ns
 
 
 def wanted_owner(extra: Dict[str, object]) -> Tuple[int, int]:

@@ -358,7 +358,8 @@ def _words(value: object) -> Words:
 
 
 _text, _flag = fields.of(str), fields.of(bool)
-_number, _time = fields.integer(0, (1 << 64) - 1), fields.integer(-(1 << 63), 1 << 63)
+_number = fields.integer(0, (1 << 64) - 1)
+_time = fields.integer(-wire.MAX_TIME_NS, wire.MAX_TIME_NS)
 _texts, _pieces = fields.list_of(_text), fields.list_of(fields.row(_number, _number))
 _filters = fields.list_of(lambda value: _texts(fields.items(value, 2)))
 

@@ -82,6 +82,7 @@ SOME_PART = 1  # the receipt where nothing tells one part from another
 MAX_PAYLOAD_BYTES = (1 << 20) + (1 << 16)
 MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
 MAX_OFFSET = (1 << 63) - 1  # off_t
+MAX_TIME_NS = MAX_OFFSET * 10**9  # time_t; a broken clock has left files of the year 2446
 
 
 class WireError(Exception):

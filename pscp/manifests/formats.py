@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from pscp.endpoint import failures, paths
 from pscp.endpoint.paths import to_bytes, to_text
+from pscp.endpoint.wire import MAX_TIME_NS
 from pscp.ground.errors import BadManifest, UsageError
 from pscp.ground.terminal_text import printable
 
@@ -196,7 +197,7 @@ class Manifest:
 
     def _record(self, values: dict[str, Any]) -> Record:
         size_bytes = self._number_of(values, "size", 0, _SIZE_MOST - 1)
-        mtime_ns = self._number_of(values, "mtime_ns", -_SIZE_MOST, _SIZE_MOST - 1)
+        mtime_ns = self._number_of(values, "mtime_ns", -MAX_TIME_NS, MAX_TIME_NS)
         chunks = values.get("chunks", [])
         count = -(-size_bytes // self.chunk_bytes)
         if not isinstance(chunks, list) or len(chunks) != (count if count > 1 else 0):

@@ -109,6 +109,19 @@ def test_times_are_kept_with_p(way: Way) -> None:
         assert (way.destination / name).lstat().st_atime_ns <= OLD_NS, name
 
 
+@pytest.mark.needs_agent(reason="SFTP keeps times of 1970 to 2106")
+@pytest.mark.parametrize("when_s", [-2_100_000_000, 15_000_000_000], ids=["1903", "2445"])
+def test_times_that_a_broken_clock_has_left_are_kept(way: Way, when_s: int) -> None:
+    """In nanoseconds those after the year 2262 are more than 64 bits hold."""
+    names = make_old_tree(way.source)
+    for name in names:
+        os.utime(way.source / name, (when_s, when_s))
+    assert way.copy("small", "sub", archive=True).ok
+    for name in names:
+        assert mtime_ns(way.destination / name) == mtime_ns(way.source / name), name
+    assert way.copy("small", "sub", archive=True).files_unchanged == 3
+
+
 def test_times_are_new_without_p(way: Way) -> None:
     names = make_old_tree(way.source)
     assert way.copy("small", "sub").ok
