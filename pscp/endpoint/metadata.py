@@ -119,11 +119,11 @@ def apply_to_file(
     keeps = before if not policy.preserve else None
     if policy.archive:
         _give_owner(fd, entry.extra)
+        _give_attributes(fd, entry.extra, is_exact=True)
     elif keeps is not None:
         _keep_owner(fd, keeps)
+    # Last: an ACL has modes of its own, and not everybody gives attributes to what is read-only.
     os.fchmod(fd, policy.mode(entry.mode) if keeps is None else keeps.st_mode & 0o777)
-    if policy.archive:
-        _give_attributes(fd, entry.extra)
     if policy.preserve:
         os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
 
@@ -132,7 +132,7 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
     """Give a folder its metadata once everything in it has landed."""
     if policy.archive:
         _give_owner(fd, entry.extra)
-        _give_attributes(fd, entry.extra)
+        _give_attributes(fd, entry.extra, is_new)
     if policy.preserve or is_new:
         os.fchmod(fd, policy.mode(entry.mode))
     if policy.preserve:
@@ -201,8 +201,9 @@ def _keep_owner(fd: int, before: os.stat_result) -> None:
             os.chown(fd, before.st_uid, before.st_gid)
 
 
-def _give_attributes(fd: int, extra: Dict[str, object]) -> None:
-    if "x" in extra:
-        from . import xattrs
+def _give_attributes(fd: int, extra: Dict[str, object], is_exact: bool) -> None:
+    from . import xattrs  # few copies need it
 
-        xattrs.give(fd, extra["x"])
+    if is_exact:
+        xattrs.remove_others(fd, extra.get("x"))
+    xattrs.give(fd, extra.get("x"))

@@ -5,6 +5,7 @@ times and owners (metadata.py).
 """
 
 import base64
+import contextlib
 import errno
 import itertools
 import os
@@ -63,6 +64,15 @@ def give(fd: int, attributes: object) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
                 raise
+
+
+def remove_others(fd: int, attributes: object) -> None:
+    """Remove the attributes that a file has besides these, as the ACL that a folder lends it."""
+    kept = attributes if isinstance(attributes, dict) else ()
+    for name in of(fd) or ():
+        if name not in kept:
+            with contextlib.suppress(OSError):
+                os.removexattr(fd, name)
 
 
 def of(fd: int) -> Optional[Dict[str, bytes]]:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import stat
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -288,6 +289,41 @@ def test_attributes_are_kept_with_a_and_only_then(way: Way) -> None:
     (way.destination / "new").mkdir()
     assert way.copy("small", "sub", to="new", archive=True).ok
     assert [attributes(way.destination / "new" / name) for name in names] == wanted
+
+
+def set_acl(path: Path, which: str = "access") -> None:
+    """Let another user read and write, whatever the mode says of others (acl(5))."""
+    rights = ((1, 7, -1), (2, 7, 12345), (4, 5, -1), (0x10, 7, -1), (0x20, 5, -1))
+    entries = [struct.pack("<HHi", *each) for each in rights]
+    try:
+        os.setxattr(path, f"system.posix_acl_{which}", struct.pack("<I", 2) + b"".join(entries))
+    except (AttributeError, OSError) as error:
+        unavailable(f"no ACLs in {path.parent}: {error}")
+
+
+@pytest.mark.needs_agent(reason="SFTP has no attributes")
+def test_a_default_acl_gives_nobody_more_with_a(way: Way) -> None:
+    """What is new in such a folder has the mode and the ACL of its source, that is none."""
+    (way.source / "sub").mkdir()
+    for name, size in (("small", 3), ("sub/large", 200_000)):
+        (way.source / name).write_bytes(b"x" * size)
+        (way.source / name).chmod(0o640)
+    set_acl(way.destination, "default")
+    assert way.copy("small", "sub", archive=True).ok
+    for name in ("small", "sub", "sub/large"):
+        assert attributes(way.destination / name) == {}
+    assert_same_tree(way.source / "sub", way.destination / "sub", modes=True)
+
+
+@pytest.mark.needs_agent(reason="SFTP has no attributes")
+def test_chmod_holds_for_a_file_with_an_acl(way: Way) -> None:
+    for name, size in (("small", 3), ("large", 200_000)):
+        (way.source / name).write_bytes(b"x" * size)
+        set_acl(way.source / name)
+    assert way.copy("small", "large", archive=True, chmod="go-rwx").ok
+    for name in ("small", "large"):
+        assert mode_of(way.destination / name) == 0o700
+        assert "system.posix_acl_access" in attributes(way.destination / name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
