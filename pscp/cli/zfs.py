@@ -17,13 +17,14 @@ from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
 from pscp.ground import log
 from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import is_terminal, write_line
 from pscp.options.options import Options
 from pscp.options.zfs_arguments import USAGE, make_parser
 from pscp.progress.display import make_reporter
 from pscp.progress.progress import NO_CIPHER, count, format_bytes, format_duration
-from pscp.zfs.names import Place, check_ends, parse_place
+from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
 
@@ -34,8 +35,8 @@ _SETTINGS = {each.name for each in fields(Settings)}
 class Command(NamedTuple):
     """A command line that makes sense."""
 
-    source: Place
-    dest: Place
+    source: Location
+    dest: Location
     settings: Settings
     options: Options
 

@@ -132,15 +132,13 @@ def bookmark(dataset: str, snapshot: Snapshot, name: str) -> Words:
     return ("bookmark", f"{dataset}@{snapshot.name}", f"{dataset}#{name}")
 
 
-def destroy_bookmark(dataset: str, bookmark: Snapshot) -> Words:
-    assert bookmark.name and bookmark.is_bookmark
-    return ("destroy", f"{dataset}#{bookmark.name}")
-
-
 def destroy(dataset: str, snapshot: Snapshot) -> Words:
-    """Return the command that destroys one snapshot, unless something depends on it or holds it."""
-    assert snapshot.name and not snapshot.is_bookmark
-    return ("destroy", f"{dataset}@{snapshot.name}")
+    """Return the command that destroys one snapshot, unless something depends on it or holds it.
+
+    Or that destroys one bookmark.
+    """
+    assert snapshot.name
+    return ("destroy", f"{dataset}{snapshot.short}")
 
 
 def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> None:

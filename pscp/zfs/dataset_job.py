@@ -1,7 +1,7 @@
 """Replicates one dataset: plans, holds, sends and receives; again after a cut.
 
-Not here: which datasets, and what follows from a failure (replicate.py); that it has arrived, and
-what goes then (afterwards.py). Read next: plan.py, holds.py.
+Not here: which datasets (replicate.py); that it has arrived, what goes then, what follows from a
+failure (schedule.py). Read next: plan.py, holds.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs
-from pscp.zfs.plan import Plan, Stream, arrivals, make_plan
+from pscp.zfs.link import Link
+from pscp.zfs.plan import Pair, Plan, Stream, arrivals, make_plan
 from pscp.zfs.record import Record
-from pscp.zfs.runner import Link
 
 ATTEMPTS = 4  # a cut stream is begun again, or gone on with, after a pause
 
@@ -40,9 +40,7 @@ class Tally:
 class Received:
     """One dataset whose streams were all received, as far as zfs said."""
 
-    source: Dataset
-    dest_name: str
-    dest: Dataset | None  # as it was before the plan's streams
+    pair: Pair  # the destination as it was before the plan's streams
     plan: Plan  # the last one
     tally: Tally
 
@@ -56,27 +54,27 @@ class Job:
     link: Link
     is_push: bool
     speech: Speech
-    mark: str  # of this replication; its snapshots and holds have it
     counters: Counters
     note: Say
     explain: Say  # with -v
     record: Record
     holds: Holds
+    top: str
     dest_top: str
     at_dest: set[int] = field(default_factory=set)  # GUIDs of snapshots; only ever added to
     began: set[str] = field(default_factory=set)  # sources of which something was sent
     ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
 
-    def plan(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Plan:
+    def plan(self, pair: Pair) -> Plan:
         settings = self.speech.settings
         return make_plan(
-            source,
-            dest_name,
-            dest,
+            pair.source,
+            pair.dest_name,
+            pair.dest,
             all_between=settings.all_between,
             force_rollback=settings.force_rollback,
             can_resume=self.speech.common.resume,
-            has_origin=source.origin_guid != 0 and source.origin_guid in self.at_dest,
+            has_origin=pair.source.origin_guid != 0 and pair.source.origin_guid in self.at_dest,
         )
 
     def makes_readonly(self, plan: Plan) -> bool:
@@ -116,39 +114,43 @@ class Job:
 
     # --- one dataset
 
-    def replicate(self, source: Dataset, dest_name: str, dest: Dataset | None) -> Received:
+    def replicate(self, pair: Pair) -> Received:
         """Send and receive one dataset. Raises the DatasetError or ConnectError that forbids it."""
         tally, attempt = Tally(), 1
         while True:
             try:
                 if attempt > 1:
-                    source, dest = self._look(source, dest_name)
-                    self._tell_what_is_left(dest_name, dest)
-                plan = self._carry_out(source, dest_name, dest, tally)
+                    pair = self._look(pair)
+                    if pair.dest is not None and pair.dest.token:
+                        what = "going on where it stopped"
+                    else:
+                        what = "this increment starts over; there is nothing to resume"
+                    self.note(f"{pair.dest_name}: {what}")
+                plan = self._carry_out(pair, tally)
                 if not plan.goes_on:
-                    self.at_dest.update(arrivals(source, plan))
-                    return Received(source, dest_name, dest, plan, tally)
-                source, dest = self._look(source, dest_name)
+                    self.at_dest.update(arrivals(pair.source, plan))
+                    return Received(pair, plan, tally)
+                pair = self._look(pair)
             except errors.PscpError as error:
                 if not error.retry or attempt == ATTEMPTS or self.ending.is_set():
                     raise
-                self.note(f"{dest_name}: {error.message}; trying again")
+                self.note(f"{pair.dest_name}: {error.message}; trying again")
                 self.ending.wait(1 << attempt - 1)
                 attempt += 1
 
-    def _look(self, source: Dataset, dest: str) -> tuple[Dataset, Dataset | None]:
-        found = self.source.look([source.name], source.name)
-        if source.name not in found:
-            raise errors.NoSuchDataset(source.name, "it is not there any more")
-        again = replace(found[source.name], origin_guid=source.origin_guid)
-        there = self.dest.look([dest], dest).get(dest)
+    def _look(self, pair: Pair) -> Pair:
+        """Return the pair as both are now."""
+        name, dest_name = pair.source.name, pair.dest_name
+        found = self.source.look([name], name)
+        if name not in found:
+            raise errors.NoSuchDataset(name, "it is not there any more")
+        there = self.dest.look([dest_name], dest_name).get(dest_name)
         self.at_dest.update(each.guid for each in (there.snapshots if there else ()))
-        return again, there
+        return Pair(replace(found[name], origin_guid=pair.source.origin_guid), dest_name, there)
 
-    def _carry_out(
-        self, source: Dataset, dest_name: str, dest: Dataset | None, tally: Tally
-    ) -> Plan:
-        plan = self.plan(source, dest_name, dest)
+    def _carry_out(self, pair: Pair, tally: Tally) -> Plan:
+        source, dest_name, dest = pair.source, pair.dest_name, pair.dest
+        plan = self.plan(pair)
         if dest is not None and dest.token and not self._may_resume(source, plan):
             self.dest.do(dest_name, "receive", "-A", dest_name)
             raise errors.StreamCut(dest_name, "what was cut is thrown away: its snapshot is gone")
@@ -187,9 +189,6 @@ class Job:
             return False
 
     def _move(self, stream: Stream, tally: Tally, *, makes_readonly: bool) -> None:
-        def add(sent_bytes: int) -> None:
-            self.counters.add(bytes_done=sent_bytes)
-
         self.began.add(stream.source)
         self.counters.add(lanes_alive=1, lanes_wanted=1)
         try:
@@ -197,7 +196,7 @@ class Job:
                 self.source.argv(*self.speech.send(stream)),
                 self.dest.argv(*self.speech.receive(stream, readonly=makes_readonly)),
                 self.is_push,
-                add,
+                lambda sent_bytes: self.counters.add(bytes_done=sent_bytes),
             )
         except errors.CopyError as cut:
             raise errors.StreamCut(stream.dest, cut.message) from None
@@ -213,12 +212,6 @@ class Job:
         tally.resumed = tally.resumed or stream.is_resumed
         if tally.base is None:
             tally.base = stream.base_name
-
-    def _tell_what_is_left(self, dest_name: str, dest: Dataset | None) -> None:
-        if dest is not None and dest.token:
-            self.note(f"{dest_name}: going on where it stopped")
-        else:
-            self.note(f"{dest_name}: this increment starts over; there is nothing to resume")
 
     # --- what was received for the first time
 

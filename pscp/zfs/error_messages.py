@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from pscp.ground import errors
-from pscp.zfs.runner import Piped, Ran
+from pscp.zfs.link import Piped, Ran
 
 # In this order: a complaint may name several things, and the first here is the cause.
 _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (

@@ -2,8 +2,7 @@
 
 At the far end each command costs some round trips, so what the next datasets need is held at once.
 
-Not here: when a dataset needs them (dataset_job.py), when they go (afterwards.py).
-Read next: afterwards.py.
+Not here: when a dataset needs them (dataset_job.py), when they go (schedule.py).
 """
 
 from __future__ import annotations

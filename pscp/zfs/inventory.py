@@ -13,13 +13,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pscp.ground.errors import NoSuchDataset, NoZfs, ProtocolError
 from pscp.zfs.error_messages import complaint, meaning
+from pscp.zfs.link import NOT_FOUND, Ran
 from pscp.zfs.names import is_dataset, is_snapshot_name, relative
-from pscp.zfs.runner import NOT_FOUND, End, Ran
 
 # The user property that a snapshot of ours has; its value is the mark of the replication.
 MARK = "pscp:job"
@@ -101,8 +102,13 @@ class Dataset:
 class Zfs:
     """Runs the zfs command of one end."""
 
-    def __init__(self, end: End, commands: Sequence[Sequence[str]], where: str) -> None:
-        self.end, self.where = end, where
+    def __init__(
+        self,
+        run_there: Callable[[Sequence[str]], Ran],
+        commands: Sequence[Sequence[str]],
+        where: str,
+    ) -> None:
+        self._run_there, self.where = run_there, where
         self.can = Abilities()
         self._commands = commands
         self.command = tuple(commands[0])
@@ -110,8 +116,12 @@ class Zfs:
     def argv(self, *words: str) -> tuple[str, ...]:
         return (*self.command, *words)
 
+    def command_line(self, words: Sequence[str]) -> str:
+        """Return a zfs command as a person would type it at this end."""
+        return f"{self.where}: {shlex.join(self.argv(*words))}"
+
     def run(self, *words: str) -> Ran:
-        return self.end.run(self.argv(*words))
+        return self._run_there(self.argv(*words))
 
     def do(self, dataset: str, *words: str) -> str:
         """Run a zfs command and return its output; raises the error that its complaint means."""
@@ -147,7 +157,7 @@ class Zfs:
         zpool = f"{program[:-3]}zpool"
         pool = dataset.partition("/")[0]
         words = ("get", "-H", "-o", "property,value", "all", pool)
-        ran = self.end.run((*self.command[:-1], zpool, *words))
+        ran = self._run_there((*self.command[:-1], zpool, *words))
         return parse_features(ran.out.decode("utf-8", "replace")) if ran.status == 0 else {}
 
     def _get(self, *depth: str) -> tuple[str, ...]:
@@ -194,7 +204,10 @@ def in_batches(names: Sequence[str]) -> Iterator[list[str]]:
 def parse_usage(text: str) -> Abilities:
     """Read what zfs prints when it is called without arguments."""
     lines = [entry.strip() for entry in _ENTRY.split(text)[1:]]
-    send, receive = _of("send", lines), _of("receive", lines)
+    send, receive = (
+        "\n".join(line for line in lines if line.split()[:1] == [subcommand])
+        for subcommand in ("send", "receive")
+    )
     taking = re.findall(r"\[-([a-z]) <property", receive)
     return Abilities(
         send=frozenset("".join(_LETTERS.findall(send))),
@@ -202,10 +215,6 @@ def parse_usage(text: str) -> Abilities:
         subcommands=frozenset(line.split()[0] for line in lines if line),
         resumes=re.search(r"-t <\w*token", send) is not None,
     )
-
-
-def _of(subcommand: str, lines: list[str]) -> str:
-    return "\n".join(line for line in lines if line.split()[:1] == [subcommand])
 
 
 def parse_features(text: str) -> dict[str, str]:
@@ -243,23 +252,31 @@ def together(source: Abilities, dest: Abilities) -> Common:
 
 def parse_datasets(text: str, top: str) -> dict[str, Dataset]:
     """Read `zfs get -Hp -o name,property,value,source`: datasets by name, parents first."""
-    values = _values(text)
     found: dict[str, Dataset] = {}
-    marks: dict[str, list[Snapshot]] = {}
-    for name, of in values.items():
-        dataset, sign, snapshot = _split(name)
+    snapshots: dict[str, list[Snapshot]] = {}
+    for name, of in _values(text).items():
+        sign = next((each for each in "@#" if each in name), "")
+        dataset, _, short = name.partition(sign or "@")
         if not is_dataset(dataset) or relative(dataset, top) is None:
             raise ProtocolError(f"zfs get told of {name[:80]!a}, which was not asked for")
         if not sign:
             found[name] = _dataset(name, of)
-        elif not is_snapshot_name(snapshot):
+        elif not is_snapshot_name(short):
             raise ProtocolError(f"zfs get told of {name[:80]!a}, which is no name")
         else:
-            marks.setdefault(dataset, []).append(_snapshot(sign, snapshot, of))
+            snapshots.setdefault(dataset, []).append(_snapshot(sign, short, of))
+    for name in found:
+        in_order = sorted(snapshots.get(name, ()), key=lambda each: each.txg)
+        found[name] = dataclasses.replace(
+            found[name],
+            snapshots=tuple(each for each in in_order if not each.is_bookmark),
+            bookmarks=tuple(each for each in in_order if each.is_bookmark),
+        )
     for name, dataset_of in found.items():
-        found[name] = _with_snapshots(dataset_of, marks.get(name, ()))
-    for name, dataset_of in found.items():
-        found[name] = _with_origin(dataset_of, found)
+        origin, _, short = dataset_of.origin.partition("@")
+        if origin in found and origin != name:
+            guids = [each.guid for each in found[origin].snapshots if each.name == short]
+            found[name] = dataclasses.replace(dataset_of, origin_guid=guids[0] if guids else 0)
     return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
 
 
@@ -285,14 +302,6 @@ def _values(text: str) -> dict[str, dict[str, str]]:
     return values
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    for sign in "@#":
-        dataset, found, rest = name.partition(sign)
-        if found:
-            return dataset, sign, rest
-    return name, "", ""
-
-
 def _dataset(name: str, of: dict[str, str]) -> Dataset:
     token = of.get(TOKEN, "-")
     if len(token) > _MAX_TOKEN or not token.isascii() or any(each.isspace() for each in token):
@@ -315,22 +324,6 @@ def _snapshot(sign: str, name: str, of: dict[str, str]) -> Snapshot:
         mark="" if mark == "-" else mark,
         is_held=_number(of.get("userrefs", "")) > 0,
     )
-
-
-def _with_snapshots(dataset: Dataset, marks: Iterable[Snapshot]) -> Dataset:
-    in_order = sorted(marks, key=lambda each: each.txg)
-    return dataclasses.replace(
-        dataset,
-        snapshots=tuple(each for each in in_order if not each.is_bookmark),
-        bookmarks=tuple(each for each in in_order if each.is_bookmark),
-    )
-
-
-def _with_origin(dataset: Dataset, found: Mapping[str, Dataset]) -> Dataset:
-    of, _, name = dataset.origin.partition("@")
-    snapshots = found[of].snapshots if of in found and of != dataset.name else ()
-    guids = [each.guid for each in snapshots if each.name == name]
-    return dataclasses.replace(dataset, origin_guid=guids[0] if guids else 0)
 
 
 def _number(text: str) -> int:

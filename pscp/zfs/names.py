@@ -1,6 +1,6 @@
 """Names of datasets and snapshots, checked before they reach any command, and where they are.
 
-Not here: what there is under a name (inventory.py). Read next: runner.py.
+Not here: what there is under a name (inventory.py). Read next: link.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
@@ -23,40 +22,38 @@ _NEW_SNAPSHOT = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)  # zfs takes blanks as
 _PROPERTY = re.compile(r"[a-z0-9][a-z0-9_.:@-]*", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Place:
-    """A dataset and the end it lies at."""
-
-    location: Location
-
-    def __post_init__(self) -> None:
-        check_dataset(self.location.path, self.location.text)
-
-    @property
-    def dataset(self) -> str:
-        return self.location.path
-
-    @property
-    def is_remote(self) -> bool:
-        return self.location.is_remote
-
-
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> Location:
     """Read `[user@]host:pool/dataset` or `pool/dataset`, as pscp reads `host:path`."""
-    return Place(parse_location(text))
+    return check_place(parse_location(text))
 
 
-def as_place(value: str | Place) -> Place:
-    """Return the place that a program gives. Raises UsageError for what is none."""
-    if isinstance(value, Place):
-        return value
+def as_place(value: str | Location) -> Location:
+    """Return where a dataset is that a program gives. Raises UsageError for what is none."""
+    if isinstance(value, Location):
+        return check_place(value)
     if isinstance(value, str):
         return parse_place(value)
     what = f"a dataset is a text, not {type(value).__name__}: {value!r}"
     raise UsageError(what, "such as POOL/DATASET or HOST:POOL/DATASET")
 
 
-def check_ends(source: Place, dest: Place) -> None:
+def check_place(place: Location) -> Location:
+    """Return the place; raise UsageError where its path is no name of a dataset."""
+    name, text = place.path, place.text
+    if not name:
+        raise UsageError(f"{text}: a dataset is missing", "write HOST:POOL/DATASET")
+    if "@" in name or "#" in name:
+        raise UsageError(
+            f"{text}: a dataset is named without a snapshot",
+            "pscp-zfs finds the snapshots to send by itself",
+        )
+    if not is_dataset(name):
+        hint = "a dataset is named POOL/NAME, without a slash before it"
+        raise UsageError(f"{text}: this is no name of a dataset", hint)
+    return place
+
+
+def check_ends(source: Location, dest: Location) -> None:
     """Refuse what is neither from here to one host nor from one host to here."""
     if source.is_remote and dest.is_remote:
         raise UsageError(
@@ -80,19 +77,6 @@ def is_dataset(name: str) -> bool:
 def is_snapshot_name(name: str) -> bool:
     """Return whether a snapshot may have this name, behind the "@"."""
     return bool(_SNAPSHOT.fullmatch(name)) and len(name) < MAX_NAME
-
-
-def check_dataset(name: str, text: str) -> None:
-    if not name:
-        raise UsageError(f"{text}: a dataset is missing", "write HOST:POOL/DATASET")
-    if "@" in name or "#" in name:
-        raise UsageError(
-            f"{text}: a dataset is named without a snapshot",
-            "pscp-zfs finds the snapshots to send by itself",
-        )
-    if not is_dataset(name):
-        hint = "a dataset is named POOL/NAME, without a slash before it"
-        raise UsageError(f"{text}: this is no name of a dataset", hint)
 
 
 def check_snapshot_name(name: str) -> None:

@@ -9,7 +9,7 @@ Read next: commands.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pscp.ground.errors import (
@@ -23,6 +23,15 @@ from pscp.zfs.inventory import Dataset, Snapshot
 from pscp.zfs.names import parent, relative
 
 NOT_TAKEN = 0  # instead of a GUID
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dataset, and what it is replicated to."""
+
+    source: Dataset
+    dest_name: str
+    dest: Dataset | None  # as it was found there
 
 
 @dataclass(frozen=True)
@@ -149,13 +158,10 @@ def _streams(
     if not after:
         return ()
     oldest, newest = after[0], after[-1]
-    if not all_between:
-        return (Stream(source.name, dest, newest, base),)
-    if base is not None and not base.is_bookmark:
-        return (Stream(source.name, dest, newest, base, True),)
-    first = Stream(source.name, dest, oldest, base)  # zfs send -I begins with snapshots only
-    if oldest == newest:
-        return (first,)
+    is_snapshot = base is not None and not base.is_bookmark  # zfs send -I begins with no other
+    if not all_between or is_snapshot or oldest == newest:
+        return (Stream(source.name, dest, newest, base, all_between and is_snapshot),)
+    first = Stream(source.name, dest, oldest, base)
     return first, Stream(source.name, dest, newest, oldest, True)
 
 
@@ -179,13 +185,13 @@ def arrivals(source: Dataset, plan: Plan) -> set[int]:
     return come
 
 
-def awaited(names: Sequence[str], sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
-    """Return the names in the order to begin them, each with those that must have come before.
+def awaited(sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
+    """Return the datasets in the order to begin them, each with those that must have come before.
 
     That is the parent, and for a clone the dataset that it began with. Where that lies below the
     clone itself, or sources that contradict themselves lead in a circle, the clone does not wait.
     """
-    left = {name: {parent(name)} & set(names) for name in names}
+    left = {name: {parent(name)} & sources.keys() for name in sources}
     for name, before in left.items():
         origin = sources[name].origin.partition("@")[0]
         if origin in left and relative(origin, name) is None:

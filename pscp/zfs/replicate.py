@@ -9,12 +9,12 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
@@ -33,17 +33,15 @@ from pscp.progress.progress import (
 )
 from pscp.progress.progress import format_bytes as shown
 from pscp.zfs import commands
-from pscp.zfs.afterwards import Sent
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
-from pscp.zfs.names import Place, as_place, check_ends, is_excluded, moved, relative
-from pscp.zfs.plan import NOT_TAKEN, Plan, arrivals, awaited, planned
+from pscp.zfs.link import Link, run_here
+from pscp.zfs.names import as_place, check_ends, is_excluded, moved, relative
+from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, planned
 from pscp.zfs.record import Record
-from pscp.zfs.runner import Here, Link
-from pscp.zfs.schedule import Schedule
+from pscp.zfs.schedule import Schedule, Sent
 from pscp.zfs.settings import Settings
-from pscp.zfs.stream_link import open_link
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -64,14 +62,14 @@ class Replicated(Result):
 
 
 def replicate(
-    source: str | Place,
-    dest: str | Place,
+    source: str | Location,
+    dest: str | Location,
     *,
     options: Options | None = None,
     settings: Settings | None = None,
     reporter: Reporter | None = None,
     progress: Callable[[Counters], object] | None = None,
-    connect: Connect = open_link,
+    connect: Connect = Link,
     **fields: Unpack[ReplicateFields],
 ) -> Replicated:
     """Bring a ZFS dataset at the destination to the newest snapshot of the source.
@@ -98,16 +96,17 @@ def replicate(
     reporter = reporter or Silent()
     if progress is not None:
         reporter = CallbackReporter(progress, reporter, stop.stop)
-    counters = Counters(host=(to if to.is_remote else froms).location.login)
-    counters.nouns = ("dataset", "stream")
+    host = to if to.is_remote else froms
+    counters = Counters(host=host.login, nouns=("dataset", "stream"))
     result: Replicated | None = None
-    with _alone(_mark(froms, to)), stop.here():
-        link = connect((to if to.is_remote else froms).location, how, reporter.note)
+    mark = _mark(froms, to)
+    with _lock(mark), stop.here():
+        link = connect(host, how, reporter.note)
         try:
             reporter.start(counters)
             with stop.ended_by(lambda error: link.close()):
-                run = _Run((froms, to), how, asked, reporter=reporter, counters=counters, link=link)
-                result = run.run()
+                run = _Run(mark, asked, how, reporter, counters)
+                result = run.run(froms, to, link)
             return result
         finally:
             link.close()
@@ -119,83 +118,86 @@ class _Run:
 
     def __init__(
         self,
-        ends: tuple[Place, Place],
-        options: Options,
+        mark: str,
         settings: Settings,
-        *,
+        options: Options,
         reporter: Reporter,
         counters: Counters,
-        link: Link,
     ) -> None:
-        source, dest = ends
-        self.top, self.dest_top = source.dataset, dest.dataset
-        self.options, self.settings, self.reporter = options, settings, reporter
-        self._shows_progress = reporter.is_live or isinstance(reporter, Ticking)
-        self.counters, self.link = counters, link
-        self.mark = _mark(source, dest)
-        self.is_push = dest.is_remote
-        self.source, self.dest = (
-            Zfs(link, settings.commands(True), place.location.login)
-            if place.is_remote
-            else Zfs(Here(), settings.commands(False), "here")
-            for place in ends
-        )
-        self.record = Record(self.mark)
-        self.taken = ""
+        self.settings, self.options = settings, options
+        self.reporter, self.counters = reporter, counters
+        self.record = Record(mark)
+        self.taken = ""  # the name of the snapshot that was taken
         self.failures: list[Failure] = []
         self.sent: list[Sent] = []
 
-    def run(self) -> Replicated:
-        self.source.learn(self.top)
-        self.dest.learn(self.dest_top)
-        commands.check_abilities(self.settings, self.source.can, self.dest.can)
-        common = together(self.source.can, self.dest.can)
+    def run(self, source: Location, dest: Location, link: Link) -> Replicated:
+        job = self._job(source, dest, link)
+        common, found = job.speech.common, self._sources(job)
+        dests = job.dest.datasets(job.dest_top, self.settings.recursive)
+        job.at_dest.update(each.guid for of in dests.values() for each in of.snapshots)
+        if not (common.unmounted or self.settings.mount or job.dest_top in dests):
+            self._warn_of_mountpoints(job)
+        pairs = {}
+        for each in found:
+            dest_name = moved(each.name, job.top, job.dest_top)
+            pairs[each.name] = Pair(each, dest_name, dests.get(dest_name))
+        if self.options.dry_run:
+            self._show(job, pairs)
+        else:
+            self.counters.add(files_total=len(pairs))
+            schedule = Schedule(job, pairs, sent=self._record_sent, failed=self._record_failure)
+            with self._estimating(job, pairs):
+                schedule.run()
+            self._close_record(job)
+        return self._result()
+
+    def _job(self, source: Location, dest: Location, link: Link) -> Job:
+        """Find out what both ends can do. Raises NoZfs, ZfsDenied."""
+        ends = [
+            Zfs(link.run, self.settings.commands(True), place.login)
+            if place.is_remote
+            else Zfs(run_here, self.settings.commands(False), "here")
+            for place in (source, dest)
+        ]
+        for end, place in zip(ends, (source, dest), strict=True):
+            end.learn(place.path)
+        commands.check_abilities(self.settings, ends[0].can, ends[1].can)
+        common = together(ends[0].can, ends[1].can)
         if not common.holds:
-            self._explain(f"{self.source.where}: zfs has no holds; going without")
+            self._explain(f"{ends[0].where}: zfs has no holds; going without")
         if not common.resume:
             self._explain("no resume tokens: an increment that is cut starts over")
-        speech = commands.Speech(self.settings, common)
-        job = Job(
-            source=self.source,
-            dest=self.dest,
-            link=self.link,
-            is_push=self.is_push,
-            speech=speech,
-            mark=self.mark,
+        return Job(
+            source=ends[0],
+            dest=ends[1],
+            link=link,
+            is_push=dest.is_remote,
+            speech=commands.Speech(self.settings, common),
             counters=self.counters,
             note=self.reporter.note,
             explain=self._explain,
             record=self.record,
-            holds=Holds(self.source, f"pscp:{self.mark}", common.holds),
-            dest_top=self.dest_top,
+            holds=Holds(ends[0], f"pscp:{self.record.mark}", common.holds),
+            top=source.path,
+            dest_top=dest.path,
         )
-        names, sources = self._sources()
-        dests = self.dest.datasets(self.dest_top, self.settings.recursive)
-        job.at_dest.update(each.guid for of in dests.values() for each in of.snapshots)
-        if not (common.unmounted or self.settings.mount or self.dest_top in dests):
-            self._warn_of_mountpoints()
-        if self.options.dry_run:
-            self._show(job, names, sources, dests)
-        else:
-            self._work(job, names, sources, dests)
-            self._close_record()
-        return self._result()
 
     def _explain(self, text: str) -> None:
         _log.info("%s", text)
         if self.options.verbose:
             self.reporter.note(text)
 
-    def _warn_of_mountpoints(self) -> None:
-        where = "where the parent is" if self.is_push else "wherever the stream says"
+    def _warn_of_mountpoints(self, job: Job) -> None:
+        where = "where the parent is" if job.is_push else "wherever the stream says"
         and_then = "" if self.settings.keep_mountpoints else ", and takes the mountpoint back"
-        if not (self.is_push and self.options.quiet):
+        if not (job.is_push and self.options.quiet):
             self.reporter.note(
-                f"{self.dest.where}: this zfs mounts what it receives, {where} (it has no receive "
+                f"{job.dest.where}: this zfs mounts what it receives, {where} (it has no receive "
                 f"-u); pscp-zfs unmounts it afterwards{and_then}"
             )
 
-    def _close_record(self) -> None:
+    def _close_record(self, job: Job) -> None:
         """Note, in one line, that --prune left what is in no record at the destination."""
         if not self.failures:
             self.record.all_delivered()
@@ -204,7 +206,7 @@ class _Run:
         place = os.path.join(state.folder(), self.record.name)
         if strange := self.record.strange:
             self.reporter.note(
-                f"{self.dest_top}: {count(len(strange), 'snapshot')} marked as this replication's "
+                f"{job.dest_top}: {count(len(strange), 'snapshot')} marked as this replication's "
                 f"but not in its record, so not pruned (such as {strange[0]}): {place}"
             )
         elif not self.record.is_kept:
@@ -212,119 +214,93 @@ class _Run:
 
     # --- the sources
 
-    def _sources(self) -> tuple[list[str], dict[str, Dataset]]:
+    def _sources(self, job: Job) -> list[Dataset]:
         """Take the snapshot that was asked for, and return the datasets, parents first."""
-        found = self.source.datasets(self.top, self.settings.recursive)
-        if self.top not in found:
-            raise errors.NoSuchDataset(self.top, f"{self.source.where}: there is no such dataset")
+        zfs, top, is_recursive = job.source, job.top, self.settings.recursive
+        found = zfs.datasets(top, is_recursive)
+        if top not in found:
+            raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset")
         exclude = self.settings.exclude
-        names = [each for each in found if not is_excluded(relative(each, self.top) or "", exclude)]
+        names = [each for each in found if not is_excluded(relative(each, top) or "", exclude)]
         name = self.settings.snapshot_now()
         if name is None:
-            return names, found
+            return [found[each] for each in names]
         if self.options.dry_run:
             for each in names:
                 if any(name == has.name for has in found[each].snapshots):
                     raise errors.SnapshotExists(each, f"@{name} already exists")
-            self.reporter.line(f"{self.top}@{name} would be taken first")
-            return names, found | {each: planned(found[each], name) for each in names}
+            self.reporter.line(f"{top}@{name} would be taken first")
+            return [planned(found[each], name) for each in names]
         self.record.take(name)
-        self._take(names, name, is_all=len(names) == len(found))
+        self._take(job, names, name, is_all=len(names) == len(found))
         self.taken = name
-        return names, self.source.datasets(self.top, self.settings.recursive)
+        found = zfs.datasets(top, is_recursive)
+        return [found[each] for each in names]
 
-    def _take(self, names: list[str], snapshot: str, is_all: bool) -> None:
+    def _take(self, job: Job, names: list[str], snapshot: str, is_all: bool) -> None:
         """Take a snapshot of all, at one moment if zfs can: below the top, or of several names."""
-        words = commands.take(names, snapshot, self.mark)
+        zfs, top, mark = job.source, job.top, self.record.mark
         if is_all and self.settings.recursive:
-            words = commands.take([self.top], snapshot, self.mark)
-            self.source.do(self.top, words[0], "-r", *words[1:])
-        elif self.source.can.bookmarks:  # as old is the taking of several
-            self.source.do(self.top, *words)
+            words = commands.take([top], snapshot, mark)
+            zfs.do(top, words[0], "-r", *words[1:])
+        elif zfs.can.bookmarks:  # as old is the taking of several
+            zfs.do(top, *commands.take(names, snapshot, mark))
         else:
             for name in names:
-                self.source.do(name, *commands.take([name], snapshot, self.mark))
+                zfs.do(name, *commands.take([name], snapshot, mark))
 
     # --- what would be done
 
-    def _show(
-        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
-    ) -> None:
-        for name in awaited(names, sources):
-            dest = moved(name, self.top, self.dest_top)
+    def _show(self, job: Job, pairs: Mapping[str, Pair]) -> None:
+        for name in awaited({name: each.source for name, each in pairs.items()}):
+            pair = pairs[name]
             try:
-                plan = job.plan(sources[name], dest, dests.get(dest))
-                job.at_dest.update(arrivals(sources[name], plan))
-                texts = list(self._commands(job, sources[name], plan))
+                plan = job.plan(pair)
+                job.at_dest.update(arrivals(pair.source, plan))
+                texts = list(self._commands(job, pair.source, plan))
             except errors.DatasetError as error:
                 self._record_failure(error)
                 continue
-            self.reporter.line(f"{name} -> {dest}: {plan.describes}")
+            self.reporter.line(f"{name} -> {pair.dest_name}: {plan.describes}")
             for text in texts:
                 self.reporter.line(f"  {text}")
 
     def _commands(self, job: Job, source: Dataset, plan: Plan) -> Iterator[str]:
         """Yield the commands as they would be run, with the end that runs them before each."""
         if plan.rollback_to:
-            yield self._command_line(self.dest, commands.rollback(plan))
+            yield job.dest.command_line(commands.rollback(plan))
         for number, stream in enumerate(plan.streams):
-            is_there = stream.snapshot is None or stream.snapshot.guid != NOT_TAKEN
-            size = job.foresee(source, stream).bytes if is_there else None
-            said = "" if size is None else f"  # {shown(size)}"
-            if not is_there:
-                said = "  # its size is known once the snapshot is there"
-            self.counters.add(bytes_total=size or 0)
+            said = "  # its size is known once the snapshot is there"
+            if stream.snapshot is None or stream.snapshot.guid != NOT_TAKEN:
+                size = job.foresee(source, stream).bytes
+                said = "" if size is None else f"  # {shown(size)}"
+                self.counters.add(bytes_total=size or 0)
             readonly = number == 0 and job.makes_readonly(plan)
-            yield self._command_line(self.source, job.speech.send(stream)) + said
-            yield self._command_line(self.dest, job.speech.receive(stream, readonly=readonly))
+            yield job.source.command_line(job.speech.send(stream)) + said
+            yield job.dest.command_line(job.speech.receive(stream, readonly=readonly))
             if readonly and not job.speech.common.sets:
-                yield self._command_line(self.dest, commands.set_readonly(plan.dest))
-
-    def _command_line(self, zfs: Zfs, words: tuple[str, ...]) -> str:
-        return f"{zfs.where}: {shlex.join(zfs.argv(*words))}"
+                yield job.dest.command_line(commands.set_readonly(plan.dest))
 
     # --- the work
 
-    def _work(
-        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
-    ) -> None:
-        self.counters.add(files_total=len(names))
-        schedule = Schedule(
-            job,
-            names,
-            sources,
-            dests,
-            top=self.top,
-            sent=self._record_sent,
-            failed=self._record_failure,
-        )
-        with self._estimating(job, names, sources, dests):
-            schedule.run()
-
-    def _record_sent(self, sent: Sent) -> None:
-        self.sent.append(sent)
-        self.counters.add(files_done=1)
-
     @contextlib.contextmanager
-    def _estimating(
-        self, job: Job, names: list[str], sources: dict[str, Dataset], dests: dict[str, Dataset]
-    ) -> Iterator[None]:
+    def _estimating(self, job: Job, pairs: Mapping[str, Pair]) -> Iterator[None]:
         """Find the sizes of all streams, for the bar, while the first of them are sent."""
 
         def estimate() -> None:
-            for name in names:
-                dest = moved(name, self.top, self.dest_top)
+            for pair in pairs.values():
                 with contextlib.suppress(errors.PscpError):
-                    source = sources[name]
-                    for stream in job.plan(source, dest, dests.get(dest)).streams:
+                    for stream in job.plan(pair).streams:
                         if done.is_set():
                             return
-                        self.counters.add(bytes_total=job.foresee(source, stream).bytes or 0)
+                        size = job.foresee(pair.source, stream).bytes
+                        self.counters.add(bytes_total=size or 0)
             self.counters.set(plan_complete=True)
 
         done = threading.Event()
         thread = threading.Thread(target=estimate, name="zfs sizes")
-        if job.speech.common.sizes and self._shows_progress:
+        shows_progress = self.reporter.is_live or isinstance(self.reporter, Ticking)
+        if job.speech.common.sizes and shows_progress:
             thread.start()
         try:
             yield
@@ -332,6 +308,10 @@ class _Run:
             done.set()
             if thread.ident is not None:
                 thread.join()
+
+    def _record_sent(self, sent: Sent) -> None:
+        self.sent.append(sent)
+        self.counters.add(files_done=1)
 
     def _record_failure(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
@@ -354,24 +334,20 @@ class _Run:
         )
 
 
-def _mark(source: Place, dest: Place) -> str:
+def _mark(source: Location, dest: Location) -> str:
     """Return a replication's mark, the same for the same two datasets at the same two ends."""
     here = os.uname().nodename
-    ends = [(each.location.host or here, each.dataset) for each in (source, dest)]
+    ends = [(each.host or here, each.path) for each in (source, dest)]
     return hashlib.sha256(repr(ends).encode()).hexdigest()[:16]
 
 
-@contextlib.contextmanager
-def _alone(mark: str) -> Iterator[None]:
-    """Raise CopyRunning if the same replication runs; not noticed without a state folder."""
+def _lock(mark: str) -> AbstractContextManager[object]:
+    """Return a lock that is held. Raises CopyRunning; without a state folder nothing is noticed."""
     path = os.path.join(state.folder(), "zfs", f"{mark}.lock")
-    lock: IO[bytes] | None = None
     try:
-        lock = state.lock(path)
+        return state.lock(path)
     except BlockingIOError:
         what = f"the same replication is already running{state.holder(path)}"
         raise errors.CopyRunning(what) from None
     except OSError:
-        pass
-    with lock or contextlib.nullcontext():
-        yield
+        return contextlib.nullcontext()

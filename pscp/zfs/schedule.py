@@ -1,24 +1,44 @@
 """Has datasets replicated, several at once: a parent before those below it, and what a clone began
 with before the clone. A failure stops only the datasets that wait for the one that failed.
 
-Not here: one dataset (dataset_job.py), what follows when some were received (afterwards.py).
-Read next: dataset_job.py.
+Once several were received, each is looked for at the destination; only what that lists by its GUID
+counts as replicated. Then come the record, the holds, a bookmark, and what --keep-last destroys.
+
+Not here: how a dataset is sent (dataset_job.py), what may be pruned (plan.py, record.py).
+Read next: dataset_job.py, record.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 from pscp.ground import errors
-from pscp.zfs.afterwards import Afterwards, Sent
+from pscp.zfs import commands, error_messages
 from pscp.zfs.dataset_job import Job, Received
-from pscp.zfs.inventory import Dataset
-from pscp.zfs.names import moved, parent
-from pscp.zfs.plan import Plan, awaited
+from pscp.zfs.inventory import Dataset, Snapshot, Zfs
+from pscp.zfs.names import parent
+from pscp.zfs.plan import Pair, awaited, of_ours_to_prune
 
 # So many were received before they are looked for together. Until then their snapshots are held.
 _GROUP = 32
+_NAMED = 3  # snapshots, in a note
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One dataset that the destination now has as the source has it."""
+
+    source: str
+    dest: str
+    snapshot: str  # the newest, at both ends
+    base: str = ""  # "@name" or "#name", of a clone "dataset@name"; "": full, or nothing was sent
+    streams: int = 0
+    bytes: int = 0
+    resumed: bool = False  # it went on with a cut receive
+    pruned: tuple[str, ...] = ()
 
 
 class Schedule:
@@ -27,22 +47,15 @@ class Schedule:
     def __init__(
         self,
         job: Job,
-        names: list[str],
-        sources: Mapping[str, Dataset],
-        dests: Mapping[str, Dataset],
+        pairs: Mapping[str, Pair],
         *,
-        top: str,
         sent: Callable[[Sent], object],
         failed: Callable[[errors.DatasetError], object],
     ) -> None:
-        """`sent` and `failed` are told of each dataset's outcome."""
-        self._job, self._sources, self._dests = job, sources, dests
-        self._before = awaited(names, sources)
-        self._dest_of = {name: moved(name, top, job.dest_top) for name in names}
-        self._sent, self._record_failure = sent, failed
-        self._afterwards = Afterwards(job)
+        """`pairs` are by the source's name; `sent` and `failed` get each dataset's outcome."""
+        self._job, self._pairs, self._report_sent, self._report_failed = job, pairs, sent, failed
+        self._waiting = awaited({name: each.source for name, each in pairs.items()})
         self._pool = ThreadPoolExecutor(job.speech.settings.parallel, "zfs")
-        self._waiting = list(self._before)
         self._running: dict[Future[Received], str] = {}
         self._received: list[Received] = []
         self._failed: list[str] = []
@@ -51,67 +64,62 @@ class Schedule:
     def run(self) -> None:
         """Replicate all. Raises ConnectError and the like, which end the whole replication."""
         try:
-            self._job.holds.expect(self._plans())
+            self._expect_holds()
             while self._waiting or self._running:
                 self._begin()
                 for future in wait(self._running, return_when=FIRST_COMPLETED).done:
-                    self._settle(future, self._running.pop(future))
+                    name = self._running.pop(future)
+                    try:
+                        self._received.append(future.result())
+                    except errors.DatasetError as error:
+                        self._fail(name, error)
                 if len(self._received) >= _GROUP:
                     self._finish()
             self._finish()
         except errors.PscpError:
             self._end()
-            self._let_go()
+            if self._job.is_push:  # else what is held is out of reach
+                release(self._job, [each.source for each in self._pairs.values()])
             raise
         finally:
             self._end()
 
-    def _plans(self) -> dict[str, Plan]:
+    def _expect_holds(self) -> None:
         plans = {}
-        for name in self._before:
-            dest = self._dest_of[name]
-            try:
-                plans[name] = self._job.plan(self._sources[name], dest, self._dests.get(dest))
-            except errors.DatasetError:
-                continue  # it is reported when its turn comes
-        return plans
+        for name in self._waiting:
+            with contextlib.suppress(errors.DatasetError):  # it is reported when its turn comes
+                plans[name] = self._job.plan(self._pairs[name])
+        self._job.holds.expect(plans)
 
     def _begin(self) -> None:
         """Begin every dataset that waits for no other, and give up those that wait in vain."""
-        for name in list(self._waiting):
-            before, dest = self._before[name], self._dest_of[name]
+        for name, before in list(self._waiting.items()):
             if before & {*self._running.values(), *self._waiting}:
                 continue
-            self._waiting.remove(name)
-            lacking = before & set(self._failed) if dest not in self._dests else set()
+            del self._waiting[name]
+            pair = self._pairs[name]
+            lacking = before & set(self._failed) if pair.dest is None else set()
             if lacking:
                 what = "its parent" if parent(name) in lacking else "what it is a clone of"
-                self._fail(name, errors.DatasetError(dest, f"{what} was not replicated"))
+                self._fail(name, errors.DatasetError(pair.dest_name, f"{what} was not replicated"))
             else:
-                args = (self._sources[name], dest, self._dests.get(dest))
-                self._running[self._pool.submit(self._job.replicate, *args)] = name
-
-    def _settle(self, future: Future[Received], name: str) -> None:
-        try:
-            self._received.append(future.result())
-        except errors.DatasetError as error:
-            self._fail(name, error)
+                self._running[self._pool.submit(self._job.replicate, pair)] = name
 
     def _fail(self, name: str, error: errors.DatasetError) -> None:
         self._failed.append(name)
-        self._record_failure(error)
+        self._report_failed(error)
 
     def _finish(self) -> None:
         """Have what follows done for those that came to their end since the last time."""
         received, self._received = self._received, []
-        sent, wrong = self._afterwards.settle(received)
+        sent, wrong = settle(self._job, received)
         for each in sent:
-            self._sent(each)
+            self._report_sent(each)
         for error in wrong:
-            self._record_failure(error)
+            self._report_failed(error)
         new, self._given_up = self._failed[self._given_up :], len(self._failed)
         if new:
-            self._afterwards.give_up([(self._sources[name], self._dest_of[name]) for name in new])
+            give_up(self._job, [self._pairs[name] for name in new])
 
     def _end(self) -> None:
         """End what still runs, and begin nothing again."""
@@ -120,7 +128,178 @@ class Schedule:
             self._job.link.close()
         self._pool.shutdown(cancel_futures=True)
 
-    def _let_go(self) -> None:
-        """Release what is held at this end, as far as no cut stream goes on with it."""
-        if self._job.is_push:
-            self._afterwards.release([self._sources[name] for name in self._before])
+
+# --- those that were received
+
+
+def settle(job: Job, received: Sequence[Received]) -> tuple[list[Sent], list[errors.DatasetError]]:
+    """Confirm these datasets. Return those that are there, and what is wrong with others."""
+    good: list[tuple[Received, Dataset | None, str]] = []
+    wrong: list[errors.DatasetError] = []
+    asked = [each.pair.dest_name for each in received if each.plan.streams]
+    try:
+        there = job.dest.look(asked, job.dest_top)
+    except errors.DatasetError as error:
+        return [], [type(error)(each.pair.dest_name, error.message) for each in received]
+    for each in received:
+        dest = there.get(each.pair.dest_name) if each.plan.streams else each.pair.dest
+        try:
+            good.append((each, dest, _confirmed(each, dest)))
+        except errors.StreamRejected as error:
+            wrong.append(error)
+            continue
+        if dest is not None:
+            job.record.settle(dest)
+    job.holds.release([name for each, _, _ in good for name in _held(job, each.pair.source)])
+    with ThreadPoolExecutor(job.speech.settings.parallel, "zfs afterwards") as pool:
+        sent = list(pool.map(lambda one: _finished(job, *one), good))
+    return sent, wrong
+
+
+def _confirmed(received: Received, dest: Dataset | None) -> str:
+    """Return the newest snapshot's name at the destination, which must have it, by its GUID."""
+    there = {each.guid: each for each in dest.snapshots} if dest else {}
+    target = received.plan.target or received.pair.source.snapshots[-1]
+    if received.plan.streams and target.guid not in there:
+        what = f"{target.short} is not there, though zfs receive said nothing against it"
+        raise errors.StreamRejected(received.pair.dest_name, what)
+    return there[target.guid].name if target.guid in there else target.name
+
+
+def _held(job: Job, source: Dataset) -> list[str]:
+    """Return what this run holds of the dataset, and what an earlier one may have left."""
+    listed = {f"{source.name}@{each.name}" for each in source.snapshots if each.is_held}
+    return sorted(listed | job.holds.of(source.name))
+
+
+def _finished(job: Job, received: Received, dest: Dataset | None, newest: str) -> Sent:
+    """Bookmark and prune as the user wants it, and return what was done for the dataset."""
+    source, tally = received.pair.source, received.tally
+    if job.speech.settings.bookmark and dest is not None:
+        _bookmark(job, source, dest)
+    return Sent(
+        source.name,
+        received.pair.dest_name,
+        newest,
+        base=tally.base or "",
+        streams=tally.streams,
+        bytes=tally.bytes,
+        resumed=tally.resumed,
+        pruned=_prune(job, source, dest),
+    )
+
+
+# --- those that were not
+
+
+def give_up(job: Job, failed: Sequence[Pair]) -> None:
+    """Let go of these datasets and their destinations, which were not replicated.
+
+    Their snapshots are pruned at the source like others, or each night that fails would leave
+    one more; but not what a cut stream goes on with, nor what the next increment begins with.
+    """
+    settings = job.speech.settings
+    release(job, [each.source for each in failed])
+    if settings.keep_last is None or settings.prune == "dest":
+        return
+    try:
+        there = job.dest.look([each.dest_name for each in failed], job.dest_top)
+    except errors.DatasetError:  # then the next run prunes
+        return
+    for each in failed:
+        source, dest = each.source, there.get(each.dest_name)
+        ours = _ours_to_prune(job, source, dest)
+        if dest is not None and dest.token:
+            held = _held(job, source)
+            if not held:  # then nothing tells what the cut stream goes on with
+                continue
+            ours = [each for each in ours if f"{source.name}@{each.name}" not in held]
+        if gone := _destroy(job, job.source, source, ours):
+            more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+            job.note(
+                f"{source.name}: --keep-last {settings.keep_last} destroyed what earlier runs "
+                f"took and did not deliver: {', '.join(gone[:_NAMED])}{more}"
+            )
+
+
+def release(job: Job, sources: Iterable[Dataset]) -> None:
+    """Release what this run holds of these, but for what a cut stream goes on with."""
+    may_resume = job.began if job.speech.common.resume else ()
+    names = [each.name for each in sources if each.name not in may_resume]
+    job.holds.release([held for name in names for held in sorted(job.holds.of(name))])
+
+
+# --- bookmarks
+
+
+def _bookmark(job: Job, source: Dataset, dest: Dataset) -> None:
+    """Bookmark the newest snapshot that both ends have, and destroy our earlier bookmarks."""
+    there = _guids(dest)
+    shared = [each for each in source.snapshots if each.guid in there]
+    if not shared:
+        return
+    ours = f"pscp-{job.record.mark}-"  # a bookmark has no property for our mark
+    earlier = [each for each in source.bookmarks if each.name.startswith(ours)]
+    if all(each.guid != shared[-1].guid for each in earlier):
+        name = f"{ours}{shared[-1].guid:016x}"
+        ran = job.source.run(*commands.bookmark(source.name, shared[-1], name))
+        if ran.status != 0:
+            said = error_messages.complaint(ran.err)
+            job.note(f"{source.name}{shared[-1].short}: no bookmark was made: {said}")
+            return
+    for each in earlier:
+        if each.guid != shared[-1].guid:
+            job.source.run(*commands.destroy(source.name, each))
+
+
+# --- pruning
+
+
+def _prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
+    settings = job.speech.settings
+    if settings.keep_last is None:
+        return ()
+    gone: list[str] = []
+    if settings.prune != "source" and dest is not None:
+        trusted = job.record.trusted(_marked(job, dest))
+        ours = of_ours_to_prune(trusted.snapshots, job.record.mark, settings.keep_last)
+        gone += _destroy(job, job.dest, trusted, ours)
+    if settings.prune != "dest":
+        gone += _destroy(job, job.source, source, _ours_to_prune(job, source, dest))
+    return tuple(gone)
+
+
+def _ours_to_prune(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
+    """Return the source's snapshots that --keep-last destroys."""
+    keep_last = job.speech.settings.keep_last
+    assert keep_last is not None
+    return of_ours_to_prune(source.snapshots, job.record.mark, keep_last, _guids(dest))
+
+
+def _marked(job: Job, dest: Dataset) -> Dataset:
+    """Mark what is in the record at the destination, since zfs send leaves the mark out."""
+    mark = job.record.mark
+    new = [s for s in dest.snapshots if s.mark != mark and job.record.holds(dest.name, s)]
+    if not new:
+        return dest
+    ran = job.dest.run(*commands.set_mark(dest.name, new, mark))
+    if ran.status != 0:
+        job.note(f"{dest.name}: not marked for --prune: {error_messages.complaint(ran.err)}")
+        return dest
+    return job.dest.look([dest.name], dest.name).get(dest.name, dest)
+
+
+def _destroy(job: Job, zfs: Zfs, dataset: Dataset, snapshots: Sequence[Snapshot]) -> list[str]:
+    gone = []
+    for each in snapshots:
+        ran = zfs.run(*commands.destroy(dataset.name, each))
+        if ran.status == 0:
+            gone.append(f"{dataset.name}{each.short}")
+        else:
+            said = error_messages.complaint(ran.err)
+            job.note(f"{dataset.name}{each.short}: not pruned: {said}")
+    return gone
+
+
+def _guids(dataset: Dataset | None) -> set[int]:
+    return {each.guid for each in dataset.snapshots} if dataset else set()

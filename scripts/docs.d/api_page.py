@@ -25,7 +25,7 @@ from pscp.options.zfs_options import ZfsOptions
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter
 from pscp.stream.stream import Ran
-from pscp.zfs.afterwards import Sent
+from pscp.zfs.schedule import Sent
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.settings import Settings
 

@@ -224,14 +224,14 @@ import contextlib, sys
 from concurrent.futures import ThreadPoolExecutor
 import pscp
 from pscp.ground.locations import parse_location
-from pscp.zfs.stream_link import open_link
+from pscp.zfs.link import Link
 
 way, host, config, folder = sys.argv[1:]
 wait = f"touch {folder}/$$; while [ $(ls {folder} | wc -l) -lt 3 ]; do sleep 0.05; done"
 options = pscp.Options(config_file=config)
 with contextlib.ExitStack() as stack, ThreadPoolExecutor(3) as pool:
     if way == "link":
-        link = open_link(parse_location(f"{host}:"), options, print)
+        link = Link(parse_location(f"{host}:"), options, print)
         ends = [stack.enter_context(contextlib.closing(link))] * 3
         link.run(["true"])
     else:

@@ -27,9 +27,9 @@ from pscp.zfs.inventory import (
     parse_usage,
     together,
 )
+from pscp.zfs.link import Piped, Ran
 from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
-from pscp.zfs.runner import Piped, Ran
 from pscp.zfs.settings import Settings, split_command
 
 OPENZFS = """usage: zfs command args ...
@@ -77,8 +77,8 @@ def test_what_is_no_dataset_is_refused(text: str) -> None:
 
 def test_places() -> None:
     far = parse_place("root@host:tank/a b/c:d_e-f.g")
-    assert (far.location.login, far.dataset) == ("root@host", "tank/a b/c:d_e-f.g")
-    assert parse_place("ssh://host:22/tank/a").dataset == "tank/a"
+    assert (far.login, far.path) == ("root@host", "tank/a b/c:d_e-f.g")
+    assert parse_place("ssh://host:22/tank/a").path == "tank/a"
     assert not parse_place("tank/a:b").is_remote
 
 
@@ -339,18 +339,11 @@ def test_a_token_that_is_not_of_the_source(old: str, new: str) -> None:
     assert old in text and not commands.parse_foreseen(text.replace(old, new)).is_of(OWN)
 
 
-class Answering:
-    """An end that says the same to everything."""
-
-    def __init__(self, said: str) -> None:
-        self.said = said
-
-    def run(self, argv: object) -> Ran:
-        return Ran(1, b"", self.said.encode())
-
-
 def test_an_end_without_a_usable_zfs() -> None:
+    def saying(text: str) -> Zfs:
+        return Zfs(lambda argv: Ran(1, b"", text.encode()), [("zfs",)], "host")
+
     with pytest.raises(errors.NoZfs, match="host: zfs is of no use: The ZFS modules"):
-        Zfs(Answering("The ZFS modules are not loaded."), [("zfs",)], "host").learn("t/a")
+        saying("The ZFS modules are not loaded.").learn("t/a")
     with pytest.raises(errors.ZfsDenied):
-        Zfs(Answering("Permission denied the ZFS utilities"), [("zfs",)], "host").learn("t/a")
+        saying("Permission denied the ZFS utilities").learn("t/a")

@@ -115,7 +115,7 @@ def test_what_waits_for_what_never_waits_in_a_circle(origins: dict[str, str]) ->
     """Whatever a source claims of its clones."""
     origins = {f"t/{name}": f"t/{of}@s" for name, of in origins.items()}
     sources = {name: Dataset(name, origin=of) for name, of in origins.items()}
-    before = awaited(list(sources), sources)
+    before = awaited(sources)
     assert sorted(before) == sorted(sources)
     came: set[str] = set()
     for name, others in before.items():
@@ -125,7 +125,7 @@ def test_what_waits_for_what_never_waits_in_a_circle(origins: dict[str, str]) ->
 
 def test_a_clone_waits_for_what_it_began_with() -> None:
     sources = {"t": Dataset("t"), "t/a": Dataset("t/a", origin="t/b@s"), "t/b": Dataset("t/b")}
-    assert awaited(list(sources), sources) == {"t": set(), "t/b": {"t"}, "t/a": {"t", "t/b"}}
+    assert awaited(sources) == {"t": set(), "t/b": {"t"}, "t/a": {"t", "t/b"}}
 
 
 def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:

@@ -23,8 +23,8 @@ from servers.private import PrivateServer
 
 from pscp.options.option_fields import ReplicateFields
 from pscp.progress.progress import Counters, Notes
+from pscp.zfs.link import Link
 from pscp.zfs.replicate import Connect, Replicated, replicate
-from pscp.zfs.stream_link import open_link
 from zfs.fuse import Daemon
 from zfs.standin import Standin
 
@@ -95,7 +95,7 @@ class Ends:
             **(self.over_ssh or {}), **chosen,
         }  # fmt: skip
         if connect is None:
-            connect = open_link if self.over_ssh else self._connect
+            connect = Link if self.over_ssh else self._connect
         return replicate(
             *self.places, reporter=self.told, connect=connect, progress=progress, **chosen
         )

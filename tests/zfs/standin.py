@@ -2,7 +2,7 @@
 
 It keeps a Link's promise: a consumer whose producer failed is killed before its stdin is closed.
 
-Not here: pscp's own link over several connections (pscp/zfs/stream_link.py).
+Not here: pscp's own link over several connections (pscp/zfs/link.py).
 Read next: conftest.py.
 """
 
@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pscp.ground.errors import ConnectionLost
-from pscp.zfs.runner import Here, Piped, Ran
+from pscp.zfs.link import Link, Piped, Ran, run_here
 
 BLOCK = 4096  # small, so that a stream may be cut early
 
 
-class Standin:
+class Standin(Link):
     """`cut_at` and `kill_sender_at` are bytes of the next stream after which that happens, once."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Standin:
 
     def run(self, argv: Sequence[str]) -> Ran:
         self.commands.append(tuple(argv))
-        return Here().run(argv)
+        return run_here(argv)
 
     def pipe(
         self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,

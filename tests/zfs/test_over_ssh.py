@@ -22,8 +22,7 @@ from servers.private import PrivateServer
 from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
-from pscp.zfs.runner import Link, Piped, Ran
-from pscp.zfs.stream_link import open_link
+from pscp.zfs.link import Link, Piped, Ran
 from zfs.conftest import Ends, end_agents
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
@@ -42,7 +41,7 @@ def running(words: str) -> list[int]:
     return found
 
 
-class Acting:
+class Acting(Link):
     """pscp's own link; in a stream's midst, once, something happens."""
 
     def __init__(self, link: Link, act: Callable[[], object]) -> None:
@@ -71,7 +70,7 @@ class Acting:
 
 def amidst(act: Callable[[], object]) -> dict[str, Any]:
     """Options with which a replication of LARGE is underway, at both ends, when it acts."""
-    connect = lambda *of: Acting(open_link(*of), act)  # noqa: E731
+    connect = lambda *of: Acting(Link(*of), act)  # noqa: E731
     return {"connect": connect, "window_bytes": WINDOW}
 
 

@@ -1,43 +1,67 @@
-"""The far end over pscp's own connections: its commands, and streams over several lanes.
+"""The two ends of a replication: commands run here, and at the far end over pscp's connections.
 
 A session does one thing at a time, so each dataset that is sent has one of its own. Only the first
 session may ask for a password; where others cannot log in, all wait for it.
 
-Not here: how a stream is cut and put together again (stream/stream.py, stream/pipe.py).
-Read next: runner.py.
+Not here: which commands (commands.py), how a stream is cut and put together again
+(../stream/stream.py). Read next: inventory.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from pscp.calls.api import Session
-from pscp.ground import errors
+from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import Options
 from pscp.progress.progress import Counters
 from pscp.stream.pipe import Target
-from pscp.stream.stream import Program, Ran, Stream
-from pscp.zfs.runner import NOT_FOUND, Link, Piped
+from pscp.stream.stream import Program, Stream
+from pscp.stream.stream import Ran as Ran
 
+NOT_FOUND = 127  # the exit status where there is no such program, as a shell's
 _log = Log("zfs")
 _ENDS_S = 1.0  # for a program to end after it closed its end of the stream
 _ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
 
 
-def open_link(host: Location, options: Options, note: Callable[[str], None]) -> Link:
-    """Return a link to the host, which connects when it is first used."""
-    return Sessions(host, options, note)
+class Piped(NamedTuple):
+    """A producer and a consumer that ended. A negative status is the signal that ended it."""
+
+    producer: Ran
+    consumer: Ran
+    bytes: int  # that went from one to the other
 
 
-class Sessions:
-    """A Link: as many sessions to the host as there are users of it at once."""
+def run_here(argv: Sequence[str]) -> Ran:
+    """Run a command on this machine, without a shell. Any thread may call."""
+    env = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env
+        )
+    except OSError as error:
+        return Ran(NOT_FOUND, b"", f"{argv[0]}: {error.strerror}".encode())
+    _log.debug("here, status %d: %s", done.returncode, shlex.join(argv))
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+class Link:
+    """The far end, over as many sessions to the host as there are users of it at once.
+
+    It connects when it is first used. Any thread may call. Raises ConnectError where the
+    connection is lost.
+    """
 
     def __init__(self, host: Location, options: Options, note: Callable[[str], None]) -> None:
         if options.compress:
@@ -50,11 +74,12 @@ class Sessions:
         self._changed = threading.Condition()
         self._free: list[Session] = []
         self._all: list[Session] = []
-        self._streams: list[Stream] = []
         self._may_open = True
         self._is_closed = False
+        self._stop = stops.Stop()  # of all that runs over this link
 
     def run(self, argv: Sequence[str]) -> Ran:
+        """Run a command at the far end and wait for it."""
         with self._session() as session:
             try:
                 ran = session.run(argv)
@@ -70,6 +95,11 @@ class Sessions:
         is_push: bool,
         progress: Callable[[int], object],
     ) -> Piped:
+        """Run the producer (push: here), and the consumer at the other end.
+
+        A consumer whose producer failed, or to whom bytes are missing, is killed before its stdin
+        is closed. `progress` gets the bytes that went over since it was called last.
+        """
         _log.debug("stream from %s to %s", shlex.join(producer), shlex.join(consumer))
         here, there = (producer, consumer) if is_push else (consumer, producer)
         counters = ReportingCounters(progress)
@@ -85,13 +115,12 @@ class Sessions:
             )
             if is_push:
                 stream.ended_well = program.ended_well
-            with self._cuttable(stream):
-                try:
-                    status: int | None = stream.run(program.fd)
-                except errors.CopyError:
-                    if not program.has_ended(_ENDS_S):
-                        raise
-                    status = None
+            try:
+                status: int | None = stream.run(program.fd)
+            except errors.CopyError:
+                if not program.has_ended(_ENDS_S):
+                    raise
+                status = None
             if status is None or (not is_push and status):
                 program.end()  # before its input is
             near = program.wait()
@@ -102,50 +131,34 @@ class Sessions:
         return Piped(sender, receiver, counters.bytes_done)
 
     def close(self) -> None:
+        """End what runs over this link."""
+        self._stop.stop(errors.Cancelled("the connections were closed"))
         with self._changed:
-            self._is_closed = True
-            streams, free, sessions = list(self._streams), list(self._free), list(self._all)
+            self._is_closed, free = True, list(self._free)
             self._changed.notify_all()
-        for stream in streams:
-            stream.cut_short()
-        for session in sessions:  # the commands that are waited for
-            session.cancel()
         for session in free:
             session.close()
 
     @contextlib.contextmanager
-    def _cuttable(self, stream: Stream) -> Iterator[None]:
-        with self._changed:
-            self._streams.append(stream)
-            if self._is_closed:
-                stream.cut_short()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._streams.remove(stream)
-
-    # --- the sessions
-
-    @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
-        session = self._take_session()
-        try:
-            yield session
-        finally:
-            with self._changed:
-                self._free.append(session)
-                is_closed = self._is_closed
-                self._changed.notify_all()
-            if is_closed:
-                session.close()
+        """Have a session that nobody else uses; what runs in this block ends with the link."""
+        with self._stop.here():
+            session = self._take_session()
+            try:
+                yield session
+            finally:
+                with self._changed:
+                    self._free.append(session)
+                    is_closed = self._is_closed
+                    self._changed.notify_all()
+                if is_closed:
+                    session.close()
 
     def _take_session(self) -> Session:
         """Return a session that nobody uses. Raises ConnectError where none can be had."""
         while True:
             with self._changed:
-                if self._is_closed:
-                    raise errors.ConnectionLost("the connections were closed")
+                self._stop.check()
                 if self._free:
                     return self._free.pop()
                 is_first = not self._all
