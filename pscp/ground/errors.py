@@ -1,46 +1,22 @@
 """Every error that pscp raises on purpose, and the exit code of each.
 
     PscpError
-    +-- UsageError            2   wrong use; nothing was contacted
-    |   +-- BadManifest           a manifest, or its signature, is not as it must be
-    +-- CopyError             1   the copy as a whole cannot go on
-    |   +-- DestinationError      the destination cannot take these sources
-    |   +-- CopyRunning           the same copy is already running (a retry may help)
-    |   +-- CommandFailed         the command at the other end of a stream failed (status)
-    +-- ItemError             1   one of many was not done; the rest was
-    |   +-- FileError             one file was not copied
-    |   |   +-- SourceChanged         it changed while it was copied (a retry may help)
-    |   |   +-- UnsupportedFile       a dangling link, a special file, a loop of links
-    |   |   +-- UnsafeName            a name that must not be used here
-    |   |   +-- VerifyError           what landed is not what was read
-    |   |   +-- SystemFailure         the operating system said no (errno, path)
-    |   +-- DatasetError          one ZFS dataset was not replicated
-    |       +-- NoSuchDataset         it, or the parent of its destination, is not there
-    |       +-- NoSnapshot            it has none that could be sent
-    |       +-- SnapshotExists        one was to be taken, and its name is in use
-    |       +-- NoCommonSnapshot      the ends have no snapshot in common
-    |       +-- Diverged              the destination was changed since
-    |       +-- DestinationExists     and has no snapshot to go on from
-    |       +-- DatasetBusy           something else uses it (a retry may help)
-    |       +-- NoSpace               the pool is full, or a quota reached
-    |       +-- StreamRejected        zfs would not make it, or not receive it
-    |       +-- StreamCut             zfs ended before the stream did (a retry may help)
-    |       +-- ResumeRefused         a cut receive that cannot go on from here
-    |       +-- ZfsDenied             the user may not do this
-    +-- NoZfs                 1   no zfs command at this end
-    +-- ConnectError          3   no usable agent at the far end
-    |   +-- Unreachable           the host refuses, or does not resolve or answer (a retry may help)
-    |   +-- AuthenticationError   the login was refused
-    |   +-- HostKeyError          the host's key is not the known one
-    |   +-- NoPython              no python3 (3.6 or later) at the far end
-    |   +-- NoAgent               the far end ran something else than the agent
-    |   +-- ConnectionFull        the connection carries no more channels
-    |   +-- NoSftp                the far end offers no SFTP
-    |   +-- ConnectionLost        the connection closed (a retry may help)
-    +-- ProtocolError         4   the far end broke the protocol
-    +-- Cancelled             1   the program ended it: Session.cancel(), close(), a task's cancel()
-    +-- Interrupted         130   SIGINT
-    +-- Terminated          143   SIGTERM, SIGHUP
+    +-- UsageError 2
+    |   +-- BadManifest
+    +-- CopyError 1
+    |   +-- DestinationError, CopyRunning, CommandFailed
+    +-- ItemError 1                  one of many was not done; the rest was
+    |   +-- FileError
+    |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
+    |   +-- DatasetError
+    |       +-- NoSuchDataset, NoSnapshot, SnapshotExists, NoCommonSnapshot, Diverged
+    |       +-- DestinationExists, DatasetBusy, NoSpace, StreamRejected, StreamCut
+    |       +-- ResumeRefused, ZfsDenied
+    +-- NoZfs 1
+    +-- ConnectError 3
+    |   +-- Unreachable, AuthenticationError, HostKeyError, NoPython, NoAgent
+    |   +-- ConnectionFull, NoSftp, ConnectionLost
+    +-- ProtocolError 4, Cancelled 1, Interrupted 130, Terminated 143
 
 A class's docstring is its message in docs/errors.md; `exit_code`, `retry` and `hint` are its
 facts. An exception of any other class is a bug of ours and is shown as a traceback.

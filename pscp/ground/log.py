@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import logging
 
 
+_DEBUG, _INFO, _WARNING = 10, 20, 30  # of the logging module, which may not be loaded
+
+
 class Log:
     """A logger that loads `logging` only if something else has."""
 
@@ -32,25 +35,23 @@ class Log:
     def is_wanted(self) -> bool:
         """Whether a record would be shown or kept anywhere."""
         logger = self._logger()
-        return logger is not None and logger.isEnabledFor(10)  # logging.DEBUG
+        return logger is not None and logger.isEnabledFor(_DEBUG)
 
     def debug(self, message: str, *values: object) -> None:
         """Write a record; `values` take the places of the message's %s and %d."""
-        logger = self._logger()
-        if logger is not None:
-            logger.debug(message, *values)
+        self._write(_DEBUG, message, values)
 
     def info(self, message: str, *values: object) -> None:
         """As debug(), for what -v says."""
-        logger = self._logger()
-        if logger is not None:
-            logger.info(message, *values)
+        self._write(_INFO, message, values)
 
     def warning(self, message: str, *values: object) -> None:
         """As debug(), for what everybody is told."""
-        logger = self._logger()
-        if logger is not None:
-            logger.warning(message, *values)
+        self._write(_WARNING, message, values)
+
+    def _write(self, level: int, message: str, values: tuple[object, ...]) -> None:
+        if (logger := self._logger()) is not None:
+            logger.log(level, message, *values)
 
     def _logger(self) -> logging.Logger | None:
         """Return the logger; None while nobody has loaded `logging`."""
@@ -74,10 +75,9 @@ def show_records(is_wanted: bool, write: Callable[[str], None]) -> Iterator[None
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.WARNING:
-                return  # it is shown already
-            text = f"{record.relativeCreated / 1000:.3f} s, {record.threadName}"
-            write(f"{text}: {record.getMessage()}")
+            if record.levelno < _WARNING:  # else it is shown already
+                text = f"{record.relativeCreated / 1000:.3f} s, {record.threadName}"
+                write(f"{text}: {record.getMessage()}")
 
     logger, handler = logging.getLogger("pscp"), Lines()
     level, propagates = logger.level, logger.propagate

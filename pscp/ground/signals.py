@@ -46,10 +46,6 @@ _last_acts: list[Callable[[], object]] = []  # what a forced end does besides, n
 _has_signal = threading.Event()  # set by the first signal that a command of this process gets
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Do nothing on a signal."""
-
-
 @contextlib.contextmanager
 def raise_on_signals(
     hint: str = "",
@@ -70,11 +66,15 @@ def raise_on_signals(
     words = "interrupted" if hint else "interrupted; what has landed is kept"
     ended: list[PscpError] = []
 
+    def error_of(number: int) -> PscpError:
+        return _ERRORS[signal.Signals(number)](words, hint)
+
     def end(number: int, frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, _ignore)  # SIG_IGN would be inherited by an ssh that starts now
+            # SIG_IGN would be inherited by an ssh that starts now.
+            signal.signal(each, lambda number, frame: None)
         _has_signal.set()
-        error = _ERRORS[signal.Signals(number)](words, hint)
+        error = error_of(number)
         ended.append(error)
         if not instead(error):
             if frame is not None and frame.f_code is threading.Thread.start.__code__:
@@ -84,9 +84,7 @@ def raise_on_signals(
     before = {
         each: action for each in _ERRORS if (action := signal.getsignal(each)) != signal.SIG_IGN
     }
-    guard = _Guard(
-        lambda number: _ERRORS[signal.Signals(number)](words, hint), set(before), name, patience_s
-    )
+    guard = _Guard(error_of, set(before), name, patience_s)
     try:
         for each in before:
             signal.signal(each, end)

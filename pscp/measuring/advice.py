@@ -50,6 +50,10 @@ class Point:
     def rates(self) -> tuple[float, float]:
         return self.push.bytes_per_s, self.pull.bytes_per_s
 
+    @property
+    def total(self) -> float:
+        return self.push.bytes_per_s + self.pull.bytes_per_s
+
     def cpu_s_per_gib(self) -> float:
         """Return the CPU-seconds a GiB of both ends and directions together; unknown is 0."""
         ways = (self.push, self.pull)
@@ -134,21 +138,18 @@ def rate_between(samples: Samples, from_s: float, to_s: float) -> float:
 def counts_up_to(most: int, step: int = 2) -> list[int]:
     """Return the numbers of connections to try: 1, 2, 4, ... and the most itself."""
     counts = [1]
-    while counts[-1] * step < most:
-        counts.append(counts[-1] * step)
-    return sorted({*counts, most})
+    while counts[-1] < most:
+        counts.append(min(counts[-1] * step, most))
+    return counts
 
 
 def may_gain(points: Sequence[Point]) -> bool:
     """Return whether more connections may help: not if the last two steps brought under 5 %."""
     if len(points) < 3:
         return True
-    before, *after = points[-3:]
-    return any(
-        more * ENOUGH > less
-        for point in after
-        for less, more in zip(before.rates(), point.rates(), strict=True)
-    )
+    push, pull = points[-3].rates()
+    more_push, more_pull = _most(points[-2:])
+    return more_push * ENOUGH > push or more_pull * ENOUGH > pull
 
 
 # --- what is best
@@ -156,21 +157,28 @@ def may_gain(points: Sequence[Point]) -> bool:
 
 def best_cipher(points: Sequence[Point]) -> Point:
     """Return the fastest cipher over one connection; of those within 5 percent, the cheapest."""
-    most = max(sum(point.rates()) for point in points)
-    close = [point for point in points if sum(point.rates()) >= ENOUGH * most]
+    most = max(point.total for point in points)
+    close = [point for point in points if point.total >= ENOUGH * most]
     return min(close, key=Point.cpu_s_per_gib)
 
 
 def enough_connections(points: Sequence[Point]) -> Point:
     """Return the fewest connections that bring 0.95 of the best rate, in both directions."""
-    best = [max(rates) for rates in zip(*(point.rates() for point in points), strict=True)]
+    push_most, pull_most = _most(points)
     enough = (
         point
         for point in sorted(points, key=lambda point: point.connections)
-        if all(r >= ENOUGH * most for r, most in zip(point.rates(), best, strict=True))
+        if point.push.bytes_per_s >= ENOUGH * push_most
+        and point.pull.bytes_per_s >= ENOUGH * pull_most
     )
     # With noise the two directions may be best at different points: then the largest sum.
-    return next(enough, max(points, key=lambda point: sum(point.rates())))
+    return next(enough, max(points, key=lambda point: point.total))
+
+
+def _most(points: Sequence[Point]) -> tuple[float, float]:
+    """Return the best rate of a push, and that of a pull."""
+    push, pull = zip(*(point.rates() for point in points), strict=True)
+    return max(push), max(pull)
 
 
 def advise(
@@ -293,7 +301,7 @@ def _about_cipher(best: Point, points: Sequence[Point]) -> Iterable[str]:
     if len(points) == 1:
         yield f"{best.cipher} is the only cipher that was measured"
         return
-    fastest = max(points, key=lambda point: sum(point.rates()))
+    fastest = max(points, key=lambda point: point.total)
     push, pull = map(mib, best.rates())
     text = f"{best.cipher} pushes {push} and pulls {pull} MiB/s over one connection"
     if fastest is best:
@@ -308,25 +316,23 @@ def _about_windows(found: Windows) -> str:
         f"OpenSSH moves {mib(found.channel_bytes)} MiB, so {mib(found.channel_bytes_per_s)} "
         "MiB/s at most"
     )
-    limits = [(found.channel_bytes_per_s, "the channel's window")]
+    least, holds = found.channel_bytes_per_s, "the channel's window holds"
     if found.buffer_bytes is not None and found.buffer_bytes_per_s is not None:
         text += (
             f", and the sockets' buffers {mib(found.buffer_bytes)} MiB, so "
             f"{mib(found.buffer_bytes_per_s)} MiB/s"
         )
-        limits.append((found.buffer_bytes_per_s, "the sockets' buffers"))
-    least, name = min(limits)
+        if found.buffer_bytes_per_s < least:
+            least, holds = found.buffer_bytes_per_s, "the sockets' buffers hold"
     if found.bytes_per_s < NEAR_A_LIMIT * least:
         return f"{text}: neither holds it back"
-    verb = "hold" if name.endswith("s") else "holds"
-    return f"{text}: {name} {verb} it back, and more connections help"
+    return f"{text}: {holds} it back, and more connections help"
 
 
 def _about_connections(best: Point, points: Sequence[Point]) -> str:
-    most = [max(rates) for rates in zip(*(point.rates() for point in points), strict=True)]
     text = " and ".join(
-        f"{way} {mib(rate)} MiB/s (the most was {mib(top)})"
-        for way, rate, top in zip(("push", "pull"), best.rates(), most, strict=True)
+        f"{way} {mib(rate)} MiB/s (the most was {mib(most)})"
+        for way, rate, most in zip(("push", "pull"), best.rates(), _most(points), strict=True)
     )
     if best.connections == 1:
         return f"1 connection is enough: {text}"

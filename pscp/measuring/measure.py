@@ -98,7 +98,11 @@ class _Measuring:
     def run(self, first: RemoteAgent) -> Measurement:
         """Measure the round trip, the ciphers and the connections, beginning with this one."""
         self._say("measuring the round trip")
-        trips = self._round_trips(first)
+        trips = []
+        for _ in range(_QUESTIONS):
+            begun_s = time.monotonic()
+            first.ask(requests.Ping())
+            trips.append(time.monotonic() - begun_s)
         self._rtt_s, self._algorithm = statistics.median(trips), choose_hash(first)
         near, far = self._kernels(first)
         ciphers, agents = self._ciphers(first)
@@ -123,14 +127,6 @@ class _Measuring:
     def _note(self, text: str) -> None:
         if text not in self._notes:
             self._notes.append(text)
-
-    def _round_trips(self, far: RemoteAgent) -> list[float]:
-        trips = []
-        for _ in range(_QUESTIONS):
-            begun_s = time.monotonic()
-            far.ask(requests.Ping())
-            trips.append(time.monotonic() - begun_s)
-        return trips
 
     def _kernels(self, far: RemoteAgent) -> tuple[Kernel, Kernel]:
         answer, failed = far.ask(requests.Kernel())

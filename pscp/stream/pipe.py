@@ -228,10 +228,7 @@ class Pipe:
     def _listen(self) -> None:
         """Pass on what the command writes, until it has ended and all of that was passed on."""
         passed_bytes, is_deaf = [0, 0], False
-        while True:
-            report = self._ask_report(requests.Heard(list(passed_bytes), is_deaf))
-            if report is None:
-                return
+        while (report := self._ask_report(requests.Heard(list(passed_bytes), is_deaf))) is not None:
             is_deaf = report.is_deaf
             for place, (number, text) in enumerate(report.texts):
                 passed_bytes[place] += len(text)
@@ -288,7 +285,7 @@ class Push(Pipe):
     def _feed(self) -> None:
         cut_bytes = 0
         try:
-            while self._may_cut() and (length := self._cut()):
+            while self._may_cut() and (length := self._cutter.cut()):
                 cut_bytes += length
                 self.queue.put(Chunk(self, (self._cutter.count - 1) * SLOT_BYTES, length))
             if self._cutter.state is Input.ENDED:
@@ -297,17 +294,11 @@ class Push(Pipe):
                     return
                 self._counters.set(bytes_total=cut_bytes, plan_complete=True)
                 self.queue.run_alone(self._note_end)
+        except OSError as error:
+            if self._cutter.state is not Input.STOPPED:
+                raise errors.CopyError(f"the input cannot be read: {error.strerror}") from None
         finally:
             os.close(self._cutter.fd)
-
-    def _cut(self) -> int:
-        """Cut the next chunk and return its length; 0 if there is none."""
-        try:
-            return self._cutter.cut()
-        except OSError as error:
-            if self._cutter.state is Input.STOPPED:
-                return 0
-            raise errors.CopyError(f"the input cannot be read: {error.strerror}") from None
 
     def _note_end(self) -> None:
         self._life.on(NearEvent.END)
@@ -391,8 +382,16 @@ class Pull(Pipe):
         self.queue.wake()
 
     def _ask_for_chunks(self) -> None:
-        number = 0
-        while self._may_ask(number):
+        """Ask for chunks while the window has room, until the end is known."""
+        reorder, number = self._reorder, 0
+
+        def is_moving() -> bool:
+            return reorder.end is None and self.state in (Near.MOVING, Near.EXITED)
+
+        def is_ready() -> bool:
+            return number - reorder.written < self.window or not is_moving()
+
+        while self.queue.wait_until(is_ready) and is_moving():
             self.queue.put(Chunk(self, number * SLOT_BYTES, SLOT_BYTES))
             number += 1
         self._drop_what_is_beyond_the_end()
@@ -402,18 +401,6 @@ class Pull(Pipe):
         if (end := self._reorder.end) is not None:
             at = end * SLOT_BYTES
             self.queue.drop(lambda work: isinstance(work, Chunk) and work.offset >= at)
-
-    def _may_ask(self, number: int) -> bool:
-        """Wait until the window has room. Return False once the end is known."""
-        reorder = self._reorder
-
-        def is_moving() -> bool:
-            return reorder.end is None and self.state in (Near.MOVING, Near.EXITED)
-
-        def has_room() -> bool:
-            return number - reorder.written < self.window
-
-        return self.queue.wait_until(lambda: has_room() or not is_moving()) and is_moving()
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         length = self._reorder.arrived_bytes - self._counters.bytes_done

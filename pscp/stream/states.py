@@ -45,28 +45,12 @@ PUSH: Mapping[Near, Mapping[NearEvent, Near]] = {
     Near.CLOSING: {NearEvent.LEAVE: Near.CLOSING, **_EXIT},
     Near.DEAF: {NearEvent.END: Near.LANDING, NearEvent.LEAVE: Near.DEAF, **_EXIT},
     Near.OVER: {NearEvent.END: Near.OVER, **_CUT},
-    Near.CUT_SHORT: {
-        NearEvent.END: Near.CUT_SHORT,
-        NearEvent.LEAVE: Near.CUT_SHORT,
-        NearEvent.EXIT: Near.CUT_SHORT,
-        NearEvent.FAIL: Near.CUT_SHORT,
-        NearEvent.CUT: Near.CUT_SHORT,
-    },
+    Near.CUT_SHORT: dict.fromkeys((NearEvent.END, NearEvent.LEAVE, *_EXIT), Near.CUT_SHORT),
 }
 PULL: Mapping[Near, Mapping[NearEvent, Near]] = {
-    Near.MOVING: {
-        NearEvent.DELIVER: Near.DELIVERED,
-        NearEvent.EXIT: Near.EXITED,
-        NearEvent.FAIL: Near.OVER,
-        **_CUT,
-    },
+    Near.MOVING: {NearEvent.DELIVER: Near.DELIVERED, **_EXIT, NearEvent.EXIT: Near.EXITED},
     Near.DELIVERED: _EXIT,
     Near.EXITED: {NearEvent.DELIVER: Near.OVER, **_CUT},
     Near.OVER: {NearEvent.DELIVER: Near.OVER, **_CUT},
-    Near.CUT_SHORT: {
-        NearEvent.DELIVER: Near.CUT_SHORT,
-        NearEvent.EXIT: Near.CUT_SHORT,
-        NearEvent.FAIL: Near.CUT_SHORT,
-        NearEvent.CUT: Near.CUT_SHORT,
-    },
+    Near.CUT_SHORT: dict.fromkeys((NearEvent.DELIVER, *_EXIT), Near.CUT_SHORT),
 }

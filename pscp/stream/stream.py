@@ -127,7 +127,14 @@ class Stream:
         pool = make_pool(
             connections, options, self.counters, far, is_push=is_push, note=self._note, stream=end
         )
-        self._pipe = pipe = self._new_pipe(end, pool, window)
+        pipe: Pipe
+        if isinstance(end, Cutter):
+            pipe = Push(
+                end, pool.queue, window, self.counters, self._out, ended_well=self.ended_well
+            )
+        else:
+            pipe = Pull(end, pool.queue, window, self.counters, self._out)
+        self._pipe = pipe
         if self._is_cut_short:
             pipe.cut_short()
         begin = requests.BeginStream(
@@ -135,24 +142,16 @@ class Stream:
         )
         return pipe, pool, begin
 
-    def _new_pipe(self, end: Cutter | Reorder, pool: LanePool, window: int) -> Pipe:
-        queue, counters, out = pool.queue, self.counters, self._out
-        if isinstance(end, Reorder):
-            return Pull(end, queue, window, counters, out)
-        return Push(end, queue, window, counters, out, ended_well=lambda: self.ended_well())
-
     def cut_short(self) -> None:
         """Have run() end the far program and raise, since the stream is not complete."""
         self._is_cut_short = True
-        if self._pipe is not None:
-            self._pipe.cut_short()
+        self.interrupt()
 
-    def interrupt(self, error: errors.PscpError) -> bool:
+    def interrupt(self, error: errors.PscpError | None = None) -> bool:
         """Have run() end the far program and raise this error; False if it has not begun."""
-        if self._pipe is None:
-            return False
-        self._pipe.cut_short(error)
-        return True
+        if self._pipe is not None:
+            self._pipe.cut_short(error)
+        return self._pipe is not None
 
     def _keep(self, place: int, data: bytes) -> None:
         self.err = (self.err + data)[-_ERR_MAX_BYTES:]
