@@ -150,16 +150,15 @@ class _Measuring:
                 self._note(f"{name}: left out, for time")
                 continue
             self._say(f"measuring {name}")
-            point, found[name] = self._point(name, found[name])
-            if point is not None:
+            if (point := self._point(name, found[name])) is not None:
                 points.append(point)
         if not points:
             raise errors.ConnectionLost("no connection lived long enough to be measured")
-        best = advice.best_cipher(points).cipher
-        for name in found:
-            for far in found[name] if name != best else ():
+        agents = found.pop(advice.best_cipher(points).cipher)
+        for others in found.values():
+            for far in others:
                 far.close()
-        return points, found[best]
+        return points, agents
 
     def _logged_in(self, first: RemoteAgent) -> dict[str, list[RemoteAgent]]:
         """Return a connection for each cipher, or the first one if no login can be repeated.
@@ -195,12 +194,11 @@ class _Measuring:
             if not advice.may_gain(points):
                 break
             self._say(f"measuring {count} connections")
-            agents = self._filled(one.cipher, agents, count)
+            self._fill(one.cipher, agents, count)
             if len(agents) < count:
                 self._note(f"{count} connections could not be opened")
                 break
-            point, agents = self._point(one.cipher, agents)
-            if point is not None:
+            if (point := self._point(one.cipher, agents)) is not None:
                 points.append(point)
         return points
 
@@ -211,25 +209,23 @@ class _Measuring:
             return ()
         self._say(f"measuring --plane {plane}")
         agents = self._opener.direct(over_ssh.connections, self._note)
-        point = self._point(plane, agents)[0] if agents else None
+        point = self._point(plane, agents) if agents else None
         return (over_ssh, point) if point is not None else (over_ssh,)
 
     def _is_late(self, after_s: float = _MOST_S) -> bool:
         return time.monotonic() - self._begun_s > after_s
 
-    def _point(
-        self, cipher: str, agents: list[RemoteAgent]
-    ) -> tuple[Point | None, list[RemoteAgent]]:
-        """Measure both directions over these connections; return the point and those still open.
+    def _point(self, cipher: str, agents: list[RemoteAgent]) -> Point | None:
+        """Measure both directions over these connections, and take out those that were lost.
 
-        The point is None if no connection was left.
+        Return None if none is left.
         """
         count, ways = len(agents), []
         warm_s = max(self._seconds / 2, _WARM_ROUND_TRIPS * self._rtt_s)
         for is_push in (True, False):
-            agents = self._filled(cipher, agents, count)
+            self._fill(cipher, agents, count)
             if not agents:
-                return None, agents
+                return None
             before = _cpu(agents)
             trial = Trial(agents, is_push, self._rtt_s, self._algorithm)
             rate = trial.run(
@@ -237,26 +233,27 @@ class _Measuring:
             )
             for message in trial.lost():
                 self._note(f"{count} connections, and one of them was lost: {message}")
-            agents = trial.alive()
+            agents[:] = trial.alive()
             costs = (
                 advice.per_gib(None if a is None or b is None else a - b, trial.file.landed_bytes)
                 for a, b in zip(_cpu(agents), before, strict=True)
             )
             ways.append(Moved(rate, *costs))
-        return Point(cipher, count, *ways), agents
+        return Point(cipher, count, *ways)
 
     # --- connections
 
     def _can_open(self, cipher: str) -> bool:
         return cipher in self._opener.offered  # else it is the first one's, which logs in only once
 
-    def _filled(self, cipher: str, agents: list[RemoteAgent], count: int) -> list[RemoteAgent]:
-        """Return these connections, with new ones up to `count`, if they can be opened."""
+    def _fill(self, cipher: str, agents: list[RemoteAgent], count: int) -> None:
+        """Add new connections up to `count`, if they can be opened."""
         missing = count - len(agents) if self._can_open(cipher) else 0
-        opened = self._opener.open([cipher] * missing)
-        for error in {far.message for _, far in opened if not isinstance(far, RemoteAgent)}:
-            self._note(error)
-        return agents + [far for _, far in opened if isinstance(far, RemoteAgent)]
+        for _, far in self._opener.open([cipher] * missing):
+            if isinstance(far, RemoteAgent):
+                agents.append(far)
+            else:
+                self._note(far.message)
 
 
 def _cpu(agents: list[RemoteAgent]) -> tuple[float | None, float | None]:

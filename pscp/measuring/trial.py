@@ -47,6 +47,7 @@ class CipherOpener:
         asked = session.options.with_agent("--measure")
         self._direct = asked  # for the lanes of --plane
         self._options = dataclasses.replace(asked, plane="ssh")
+        self.most_connections = asked.connections or _MOST_CONNECTIONS
         setup = resolve(session.host, session.options)
         # Those of OpenSSH's own first: where time is short, the others are left out.
         self.offered = sorted(setup.offered, key=lambda name: "@" not in name)
@@ -63,10 +64,6 @@ class CipherOpener:
     def plane(self) -> str:
         """The direct plane that is to be measured; "" for none."""
         return self._direct.plane if self._direct.has_plane else ""
-
-    @property
-    def most_connections(self) -> int:
-        return self._options.connections or _MOST_CONNECTIONS
 
     def first(self, note: Callable[[str], None]) -> RemoteAgent:
         """Return the first connection, whose login may prompt; `note` gets the login's messages."""
@@ -141,22 +138,16 @@ class MadeUpFile:
     def chunks(self) -> Iterator[Chunk]:
         offset = 0
         while not self.is_over:
-            length = self._chunk_bytes()
+            passed_s = max(time.monotonic() - self._begun_s, 0.001)
+            fair = self.landed_bytes / passed_s / self._lanes * _CHUNK_S
+            length = min(max(int(fair), _LEAST_CHUNK_BYTES), CHUNK_BYTES)
             yield Chunk(self, offset, length)
             offset += length
-
-    def _chunk_bytes(self) -> int:
-        passed_s = max(time.monotonic() - self._begun_s, 0.001)
-        fair = self.landed_bytes / passed_s / self._lanes * _CHUNK_S
-        return min(max(int(fair), _LEAST_CHUNK_BYTES), CHUNK_BYTES)
 
     def landed(self, chunk: Chunk, digest: str, receipt: int) -> None:
         self.landed_bytes += chunk.length
         self.samples.append((time.monotonic(), self.landed_bytes))
         self._queue.wake()
-
-    def landings(self, since_s: float) -> int:
-        return sum(at_s >= since_s for at_s, _ in self.samples)
 
     def mismatched(self, chunk: Chunk) -> None:
         raise ValueError("it arrived damaged")
@@ -193,10 +184,15 @@ class Trial:
             for thread in self._threads:
                 thread.start()
             self._wait(lambda: False, to_s)
-            self._wait(lambda: self.file.landings(from_s) >= _LANDINGS, to_s + _LONGER_S)
+            samples = self.file.samples
+
+            def has_landed() -> bool:
+                return sum(at_s >= from_s for at_s, _ in samples) >= _LANDINGS
+
+            self._wait(has_landed, to_s + _LONGER_S)
             to_s = time.monotonic()
             self.file.is_over = True
-            rate = advice.rate_between(self.file.samples, from_s, to_s)
+            rate = advice.rate_between(samples, from_s, to_s)
             # What would not land within the patience is not waited for.
             if self.queue.in_flight_bytes() <= 2 * rate * patience_s:
                 self._wait(self.queue.is_idle, time.monotonic() + patience_s)

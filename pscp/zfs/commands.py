@@ -62,17 +62,13 @@ class Speech:
             words += ["-o", text]
         if readonly and self.common.sets:
             words += ["-o", READONLY]
-        for name in self._left():
+        left = list(self.settings.leave_properties)
+        if self.common.leaves and not self.settings.keep_mountpoints:
+            is_set = {text.partition("=")[0] for text in self.settings.set_properties}
+            left += [name for name in PLACING if name not in {*left, *is_set}]
+        for name in left:
             words += ["-x", name]
         return (*words, stream.dest)
-
-    def _left(self) -> Words:
-        """Return the properties that are not taken from the stream, which may hold any."""
-        named = self.settings.leave_properties
-        if self.settings.keep_mountpoints or not self.common.leaves:
-            return named
-        is_set = {text.partition("=")[0] for text in self.settings.set_properties}
-        return (*named, *(name for name in PLACING if name not in {*named, *is_set}))
 
 
 def _range(stream: Stream) -> Words:
@@ -187,6 +183,10 @@ def parse_foreseen(text: str) -> Foreseen:
     Whoever made the token chose its texts, which may have lines in them that look like zfs's own.
     Those come beside the true ones, so all that are found are returned.
     """
+
+    def guids(name: str) -> tuple[int, ...]:  # in hexadecimal; 0 stands for what is no number
+        return tuple(int(text, 16) if _GUID.fullmatch(text) else 0 for text in of.get(name, []))
+
     size, of, sent = None, dict[str, list[str]](), list[str]()
     for line in text.splitlines():
         words = line.split()
@@ -203,11 +203,6 @@ def parse_foreseen(text: str) -> Foreseen:
         of.get("toname", [""])[0].partition("@")[0],
         "rawok" in of,
         tuple(sent),
-        _guids(of.get("toguid", [])),
-        _guids(of.get("fromguid", [])),
+        guids("toguid"),
+        guids("fromguid"),
     )
-
-
-def _guids(texts: Sequence[str]) -> tuple[int, ...]:
-    """Parse GUIDs as zfs prints them, in hexadecimal; 0 stands for what is no number."""
-    return tuple(int(each, 16) if _GUID.fullmatch(each) else 0 for each in texts)

@@ -54,9 +54,6 @@ class Abilities:
     def holds(self) -> bool:
         return {"hold", "release"} <= self.subcommands
 
-    def lacks(self, feature: str) -> bool:
-        return self.features.get(feature) == "disabled"
-
 
 @dataclass(frozen=True)
 class Common:
@@ -229,7 +226,7 @@ def together(source: Abilities, dest: Abilities) -> Common:
     letters = [
         letter
         for letter, feature in _FASTER.items()
-        if letter in source.send & dest.send and not dest.lacks(feature)
+        if letter in source.send & dest.send and dest.features.get(feature) != "disabled"
     ]
     has_zstd = source.features.get("zstd_compress") == "active"
     if "c" in letters and has_zstd and dest.features.get("zstd_compress") in (None, "disabled"):

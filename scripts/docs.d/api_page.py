@@ -25,8 +25,8 @@ from pscp.options.zfs_options import ZfsOptions
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter
 from pscp.stream.stream import Ran
-from pscp.zfs.schedule import Sent
 from pscp.zfs.replicate import Replicated
+from pscp.zfs.schedule import Sent
 from pscp.zfs.settings import Settings
 
 INTRODUCTION = """\
