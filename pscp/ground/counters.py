@@ -1,4 +1,4 @@
-"""Where a copy stands, in numbers.
+"""Counts where a copy stands.
 
 Not here: who counts (../transfer/coordinator.py), how it is shown (../progress/progress.py).
 """
@@ -24,7 +24,7 @@ class LargeFile:
 
 @dataclass(slots=True)
 class Counters:
-    """Where a copy stands. Any thread may add; a single field may be read at any time."""
+    """The numbers of a copy. Any thread may add; a single field may be read at any time."""
 
     bytes_total: int = 0  # planned so far
     plan_complete: bool = False

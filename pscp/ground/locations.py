@@ -43,12 +43,12 @@ class Location:
             raise UsageError("a path is empty")
         if self.user is not None:
             _check_name("user", self.user, _UNSAFE_IN_USER)
-        if self.port is not None:
-            _check_port(self.port)
+        if self.port is not None and not 1 <= self.port <= MAX_PORT:
+            raise UsageError(f"the port must be 1 to {MAX_PORT}, not {self.port}")
 
     @property
     def is_remote(self) -> bool:
-        """Whether the location names a host."""
+        """True where the location names a host."""
         return self.host is not None
 
     @property
@@ -58,7 +58,7 @@ class Location:
 
     @property
     def prefix(self) -> str:
-        """What stands before a path on the same host, `user@host:`; empty for a local one."""
+        """The text before a path on the same host, `user@host:`; empty for a local one."""
         if self.host is None:
             return ""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -145,12 +145,14 @@ def _parse_url(text: str, rest: str) -> Location:
     if match is None:
         raise UsageError(f"{text}: a URL looks like ssh://USER@HOST:PORT/PATH")
     user, host, port = match[1], match[2], match[3]
+    if port is not None and not re.fullmatch(r"[0-9]{1,18}", port):
+        raise UsageError(f"the port: {port!r} is not a whole number")
     return Location(
         text,
         _percent_decoded(path),
         _without_brackets(host),
         None if user is None else _percent_decoded(user),
-        None if port is None else _parse_port(port),
+        None if port is None else int(port),
     )
 
 
@@ -185,14 +187,3 @@ def _check_name(what: str, name: str, unsafe: str) -> None:
     if re.search(CONTROL, name) or re.search(unsafe, name):
         raise UsageError(f"{name}: a character here cannot be in a {what} name", hint)
     check_path(name)
-
-
-def _parse_port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise UsageError(f"the port: {text!r} is not a whole number")
-    return int(text)
-
-
-def _check_port(port: int) -> None:
-    if not 1 <= port <= MAX_PORT:
-        raise UsageError(f"the port must be 1 to {MAX_PORT}, not {port}")

@@ -33,7 +33,7 @@ class Log:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a record would be shown or kept anywhere."""
+        """True where a record would be shown or kept anywhere."""
         logger = self._logger()
         return logger is not None and logger.isEnabledFor(_DEBUG)
 
@@ -42,11 +42,11 @@ class Log:
         self._write(_DEBUG, message, values)
 
     def info(self, message: str, *values: object) -> None:
-        """As debug(), for what -v says."""
+        """Write a record, as debug(), of what -v says."""
         self._write(_INFO, message, values)
 
     def warning(self, message: str, *values: object) -> None:
-        """As debug(), for what everybody is told."""
+        """Write a record, as debug(), of what everybody is told."""
         self._write(_WARNING, message, values)
 
     def _write(self, level: int, message: str, values: tuple[object, ...]) -> None:

@@ -22,7 +22,7 @@ _thread = threading.local()  # `stop` is that of the call that the thread is in
 
 
 class Stop:
-    """What ends one call early. Any thread may call stop()."""
+    """The way to end one call early. Any thread may call stop()."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
@@ -90,7 +90,7 @@ def current() -> Stop | None:
 
 @contextlib.contextmanager
 def ended_by(end: End) -> Iterator[None]:
-    """As Stop.ended_by(), for the call that this thread is in, if it is in one."""
+    """Run a block as Stop.ended_by() does, for the call that this thread is in, if it is in one."""
     stop = current()
     if stop is None:
         yield

@@ -1,4 +1,4 @@
-"""What a path can do, measured, and what that advises.
+"""Measures what a path can do, and advises what follows.
 
 May import calls/api.py, transfer/ and what that may.
 Not here: how the report looks (cli/measure_report.py).

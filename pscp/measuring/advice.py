@@ -1,4 +1,4 @@
-"""What follows from a path's figures: connections, cipher, and what the kernels should allow.
+"""Derives from a path's figures what it needs: connections, cipher, the kernels' settings.
 
 Pure: figures in, advice out, each with the numbers that lead to it.
 

@@ -245,15 +245,12 @@ class Pipe:
 
         def then(answer: object) -> None:
             reports.append(checked_report(answer))
-            if reports[0].is_deaf:
-                self._note_deaf()
+            if reports[0].is_deaf and self.is_push:
+                self._life.on(NearEvent.LEAVE)
             self.queue.wake()
 
         self._ask_far(request, then)
         return reports[0] if self.queue.wait_until(lambda: bool(reports)) else None
-
-    def _note_deaf(self) -> None:
-        """Note that the command reads no more. The queue runs this."""
 
 
 class Push(Pipe):
@@ -332,9 +329,6 @@ class Push(Pipe):
     def _note_written(self, count: int) -> None:
         self._written = max(self._written, count)
         self.queue.wake()
-
-    def _note_deaf(self) -> None:
-        self._life.on(NearEvent.LEAVE)
 
     def _close_when_landed(self) -> None:
         if self.state is Near.LANDING and self._landed == self._cutter.end:

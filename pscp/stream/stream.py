@@ -1,4 +1,4 @@
-"""What a Python program calls for streams: pipe_to(), pipe_from() and run().
+"""Streams for a Python program: pipe_to(), pipe_from() and run().
 
 Each is a stream over the connections of a Session. The caller's end of it is a file object, or a
 program that is run here, whose exit status is known.

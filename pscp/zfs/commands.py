@@ -152,7 +152,7 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What zfs send -nvP prints about a stream that it would make."""
+    """The answer of zfs send -nvP: a stream that it would make."""
 
     bytes: int | None = None
     named: str = ""  # the dataset that a resume token names

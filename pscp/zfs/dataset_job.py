@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pscp.ground import errors
 from pscp.progress.progress import Counters
 from pscp.zfs import commands, error_messages
-from pscp.zfs.commands import Foreseen, Speech
+from pscp.zfs.commands import Foreseen, Speech, Words
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs
 from pscp.zfs.link import Link
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Tally:
-    """What was done for a dataset so far."""
+    """The work that was done for a dataset so far."""
 
     streams: int = 0
     bytes: int = 0
@@ -77,8 +77,15 @@ class Job:
             has_origin=pair.source.origin_guid != 0 and pair.source.origin_guid in self.at_dest,
         )
 
+    def attempt(self, zfs: Zfs, words: Words, failure: str) -> bool:
+        """Run a zfs command. Where it fails, note `failure` with zfs's words, and return False."""
+        ran = zfs.run(*words)
+        if ran.status != 0:
+            self.note(f"{failure}: {error_messages.complaint(ran.err)}")
+        return ran.status == 0
+
     def makes_readonly(self, plan: Plan) -> bool:
-        """Whether the plan makes what the user called DEST; what is below inherits from that."""
+        """Return whether the plan makes the user's DEST; what is below inherits from that."""
         is_top = plan.dest == self.dest_top and plan.makes_new
         return is_top and self.speech.settings.makes_readonly
 
@@ -217,13 +224,10 @@ class Job:
 
     def _settle_readonly(self, dest: str, tally: Tally) -> None:
         """Have nobody change a new DEST: what did would have the next increment refused."""
-        if not tally.readonly_due:
-            return
-        ran = self.dest.run(*commands.set_readonly(dest))
-        if ran.status != 0:
-            said = error_messages.complaint(ran.err)
-            self.note(f"{dest}: not readonly, so what changes it stops the next run: {said}")
-        tally.readonly_due = False
+        if tally.readonly_due:
+            failure = f"{dest}: not readonly, so what changes it stops the next run"
+            self.attempt(self.dest, commands.set_readonly(dest), failure)
+            tally.readonly_due = False
 
     def _settle_mounts(self, stream: Stream, is_new: bool) -> None:
         """Unmount a dataset that this stream made, and undo the placing properties it brought.
@@ -242,14 +246,13 @@ class Job:
         properties = commands.parse_placing(asked.out.decode("utf-8", "replace"))
         if properties["type"][0] != "filesystem":
             return
-        todo: list[commands.Words] = []
+        todo: list[Words] = []
         if unmount and properties["mounted"][0] == "yes":
             todo += commands.unmounted(stream.dest)
         if take_back:
             came = [name for name, (_, source) in properties.items() if source == "received"]
             todo += [commands.not_received(stream.dest, name) for name in came]
         for words in todo:
-            ran = self.dest.run(*words)
-            if ran.status != 0:
-                said, what = error_messages.complaint(ran.err), " ".join(words[:2])
-                self.note(f"{stream.dest}: zfs {what} failed after it was received: {said}")
+            what = " ".join(words[:2])
+            failure = f"{stream.dest}: zfs {what} failed after it was received"
+            self.attempt(self.dest, words, failure)

@@ -38,7 +38,7 @@ _LETTERS = re.compile(r"\[-([A-Za-z]+)\]")
 
 @dataclass(frozen=True)
 class Abilities:
-    """What the zfs of one end can do. `features` are its pool's, with their state, if known."""
+    """The abilities of one end's zfs. `features` are its pool's, with their state, if known."""
 
     send: frozenset[str] = frozenset()  # letters
     receive: frozenset[str] = frozenset()
@@ -57,7 +57,7 @@ class Abilities:
 
 @dataclass(frozen=True)
 class Common:
-    """What the two ends can do together."""
+    """The abilities that the two ends have together."""
 
     letters: tuple[str, ...] = ()  # of zfs send, beside what was asked for
     resume: bool = False

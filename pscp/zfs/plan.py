@@ -1,4 +1,4 @@
-"""What must be sent so that the destination has the source's newest snapshot. Pure.
+"""Plans what must be sent so that the destination has the source's newest snapshot. Pure.
 
 Snapshots are the same where their GUIDs are: names may be changed, GUIDs are kept by zfs receive.
 
@@ -66,10 +66,8 @@ class Stream:
 class Plan:
     """The streams to send for one dataset, and the rollback before them."""
 
-    source: str
     dest: str
     rollback_to: str = ""  # the destination's name of a snapshot
-    destroyed: tuple[str, ...] = ()  # the destination's snapshots that the rollback throws away
     streams: tuple[Stream, ...] = ()
     makes_new: bool = False  # the destination is made by the first stream
 
@@ -80,7 +78,7 @@ class Plan:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another plan must be made afterwards: it finds the rest after a cut receive."""
+        """True where another plan must follow: it finds the rest after a cut receive."""
         return any(stream.is_resumed for stream in self.streams)
 
     @property
@@ -117,7 +115,7 @@ def make_plan(
             what = "it holds a cut receive, and the source's zfs knows no resume tokens"
             raise ResumeRefused(dest_name, what)
         cut = Stream(source.name, dest_name, token=dest.token)
-        return Plan(source.name, dest_name, streams=(cut,), makes_new=not dest.snapshots)
+        return Plan(dest_name, streams=(cut,), makes_new=not dest.snapshots)
     if not source.snapshots:
         raise NoSnapshot(source.name, "it has no snapshot")
     if dest is None or not dest.snapshots:
@@ -127,7 +125,7 @@ def make_plan(
             streams = _clone_streams(source, dest_name, all_between)
         else:
             streams = _streams(source, dest_name, None, all_between)
-        return Plan(source.name, dest_name, streams=streams, makes_new=dest is None)
+        return Plan(dest_name, streams=streams, makes_new=dest is None)
     base, there = common(source, dest)
     newer = dest.snapshots[dest.snapshots.index(there) + 1 :]
     if newer and not force_rollback:
@@ -135,8 +133,7 @@ def make_plan(
         what = f"it has snapshots after {there.short} that the source has not: {names}"
         raise Diverged(dest_name, what)
     streams = _streams(source, dest_name, base, all_between)
-    destroyed = tuple(each.name for each in newer)
-    return Plan(source.name, dest_name, there.name if newer else "", destroyed, streams)
+    return Plan(dest_name, there.name if newer else "", streams)
 
 
 def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:

@@ -55,7 +55,7 @@ _SETTINGS = {each.name for each in dataclasses.fields(Settings)}
 
 @dataclass(frozen=True)
 class Replicated(Result):
-    """What a replication did; `files` counts datasets. Its `failures` name those that failed."""
+    """The outcome of a replication; `files` counts datasets, `failures` name those that failed."""
 
     datasets: tuple[Sent, ...] = ()
     snapshot: str = ""  # that was taken first

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pscp.ground import errors
-from pscp.zfs import commands, error_messages
+from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job, Received
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs
 from pscp.zfs.names import parent
@@ -242,10 +242,8 @@ def _bookmark(job: Job, source: Dataset, dest: Dataset) -> None:
     earlier = [each for each in source.bookmarks if each.name.startswith(ours)]
     if all(each.guid != shared[-1].guid for each in earlier):
         name = f"{ours}{shared[-1].guid:016x}"
-        ran = job.source.run(*commands.bookmark(source.name, shared[-1], name))
-        if ran.status != 0:
-            said = error_messages.complaint(ran.err)
-            job.note(f"{source.name}{shared[-1].short}: no bookmark was made: {said}")
+        failure = f"{source.name}{shared[-1].short}: no bookmark was made"
+        if not job.attempt(job.source, commands.bookmark(source.name, shared[-1], name), failure):
             return
     for each in earlier:
         if each.guid != shared[-1].guid:
@@ -282,9 +280,8 @@ def _marked(job: Job, dest: Dataset) -> Dataset:
     new = [s for s in dest.snapshots if s.mark != mark and job.record.holds(dest.name, s)]
     if not new:
         return dest
-    ran = job.dest.run(*commands.set_mark(dest.name, new, mark))
-    if ran.status != 0:
-        job.note(f"{dest.name}: not marked for --prune: {error_messages.complaint(ran.err)}")
+    words = commands.set_mark(dest.name, new, mark)
+    if not job.attempt(job.dest, words, f"{dest.name}: not marked for --prune"):
         return dest
     return job.dest.look([dest.name], dest.name).get(dest.name, dest)
 
@@ -292,12 +289,9 @@ def _marked(job: Job, dest: Dataset) -> Dataset:
 def _destroy(job: Job, zfs: Zfs, dataset: Dataset, snapshots: Sequence[Snapshot]) -> list[str]:
     gone = []
     for each in snapshots:
-        ran = zfs.run(*commands.destroy(dataset.name, each))
-        if ran.status == 0:
-            gone.append(f"{dataset.name}{each.short}")
-        else:
-            said = error_messages.complaint(ran.err)
-            job.note(f"{dataset.name}{each.short}: not pruned: {said}")
+        name = f"{dataset.name}{each.short}"
+        if job.attempt(zfs, commands.destroy(dataset.name, each), f"{name}: not pruned"):
+            gone.append(name)
     return gone
 
 

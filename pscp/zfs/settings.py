@@ -22,7 +22,7 @@ USUAL_COMMANDS = (("zfs",), ("/usr/sbin/zfs",), ("/sbin/zfs",), ("/usr/local/sbi
 
 @dataclass(frozen=True)
 class Settings(ZfsOptions):
-    """What the user asked for; every field has a default. A value of this class is sound."""
+    """The settings of a replication; every field has a default. A value of this class is sound."""
 
     def __post_init__(self) -> None:
         if self.snapshot_name is not None:
@@ -43,7 +43,7 @@ class Settings(ZfsOptions):
 
     @property
     def makes_readonly(self) -> bool:
-        """Whether a new DEST gets readonly=on; what the user says of that property wins."""
+        """True where a new DEST gets readonly=on; what the user says of that property wins."""
         is_set = {text.partition("=")[0] for text in self.set_properties}
         return self.readonly and "readonly" not in {*is_set, *self.leave_properties}
 

@@ -84,7 +84,7 @@ class PrivateServer(ABC):
 
     @property
     def log(self) -> str:
-        """What the server has logged, also after close()."""
+        """The lines that the server has logged, also after close()."""
         with contextlib.suppress(FileNotFoundError):
             self._last_log = (self.folder / "log").read_text(errors="replace")
         return self._last_log
