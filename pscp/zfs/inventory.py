@@ -164,12 +164,12 @@ class Zfs:
 
     def datasets(self, top: str, recursive: bool) -> dict[str, Dataset]:
         """Return the dataset and those below it, parents first; empty if it is not there."""
+        if not recursive:
+            return self.look([top], top)
         try:
-            text = self.do(top, *self._get(*(("-r",) if recursive else ("-d", "1"))), top)
+            return parse_datasets(self.do(top, *self._get("-r"), top), top)
         except NoSuchDataset:
             return {}
-        found = parse_datasets(text, top)
-        return found if recursive else {top: found[top]} if top in found else {}
 
     def look(self, names: Sequence[str], top: str) -> dict[str, Dataset]:
         """Return those of these datasets that are there, asked for in few commands."""
