@@ -249,6 +249,13 @@ def goes_in_pack(entry: tree.Entry) -> bool:
     return entry.size <= source.PACK_FILE_BYTES
 
 
+def small_together(things: list[_T], entry_of: Callable[[_T], tree.Entry]) -> list[list[_T]]:
+    """Group what is about small files together, and what is about a large one alone."""
+    small = [each for each in things if goes_in_pack(entry_of(each))]
+    large = [[each] for each in things if not goes_in_pack(entry_of(each))]
+    return ([small] if small else []) + large
+
+
 @dataclass
 class PackBuilder:
     """Collects items until they make a pack."""

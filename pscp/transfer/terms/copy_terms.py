@@ -28,6 +28,10 @@ from pscp.transfer.terms.path_list import PathList
 if TYPE_CHECKING:
     from pscp.transfer.terms.moves import Moves
 
+_SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
+_START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # up to here a chunk is a fourth of a later one
+_LEAST_SHARE = 16  # of a chunk: smaller ones cost more than the end of a copy gains
+
 _log = Log("transfer")
 Select = Callable[[str, int, int, int], bool]  # path, size in bytes, mtime in ns, inode
 
@@ -110,6 +114,25 @@ class CopyTerms:
     @property
     def queue(self) -> WorkQueue:
         return self.context.queue
+
+    def next_chunk_bytes(self) -> int:
+        """Return the length of the next chunk.
+
+        It is smaller at the start, so that it is soon known how fast lanes are, and toward the end,
+        so that all of them end at about the same time. Copies that share their reads have the same
+        chunks.
+        """
+        counters, most_bytes = self.counters, self.chunk_bytes
+        if self.options.chunk_bytes is not None or self.context.shares_reads:
+            return most_bytes
+        left_bytes = counters.left_bytes - self.queue.in_flight_bytes()
+        if counters.bytes_total - left_bytes < _START_BYTES:
+            return most_bytes // _START_SHARE
+        if not counters.plan_complete:
+            return most_bytes
+        fair_bytes = left_bytes // (_SHARES * max(counters.lanes_alive, 1))
+        least_bytes = most_bytes // _LEAST_SHARE
+        return max(min(-(-fair_bytes // least_bytes) * least_bytes, most_bytes), least_bytes)
 
 
 @dataclass(frozen=True)

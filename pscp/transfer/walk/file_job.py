@@ -3,7 +3,7 @@
 The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
 ends in exactly one of Results.file_done() and Results.failed().
 
-Not here: small files (../coordinator.py), the decision that a file is copied at all (resume.py),
+Not here: small files (items.py), the decision that a file is copied at all (resume.py),
 the shape of answers (../pieces/answers.py).
 Read next: ../lanes/lane.py.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
 from pscp.endpoint.files import Extent
@@ -45,28 +44,17 @@ _HOPELESS_BYTES = 64 * 1024 * 1024  # if nothing of so much is the same, no more
 _numbers = itertools.count(1)
 
 
-class Copy(Protocol):
-    """What a FileJob needs of the copy it belongs to."""
-
-    terms: CopyTerms
-    results: Results
-    ending: Ending
-
-    def next_chunk_bytes(self) -> int: ...
-
-
 class FileJob:
     """A file that is copied by chunks. Only what the queue runs changes it."""
 
     may_be_short = False
 
-    def __init__(self, copy: Copy, item: Placed) -> None:
+    def __init__(self, terms: CopyTerms, results: Results, ending: Ending, item: Placed) -> None:
         self.number, self.item = next(_numbers), item
         self.was_shared = False
         self._life = states.Machine(states.FILE, states.File.COPYING)
-        self._copy, self._queue = copy, copy.terms.queue
-        self._algorithm, self._counters = copy.terms.algorithm, copy.terms.counters
-        self._count = self._counters.add
+        self._terms, self._results, self._ending = terms, results, ending
+        self._queue, self._counters = terms.queue, terms.counters
         self._failure: Failure | None = None
         self._holds = 0  # what must be over before the file can be finished
         self._receipt = 0  # for the chunks that landed
@@ -101,7 +89,7 @@ class FileJob:
         if "sparse" in item.entry.extra:
             self._ask_extents(0, done)
             return
-        self._count(bytes_total=item.entry.size)
+        self._counters.add(bytes_total=item.entry.size)
         extents = list(subtract([(0, item.entry.size)], done))
         self._owed_bytes += _length(extents)
         if compare:
@@ -111,12 +99,12 @@ class FileJob:
 
     def _note_begun(self) -> None:
         entry, known = self.item.entry, source.identity(self.item.known)
-        self._journal_number = self._copy.terms.journal.file(
-            entry.path, known, self._copy.terms.algorithm, rest_of(entry)
+        self._journal_number = self._terms.journal.file(
+            entry.path, known, self._terms.algorithm, rest_of(entry)
         )
 
     def _note_landed(self, extent: Extent, digest: str) -> None:
-        journal = self._copy.terms.journal
+        journal = self._terms.journal
         self._queue.write_later(lambda: journal.chunk(self._journal_number, *extent, digest))
 
     def _later(self, work: Iterator[Work]) -> None:
@@ -132,7 +120,7 @@ class FileJob:
         for offset, length in extents:
             end = offset + length
             while offset < end and self._failure is None:
-                length = min(self._copy.next_chunk_bytes(), end - offset)
+                length = min(self._terms.next_chunk_bytes(), end - offset)
                 self._holds += 1
                 yield Chunk(self, offset, length)
                 offset += length
@@ -142,7 +130,7 @@ class FileJob:
 
         def then(answer: object) -> None:
             found, is_last = answers.extents(answer, offset, self.item.entry.size)
-            self._count(bytes_total=_length(found))
+            self._counters.add(bytes_total=_length(found))
             after = None if is_last else sum(found[-1])
             missing = list(subtract(found, done))
             self._owed_bytes += _length(missing)
@@ -177,8 +165,8 @@ class FileJob:
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
         """Have both ends hash the same extents."""
-        algorithm = self._algorithm
-        for group in batches(cut(extents, self._copy.terms.chunk_bytes), CHECK_BYTES):
+        algorithm = self._terms.algorithm
+        for group in batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES):
             if self._failure is not None:
                 return
             self._holds += 1
@@ -211,7 +199,7 @@ class FileJob:
             for extent, mine, theirs in zip(group, wanted, there, strict=True):
                 if mine is not None and mine == theirs:
                     self._owed_bytes -= extent[1]
-                    self._count(bytes_resumed=extent[1], chunks_verified=1)
+                    self._counters.add(bytes_resumed=extent[1], chunks_verified=1)
                     self._counters.add_to_file(self.number, extent[1])
                     self._note_landed(extent, mine)
                 else:
@@ -232,7 +220,7 @@ class FileJob:
         rest = itertools.chain(self._chunks(subtract(wanted, [(0, basis_bytes)])), then)
         if basis_bytes:
             there = list(subtract(wanted, [(basis_bytes, wire.MAX_OFFSET)]))
-            self._count(bytes_comparing=_length(there))
+            self._counters.add(bytes_comparing=_length(there))
             self._later(self._reuse(batches(cut(there, reuse.PIECE_BYTES), _REUSE_BYTES), rest))
         else:
             self._later(rest)
@@ -250,13 +238,13 @@ class FileJob:
             return
         if self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes:
             left = list(joined(itertools.chain(group, *groups)))
-            self._count(bytes_comparing=-_length(left))
+            self._counters.add(bytes_comparing=-_length(left))
             yield from self._chunks(left)
             yield from rest
             return
         self._holds += 1
         self._is_reusing = True
-        request = requests.Digests([(source.listed(self.item.known), group)], self._algorithm)
+        request = requests.Digests([(source.listed(self.item.known), group)], self._terms.algorithm)
         then = self._then_reuse(group)
         yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
         self._later(self._reuse(groups, rest))
@@ -268,7 +256,7 @@ class FileJob:
                 self._ask_failed(wanted)
                 return
             digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
-            request = reuse.Reuse(self.item.entry, group, digests, self._algorithm)
+            request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
             taken = self._reused(group)
             ask = Ask(False, request, taken, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
             self._queue.add(ask)
@@ -286,8 +274,8 @@ class FileJob:
             self._compared_bytes += length
             self._reused_bytes += taken_bytes
             self._owed_bytes -= taken_bytes
-            self._count(bytes_comparing=-length, bytes_resumed=taken_bytes)
-            self._count(chunks_verified=len(group) - len(missing))
+            self._counters.add(bytes_comparing=-length, bytes_resumed=taken_bytes)
+            self._counters.add(chunks_verified=len(group) - len(missing))
             self._counters.add_to_file(self.number, taken_bytes)
             if taken_bytes:
                 self._take_receipt(answers.integer(receipt))
@@ -304,7 +292,7 @@ class FileJob:
         self._take_receipt(receipt)
         if self._failure is None:
             self._owed_bytes -= chunk.length
-            self._count(bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1)
+            self._counters.add(bytes_done=chunk.length, bytes_sent=chunk.length, chunks_verified=1)
             self._counters.add_to_file(self.number, chunk.length)
             self._note_landed((chunk.offset, chunk.length), digest)
         self._release()
@@ -317,7 +305,7 @@ class FileJob:
 
     def mismatched(self, chunk: Chunk) -> None:
         """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
-        self._count(chunks_resent=1, bytes_sent=chunk.length)
+        self._counters.add(chunks_resent=1, bytes_sent=chunk.length)
         chunk.mismatches += 1
         if chunk.mismatches == 1 and self._failure is None:
             self._queue.add(chunk)
@@ -348,7 +336,7 @@ class FileJob:
             self._fail(self._failure_data(failures.SYSTEM, "not all was copied: a defect of pscp"))
         if self._failure is not None:
             self._discard()
-        elif self._copy.terms.options.strong:
+        elif self._terms.options.strong:
             self._ask_strong()
         else:
             self._finish("")
@@ -359,7 +347,7 @@ class FileJob:
         That is for -s, and for a part that may have been made after the file got its final name.
         """
         self._life.on(states.FileEvent.COMPARE)
-        wanted = self._copy.terms.job.expected.get(self.item.entry.path)
+        wanted = self._terms.job.expected.get(self.item.entry.path)
         if wanted is not None:  # what the source has now does not matter
             self._finish(wanted)
             return
@@ -390,9 +378,7 @@ class FileJob:
     def _ask_finish(self, strong: str) -> None:
         def then(_: object) -> None:
             self._close()
-            self._copy.results.file_done(
-                self.item, strong if self._copy.terms.options.strong else ""
-            )
+            self._results.file_done(self.item, strong if self._terms.options.strong else "")
 
         request = requests.Finish(self.item.entry, strong, self._receipt)
         ask = Ask(False, request, then, self._cannot_finish, is_exclusive=True)
@@ -416,11 +402,11 @@ class FileJob:
         self._queue.add(Ask(False, make, then, self._cannot_finish))
 
     def _close(self) -> None:
-        self._queue.write_later(lambda: self._copy.terms.journal.done(self._journal_number))
+        self._queue.write_later(lambda: self._terms.journal.done(self._journal_number))
         self._life.on(states.FileEvent.CLOSE)
         self._counters.end_file(self.number)
         if self.was_shared:
-            self._copy.ending.add_unwanted(self.item.entry.path, [""])
+            self._ending.add_unwanted(self.item.entry.path, [""])
 
     def _cannot_finish(self, failure: Failure) -> None:
         self._fail(failure)
@@ -433,7 +419,7 @@ class FileJob:
         def over(_: object) -> None:
             assert self._failure is not None
             self._close()
-            self._copy.results.failed(self._failure)
+            self._results.failed(self._failure)
 
         discard = requests.Discard(self.item.entry.path, [""])
         self._queue.add(Ask(False, discard, over, over))

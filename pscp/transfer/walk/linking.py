@@ -9,11 +9,10 @@ Not here: whole folders at once (folder_check.py), how a file is compared and li
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 from pscp.endpoint import hashes, requests, source
 from pscp.endpoint.hardlinks import LinkFolders, LinkSame
-from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
@@ -22,51 +21,34 @@ from pscp.transfer.pieces.plan import (
     Ask,
     Failure,
     Placed,
-    goes_in_pack,
     grouped,
+    small_together,
     weight_bytes,
 )
-from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import There, is_hashed
+from pscp.transfer.walk.items import Items
 
 Pair = tuple[Placed, There]
 GoOn = Callable[[list[Pair]], None]
 
 
-class Copy(Protocol):
-    """What this needs of its copy."""
-
-    terms: CopyTerms
-    results: Results
-    ending: Ending
-
-    def linked(self, items: list[Placed], digests: list[str]) -> None: ...
-
-
 class Linking:
     """Links what can be linked, and goes on with the rest. Only the queue runs it."""
 
-    def __init__(self, copy: Copy) -> None:
-        self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
+    def __init__(self, items: Items) -> None:
+        self._items, self._terms, self._queue = items, items.terms, items.terms.queue
         options = self._terms.options
         algorithm = hashes.STRONG if options.strong else self._terms.algorithm
         self._algorithm = algorithm if is_hashed(options) else ""
+        self._queue.add(Ask(False, LinkFolders(), self._folders, self._bug, is_prompt=True))
 
-    def ask_for_folders(self) -> None:
-        """Have it told which folders cannot be used."""
-
-        def then(answer: object) -> None:
-            for folder, problem in zip(
-                self._terms.options.link_dest, answers.texts(answer), strict=True
-            ):
-                if problem:
-                    self._note(f"--link-dest {folder}: {problem}, so nothing of it is linked")
-
-        self._queue.add(Ask(False, LinkFolders(), then, self._bug, is_prompt=True))
-
-    def _note(self, text: str) -> None:
-        self._queue.write_later(lambda: self._terms.reporter.note(text))
+    def _folders(self, answer: object) -> None:
+        """Tell which folders cannot be used."""
+        folders = self._terms.options.link_dest
+        for folder, problem in zip(folders, answers.texts(answer), strict=True):
+            if problem:
+                text = f"--link-dest {folder}: {problem}, so nothing of it is linked"
+                self._queue.write_later(partial(self._terms.reporter.note, text))
 
     def _bug(self, failure: Failure) -> None:
         raise ValueError(failure["message"])
@@ -90,14 +72,14 @@ class Linking:
                     linked.append(pair[0])
                     known.append(digest)
                     if pair[1].left:
-                        self._copy.ending.add_unwanted(pair[0].entry.path, pair[1].left)
+                        self._items.ending.add_unwanted(pair[0].entry.path, pair[1].left)
                 elif self._algorithm and not digests and answers.integer(found) >= 0:
                     to_hash.append(pair)
                 else:
                     left.append(pair)
-            self._copy.linked(linked, known)
+            self._items.linked(linked, known)
             go_on(left)
-            for some in _groups(to_hash):
+            for some in small_together(to_hash, lambda pair: pair[0].entry):
                 self._hash(some, go_on)
 
         def failed(_: Failure) -> None:
@@ -129,10 +111,3 @@ class Linking:
 
 def _weight_bytes(pair: Pair) -> int:
     return weight_bytes(pair[0].entry) + 64  # a digest as well
-
-
-def _groups(pairs: list[Pair]) -> list[list[Pair]]:
-    """Group small files together, and each large one alone."""
-    small = [pair for pair in pairs if goes_in_pack(pair[0].entry)]
-    large = [[pair] for pair in pairs if not goes_in_pack(pair[0].entry)]
-    return ([small] if small else []) + large

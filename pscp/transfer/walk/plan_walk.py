@@ -2,7 +2,7 @@
 
 A source at the far end is walked there, answer by answer, over whichever lane lives.
 
-Not here: how a folder is walked (endpoint/tree.py), what is sent how (../coordinator.py), what is
+Not here: how a folder is walked (endpoint/tree.py), what is sent how (items.py), what is
 at the destination already (folder_check.py, resume.py), the rules by which an entry is checked,
 placed and left out (../pieces/plan.py, selection.py).
 """
@@ -13,7 +13,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, listings, metadata, placing, requests, source, tree
 from pscp.endpoint.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
@@ -21,7 +21,6 @@ from pscp.endpoint.entries import entry as checked_entry
 from pscp.endpoint.wire import WireError
 from pscp.ground import errors
 from pscp.options.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
-from pscp.transfer.ending.ending import Ending
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
@@ -35,11 +34,11 @@ from pscp.transfer.pieces.plan import (
     Taker,
     weight_bytes,
 )
-from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.path_list import PathList
-from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import must_look
 from pscp.transfer.walk.folder_check import FolderCheck
+from pscp.transfer.walk.items import Items
+from pscp.transfer.walk.resume import DestinationLookup
 from pscp.transfer.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -55,27 +54,20 @@ _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing t
 WalkRequest = type[requests.Walk] | type[listings.WalkFolders]
 
 
-class Copy(Protocol):
-    """What the walk needs of its copy. The queue runs take_new() and walk_ended()."""
-
-    terms: CopyTerms
-    results: Results
-    ending: Ending
-    mirror: Mirror | None
-
-    def take_new(self, item: Placed) -> None: ...
-
-    def walk_ended(self) -> None: ...
-
-    def look(self, items: list[Placed]) -> Ask: ...
-
-
 class PlanWalk(threading.Thread):
     """The thread that walks the source, and waits while much waits to be sent."""
 
-    def __init__(self, copy: Copy, tops: list[source.Top], target: placing.Target) -> None:
+    def __init__(
+        self,
+        items: Items,
+        lookup: DestinationLookup,
+        mirror: Mirror | None,
+        tops: list[source.Top],
+        target: placing.Target,
+    ) -> None:
         super().__init__(name="walk", daemon=True)
-        self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
+        self._items, self._lookup, self._mirror = items, lookup, mirror
+        self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
         self._is_here = self._terms.context.is_push and not self._terms.context.is_relayed
         self._rules = SourceRules(tops, self._terms.options, not self._is_here)
@@ -101,13 +93,17 @@ class PlanWalk(threading.Thread):
                 if self._queue.error is not None:
                     return
             self._look()
-            self._queue.run_alone(self._copy.walk_ended)
+            self._queue.run_alone(self._end)
             self._queue.wake_lanes()
             self._queue.wake()
         except WireError as error:
             self._queue.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
             self._queue.stop(error)
+
+    def _end(self) -> None:
+        self._items.flush()
+        self._terms.counters.set(plan_complete=True)
 
     def _take_above(self) -> None:
         """Have the folders above the sources (-R) arrive as folders too."""
@@ -122,7 +118,7 @@ class PlanWalk(threading.Thread):
             for begin in range(0, len(wanted), QUESTION_ITEMS):
                 found += self._ask_above(wanted[begin : begin + QUESTION_ITEMS])
         for path, entry in zip(folders, found, strict=True):
-            self._copy.ending.swept.add([path])
+            self._items.ending.swept.add([path])
             if entry.kind == tree.FOLDER:
                 self._look_up(self._changed(Placed(entry, entry._replace(path=path))))
             else:
@@ -231,14 +227,14 @@ class PlanWalk(threading.Thread):
         if self._unless_refused(entry, lambda _: self._check_name(item)) is None:
             return
         if entry.kind == tree.FOLDER:
-            self._copy.ending.swept.add([item.entry.path])
+            self._items.ending.swept.add([item.entry.path])
         else:
             self._terms.counters.add(files_total=1)
         is_new = entry.top in self._new_tops
         if must_look(entry, is_new, self._terms.options):
             self._look_up(item)
         else:
-            self._queue.run_with_room(self._copy.take_new, item)
+            self._queue.run_with_room(self._lookup.take_new, item)
 
     def _unless_refused(
         self, entry: tree.Entry, step: Callable[[tree.Entry], Placed]
@@ -255,8 +251,8 @@ class PlanWalk(threading.Thread):
         """Return the entry as it is to land."""
         self._rules.check(entry)
         item = self._changed(self._placement.place(entry))
-        if self._copy.mirror is not None:
-            self._copy.mirror.saw(item)
+        if self._mirror is not None:
+            self._mirror.saw(item)
         return item
 
     def _check_name(self, item: Placed) -> Placed:
@@ -282,7 +278,7 @@ class PlanWalk(threading.Thread):
         if known is not None:  # by its path alone it could be of another source
             marked["place"] = self._terms.places.of_entry(known)
         self._terms.counters.add(files_total=1)
-        self._queue.run_alone(lambda: self._copy.results.failed(marked))
+        self._queue.run_alone(lambda: self._items.results.failed(marked))
 
     def _check_expected(self, entry: tree.Entry) -> None:
         """Raise Refusal for what is no file where one with a certain digest is to land."""
@@ -311,7 +307,7 @@ class PlanWalk(threading.Thread):
     def _look(self) -> None:
         if self._looking:
             items, self._looking, self._looking_bytes = self._looking, [], 0
-            self._queue.put(self._copy.look(items))
+            self._queue.put(self._lookup.request(items))
 
 
 def _far(walk: FarWalk) -> Iterator[tree.Entry]:

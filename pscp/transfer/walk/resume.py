@@ -6,18 +6,17 @@ sending. A part is continued as far as its journal knows it. Of a
 large file only what differs from the file that is there is sent (file_job.py).
 
 Not here: the rules (decide.py, ../terms/continuing.py), whole folders that are the same
-(folder_check.py), the copying of what is missing (file_job.py, ../coordinator.py).
+(folder_check.py), the copying of what is missing (file_job.py, items.py).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, hashes, lookup, requests, source, tree, wire
 from pscp.endpoint.files import Extent
-from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
@@ -28,11 +27,10 @@ from pscp.transfer.pieces.plan import (
     batches,
     cut,
     goes_in_pack,
+    small_together,
 )
 from pscp.transfer.terms.continuing import Continued, continued
-from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.journal import Landed
-from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import (
     CONTENT,
     Action,
@@ -47,33 +45,10 @@ from pscp.transfer.walk.decide import (
     there_of,
 )
 from pscp.transfer.walk.file_job import CHECK_BYTES
+from pscp.transfer.walk.items import Items
 
 if TYPE_CHECKING:
     from pscp.transfer.walk.linking import Linking, Pair
-
-
-class Copy(Protocol):
-    """What a DestinationLookup needs of its copy."""
-
-    terms: CopyTerms
-    results: Results
-    ending: Ending
-    linking: Linking | None
-
-    def send(
-        self,
-        item: Placed,
-        landed: Landed | None = None,
-        compare: bool = False,
-        basis_bytes: int = 0,
-        why: str = ...,
-    ) -> None: ...
-
-    def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None: ...
-
-    def link_later(self, item: Placed) -> None: ...
-
-    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None: ...
 
 
 # What no file and no link replaces; so nothing of it is sent.
@@ -88,9 +63,14 @@ Compared = Callable[[list[FileAnswer], list[FileAnswer]], None]
 class DestinationLookup:
     """Decides for each entry whose source may be at the destination. Only the queue runs it."""
 
-    def __init__(self, copy: Copy) -> None:
-        self._copy, self._terms, self._queue = copy, copy.terms, copy.terms.queue
-        self._rules = Terms.of(copy.terms.options)
+    def __init__(self, items: Items) -> None:
+        self._items, self._terms, self._queue = items, items.terms, items.terms.queue
+        self._rules = Terms.of(items.terms.options)
+        self._linking: Linking | None = None
+        if self._terms.options.link_dest and not self._terms.options.transfer_test:
+            from pscp.transfer.walk.linking import Linking  # here: few copies need it
+
+            self._linking = Linking(items)
 
     def request(self, items: list[Placed]) -> Ask:
         """Return the request that looks up some hundred items, and then decides about each."""
@@ -108,7 +88,7 @@ class DestinationLookup:
 
     def _link(self, pairs: list[Pair]) -> None:
         """Decide about these, once what is unchanged in other folders was linked (--link-dest)."""
-        linking = self._copy.linking
+        linking = self._linking
         if linking is None:
             self._decide(pairs)
             return
@@ -131,7 +111,7 @@ class DestinationLookup:
         """Carry out what becomes of an entry whose source's name is new at the destination."""
         action = decide(item.entry, None, self._rules)
         if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
-            self._copy.send(item)
+            self._items.send(item)
         else:
             self._carry_out(item, _NOTHING_THERE, action)
 
@@ -142,9 +122,9 @@ class DestinationLookup:
         for item, there in pairs:
             action = self._action(item, there)
             if there.kind:
-                self._copy.results.replaces(item.entry.path)
+                self._items.results.replaces(item.entry.path)
             if there.left and not _goes_on(item, action):
-                self._copy.ending.add_unwanted(item.entry.path, there.left)
+                self._items.ending.add_unwanted(item.entry.path, there.left)
             if action is Action.UNCHANGED:
                 unchanged.append(item)
                 if not has_same_metadata(item.entry, there, self._rules):
@@ -153,10 +133,11 @@ class DestinationLookup:
                 to_hash.append(item)
             else:
                 self._carry_out(item, there, action)
-        self._copy.unchanged(unchanged, to_adopt)
+        self._items.unchanged(unchanged, to_adopt)
         for item in [each for each in to_hash if self._by_data(each)]:
             self._compare_data(item)
-        for group in _groups([each for each in to_hash if not self._by_data(each)]):
+        whole = [each for each in to_hash if not self._by_data(each)]
+        for group in small_together(whole, lambda item: item.entry):
             self._compare(group)
 
     def _carry_out(self, item: Placed, there: There, action: Action) -> None:
@@ -164,18 +145,18 @@ class DestinationLookup:
         entry, why = item.entry, difference(item.entry, there)
         if action is Action.REFUSE:
             message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
-            self._copy.results.failed(failures.data(failures.DESTINATION, entry.path, message))
+            self._items.results.failed(failures.data(failures.DESTINATION, entry.path, message))
         elif action is Action.SKIP:
             self._skip(item, there)
         elif action is Action.LINK and not self._terms.options.dry_run:
-            self._copy.link_later(item)
+            self._items.link_later(item)
         elif entry.kind == tree.FILE:
             self._send(item, there.left, self._basis_bytes(entry, there), why)
         else:
-            self._copy.send(as_new(item) if there.kind == "" else item, why=why)
+            self._items.send(as_new(item) if there.kind == "" else item, why=why)
 
     def _skip(self, item: Placed, there: There) -> None:
-        entry, results = item.entry, self._copy.results
+        entry, results = item.entry, self._items.results
         if there.kind == tree.FILE and state_of(entry, there, self._rules) is State.SAME:
             results.is_there(entry)
         elif "linked" in entry.extra:
@@ -202,7 +183,7 @@ class DestinationLookup:
         """Copy a file, continuing the part of the last of the runs in `left`."""
         options = self._terms.options
         if not left or goes_in_pack(item.entry) or options.dry_run:
-            self._copy.send(item, basis_bytes=basis_bytes, why=why)
+            self._items.send(item, basis_bytes=basis_bytes, why=why)
             return
         file = item.entry.path, source.identity(item.known)
         is_anothers = self._terms.journal.knows_another(*file)
@@ -214,7 +195,7 @@ class DestinationLookup:
         )
         if how is Continued.ANEW:
             self._discard(item, left)
-            self._copy.send(item, basis_bytes=basis_bytes)
+            self._items.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
         self._inherit(item, left[-1], landed if how is Continued.AS_NOTED else None, basis_bytes)
@@ -224,7 +205,7 @@ class DestinationLookup:
 
         def then(is_gone: object) -> None:
             if not is_gone:  # then it is tried again when the copy is complete
-                self._copy.ending.add_unwanted(path, left)
+                self._items.ending.add_unwanted(path, left)
 
         if left:
             discard = requests.Discard(path, left)
@@ -238,10 +219,10 @@ class DestinationLookup:
 
         def then(is_ours: object) -> None:
             if is_ours:
-                self._copy.send(item, landed, landed is None, basis_bytes)
+                self._items.send(item, landed, landed is None, basis_bytes)
             else:
                 self._discard(item, [nonce])
-                self._copy.send(item, basis_bytes=basis_bytes)
+                self._items.send(item, basis_bytes=basis_bytes)
 
         inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
@@ -303,7 +284,7 @@ class DestinationLookup:
                 digests.append(answers.text(mine[0]))
         if same:
             size_bytes = sum(item.entry.size for item in same)
-            self._copy.already_there(same, digests, size_bytes)
+            self._items.already_there(same, digests, size_bytes)
 
     # --- sparse files: hashed where either end has data
 
@@ -334,7 +315,7 @@ class DestinationLookup:
         if piece is None and end < item.entry.size:
             self._compare_data(item, end, same_bytes)
         elif piece is None:
-            self._copy.already_there([item], [""], same_bytes)
+            self._items.already_there([item], [""], same_bytes)
         else:
             piece_bytes = sum(length for _, length in piece)
 
@@ -369,12 +350,6 @@ def _goes_on(item: Placed, action: Action) -> bool:
 def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
     """Return whether both ends have answered with digests, and with the same ones."""
     return not isinstance(mine, dict) and None not in mine and mine == theirs
-
-
-def _groups(items: list[Placed]) -> list[list[Placed]]:
-    """Group small files together, and each large one alone."""
-    small = [item for item in items if goes_in_pack(item.entry)]
-    return ([small] if small else []) + [[i] for i in items if not goes_in_pack(i.entry)]
 
 
 def _stretch(item: Placed, offset: int, chunk_bytes: int) -> list[Extent]:

@@ -1,0 +1,172 @@
+"""What is done about an item of a copy, once that is decided: it is sent, linked, or was there.
+
+Small files, folders and links go in packs, a large file by a FileJob.
+
+Not here: the decision (resume.py), how a pack is filled (../pieces/plan.py), what is reported of a
+file (../terms/results.py), what waits for the end (../ending/ending.py).
+Read next: file_job.py.
+"""
+
+from __future__ import annotations
+
+from pscp.endpoint import failures, lookup, tree
+from pscp.progress.progress import what_became
+from pscp.transfer.ending.ending import Ending
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Failure, Pack, PackBuilder, Placed, goes_in_pack, groups
+from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.results import Results
+from pscp.transfer.walk.decide import MISSING
+from pscp.transfer.walk.file_job import FileJob
+
+
+class Items:
+    """The items of one copy. Only what the queue runs uses it."""
+
+    def __init__(self, terms: CopyTerms, results: Results, ending: Ending) -> None:
+        self.terms, self.results, self.ending = terms, results, ending
+        self._queue, self._counters, self._options = terms.queue, terms.counters, terms.options
+        self._builder = PackBuilder(self._packed, terms.job.expected)
+        terms.queue.when_idle(self._collected)
+
+    def send(
+        self,
+        item: Placed,
+        landed: Landed | None = None,
+        compare: bool = False,
+        basis_bytes: int = 0,
+        why: str = MISSING,
+    ) -> None:
+        """Copy this item; a large file as FileJob.start() says.
+
+        `why` says how it differs from what is at the destination.
+        """
+        entry = item.entry
+        if self._options.dry_run:
+            self._would_copy(entry, why)
+            return
+        if entry.kind == tree.FOLDER and (self._options.preserve or "new" in entry.extra):
+            if entry.path and self.terms.job.expected:  # it goes if its only file was refused
+                entry = entry._replace(extra={**entry.extra, "filled": 1})
+            self._queue.write_later(lambda: self.ending.folders.add(entry))
+        if not goes_in_pack(entry):
+            FileJob(self.terms, self.results, self.ending, item).start(landed, compare, basis_bytes)
+        elif self._builder.add(item):
+            self.flush()
+
+    def _would_copy(self, entry: tree.Entry, why: str) -> None:
+        is_folder = entry.kind == tree.FOLDER
+        if self._options.check:
+            if why:
+                self._counters.add(files_done=1)
+                self._show(f"{entry.path or '.'}: {why}")
+            return
+        if not is_folder:
+            size_bytes = entry.size if entry.kind == tree.FILE else 0  # a further name has no bytes
+            self._counters.add(files_done=1, bytes_total=size_bytes, bytes_done=size_bytes)
+        if is_folder and "new" not in entry.extra:
+            return  # at most its times or its mode would change
+        path = entry.path + ("/" if is_folder else "")
+        became = what_became("copied", is_folder or self.results.is_new(entry.path))
+        self._show(f"{became:<9} {path}" if self._options.itemize else path)
+
+    def _show(self, line: str) -> None:
+        self._queue.write_later(lambda: self.terms.reporter.line(line))
+
+    def link_later(self, item: Placed) -> None:
+        """Make this hard link at the end."""
+        self._queue.write_later(lambda: self.ending.add_link(item))
+
+    def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
+        """Count files of so many bytes that are at the destination already, and verified."""
+        self._counters.add(files_resumed=len(items), chunks_verified=len(items))
+        self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
+        for item in items:
+            self.results.is_there(item.entry)
+            self.results.was_there(item.known)
+        known = digests if self._options.strong else [""] * len(items)
+        self.results.became(
+            "unchanged",
+            ((item.entry.path, digest) for item, digest in zip(items, known, strict=True)),
+        )
+        if self._options.preserve:
+            self._adopt(items)
+
+    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None:
+        """Count what is taken for the same, unread; the metadata of `differing` is another."""
+        self._counters.add(files_unchanged=len(items))
+        for item in items:
+            self.results.is_there(item.entry)
+            if item.entry.kind == tree.LINK:  # where it leads to has been compared
+                self.results.was_there(item.known)
+        self.results.became("unchanged", ((item.entry.path, "") for item in items))
+        self._adopt(differing)
+
+    def linked(self, items: list[Placed], digests: list[str]) -> None:
+        """Count names of files in other folders; those with digests were verified."""
+        self._counters.add(files_linked=len(items), chunks_verified=sum(map(bool, digests)))
+        for item in items:
+            self.results.is_there(item.entry)
+        for item, digest in zip(items, digests, strict=True):
+            if digest or item.entry.kind == tree.LINK:
+                self.results.was_there(item.known)
+        if self._options.dry_run and self._options.itemize:
+            for item in items:
+                self._show(f"{'linked':<9} {item.entry.path}")
+        known = digests if self._options.strong else [""] * len(items)
+        paths = (item.entry.path for item in items)
+        self.results.became("linked", zip(paths, known, strict=True))
+
+    def _adopt(self, items: list[Placed]) -> None:
+        """Give files that are at the destination already their sources' metadata."""
+        if not self._options.dry_run:
+            for group in groups(item.entry for item in items):
+                self.ending.ask(lookup.Adopt, group)
+
+    # --- packs
+
+    def flush(self) -> bool:
+        """Put what was collected on the queue. Return whether there was anything."""
+        pack = self._collected()
+        if pack is not None:
+            self._queue.add(pack)
+        return pack is not None
+
+    def _collected(self) -> Pack | None:
+        """Return what was collected as a pack, and count its bytes; None if there is nothing."""
+        pack = self._builder.flush()
+        if pack is not None:
+            self._counters.add(bytes_total=pack.size_bytes)
+        return pack
+
+    def _packed(self, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
+        failure_at, results = dict(failed), self.results
+        damaged: list[Placed] = []
+        landed: list[tree.Entry] = []
+        digests: list[tuple[str, str]] = []
+        for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):
+            failure = failure_at.get(place)
+            if failure is None:
+                landed.append(item.entry)
+                if item.entry.kind != tree.FOLDER:
+                    digest = row[1] if isinstance(row, list) and self._options.strong else ""
+                    digests.append((item.entry.path, digest))
+                    results.is_there(item.entry)
+                    results.landed(item.known)
+            elif failure["kind"] == failures.DAMAGED and not pack.is_again:
+                damaged.append(item)
+                self._counters.add(chunks_resent=1, bytes_sent=item.entry.size)
+            else:
+                results.failed(failure if isinstance(row, list) else answers.from_source(failure))
+        results.became("copied", digests)
+        size_bytes = sum(entry.size for entry in landed)
+        self._counters.add(
+            bytes_done=size_bytes,
+            bytes_sent=size_bytes,
+            chunks_verified=[entry.kind for entry in landed].count(tree.FILE),
+            files_done=len(digests),
+        )
+        if damaged:
+            again = Pack(damaged, self._packed, is_again=True, expected=self.terms.job.expected)
+            self._queue.add(again)
