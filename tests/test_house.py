@@ -59,7 +59,7 @@ LATER = {
 # What a reader who follows "Read next" from the package on passes, in this order.
 WAY_OF_A_CHUNK = (
     "calls/api.py", "transfer/copy.py", "transfer/coordinator.py", "transfer/walk/file_job.py",
-    "transfer/lanes/lane_sender.py", "endpoint/source.py", "connect/bootstrap.py",
+    "transfer/lanes/lane_traffic.py", "endpoint/source.py", "connect/bootstrap.py",
     "endpoint/agent.py", "endpoint/sink.py", "endpoint/commit.py",
 )  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")

@@ -28,7 +28,7 @@ from pscp.options.options import Options
 from pscp.progress.progress import Counters, Reporter
 from pscp.transfer.beginnings import choose_hash
 from pscp.transfer.copy import make_pool, shared_cpus
-from pscp.transfer.lanes.lane_ends import MISSHAPEN, misshapen
+from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
 from pscp.transfer.pieces import answers
@@ -110,7 +110,7 @@ def far_tree(
             raise
         finally:
             pool.end()
-            agents += pool.kept.agents
+            agents += pool.kept
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ class Stream:
             with stops.ended_by(pipe.cut_short):
                 status = pipe.run(pool, begin, first)
         finally:
-            agents += pool.kept.agents
+            agents += pool.kept
         self._connections.remember(self._options, self._is_push, pool.lesson())
         return status
 

@@ -176,7 +176,7 @@ class Run:
                 coordinator.run(tops, agreed.target)
         finally:
             pool.end()
-            agents += pool.kept.agents
+            agents += pool.kept
         self._learn(pool)
         return self._result(coordinator, pool)
 

@@ -26,7 +26,7 @@ from pscp.progress.progress import count
 from pscp.transfer.autoscaler import Autoscaler
 from pscp.transfer.lanes.autotune import Path, Start, is_far_and_unattended, start
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.lanes.worker import KeptConnections, Phase, Worker
+from pscp.transfer.lanes.worker import Phase, Worker
 from pscp.transfer.logins import Logins
 from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel
@@ -130,10 +130,10 @@ class LanePool:
 
     def __init__(self, terms: PoolTerms) -> None:
         self._terms, self.context = terms, terms.context
-        connections = terms.connections
-        self.kept = KeptConnections(connections.keeps, connections.late)
-        self._logins = Logins(terms)
+        self._late = terms.connections.late  # takes connections that nobody waits for
         self._lock = threading.Lock()  # guards what follows, and the workers' public attributes
+        self._logins = Logins(terms)
+        self._kept: list[RemoteAgent] = []  # connections for the next copy
         self.layout = LaneLayout(terms)
         self.most_alive = 0  # lanes, at once
         self._workers: list[Worker] = []
@@ -224,10 +224,15 @@ class LanePool:
         leaving = [worker for worker in self._workers if not self._has_ended(worker, until_s)]
         self.queue.finish_writing()
         if leaving:
-            late = self.kept.late
-            late.expect(len(leaving))
-            args = leaving, late
+            self._late.expect(len(leaving))
+            args = leaving, self._late
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
+
+    @property
+    def kept(self) -> list[RemoteAgent]:
+        """The connections that the next copy can use."""
+        with self._lock:
+            return list(self._kept)
 
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
         """Wait for a worker to end. Return False if it is still logging in, for nothing."""
@@ -242,6 +247,19 @@ class LanePool:
         return True
 
     # --- what workers call
+
+    def keep(self, far: RemoteAgent, *, is_late: bool = False) -> None:
+        """Take a connection that is ready for the next copy, or was open only when this was over.
+
+        It is closed, where none are kept.
+        """
+        if not self._terms.connections.keeps:
+            far.close()
+        elif is_late:
+            self._late.accept(far)
+        else:
+            with self._lock:
+                self._kept.append(far)
 
     def connect(self, wanted: Wanted) -> RemoteAgent:
         """Open the connection of a lane. Raises ConnectError."""
@@ -271,9 +289,9 @@ class LanePool:
 
         With `is_refused` the server has closed the connection during the login.
         """
-        if worker.master is None:
-            self._logins.end(is_refused)
         with self._lock:
+            if worker.master is None:
+                self._logins.end(is_refused)
             worker.phase = Phase.IDLE
         self.queue.wake_lanes()
 
@@ -294,7 +312,7 @@ class LanePool:
             self._terms.explain(f"a connection was lost: {error.message}")
         with self._lock:
             worker.phase = Phase.IDLE
-        self._logins.lane_ended(time.monotonic() - worker.up_at_s)
+            self._logins.lane_ended(time.monotonic() - worker.up_at_s)
         self.queue.wake_lanes()  # another may log in in its place
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
@@ -312,8 +330,7 @@ class LanePool:
             self._give_up(worker, error)
             self._note_full()
             return False
-        is_alone = self._logins.is_alone(worker.fruitless)
-        if error.retry and (not is_alone or self._logins.may_try_alone(attempt, error)):
+        if error.retry and self._may_retry(worker, error, attempt):
             self._terms.counters.set(attempts=max(attempt, self._terms.counters.attempts))
             return True
         if isinstance(error, AuthenticationError) and self._share_connection(worker):
@@ -322,6 +339,17 @@ class LanePool:
         if not self._give_up(worker, error) and not error.retry:
             self._note_once(f"no more connections, going on with those open: {error.message}")
         return False
+
+    def _may_retry(self, worker: Worker, error: PscpError, attempt: int) -> bool:
+        """Return whether an error passes, for all that is known. Stops the copy if it does not."""
+        _, done_pieces = self.queue.done()
+        with self._lock:
+            if not self._logins.is_alone(worker.fruitless):
+                return True
+            may_try, is_over = self._logins.may_try_alone(attempt, done_pieces)
+        if is_over:
+            self.queue.stop(error)
+        return may_try
 
     def _give_up(self, worker: Worker, error: PscpError) -> bool:
         """Let the worker connect no more; if it was the last one, stop the copy and return True."""

@@ -6,12 +6,11 @@ Not here: what an error means for its worker (lane_pool.py), the login itself (c
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.transfer.lanes.autotune import is_worth_a_login
-from pscp.transfer.lanes.lane_share import STEADY_S
+from pscp.transfer.lanes.in_flight import STEADY_S
 from pscp.transfer.lanes.worker import OPENING_MAX
 from pscp.transfer.pieces.plan import MEMORY_BYTES
 from pscp.transfer.terms.copy_terms import PoolTerms
@@ -22,12 +21,11 @@ _MEASURED_S = 2.0  # after which the first lanes' rate is known, however long th
 
 
 class Logins:
-    """Decides which workers of a copy may log in, and counts them. Any thread may use it."""
+    """Decides which workers of a copy may log in, and counts them. The pool's lock guards it."""
 
     def __init__(self, terms: PoolTerms) -> None:
         self._terms = terms
         self._begun_s = time.monotonic()
-        self._lock = threading.Lock()  # guards what follows
         self._opening = 0  # logins under way
         self._may_open = OPENING_MAX  # logins at once; fewer once the server has closed one
         self._successes = 0  # logins that succeeded since that number was changed
@@ -38,18 +36,17 @@ class Logins:
     def begin(self, connected: int) -> bool:
         """Return whether one more worker may log in, beside `connected` ones; if so, count it.
 
-        There are no more logins than pieces of work. Call it with the queue's lock held.
+        There are no more logins than pieces of work. Call it with the queue's lock held too.
         """
-        with self._lock:
-            lanes = self._opening + connected
-            if self._opening >= self._may_open:
-                return False
-            is_useful = self._has_pieces_for_more(lanes) and self._is_worth_it(lanes)
-            if is_useful:
-                self.useful = max(self.useful, lanes + 1)
-            may_begin = not lanes or is_useful or self._terms.connections.has_early()
-            self._opening += may_begin
-            return may_begin
+        lanes = self._opening + connected
+        if self._opening >= self._may_open:
+            return False
+        is_useful = self._has_pieces_for_more(lanes) and self._is_worth_it(lanes)
+        if is_useful:
+            self.useful = max(self.useful, lanes + 1)
+        may_begin = not lanes or is_useful or self._terms.connections.has_early()
+        self._opening += may_begin
+        return may_begin
 
     def _has_pieces_for_more(self, lanes: int) -> bool:
         context, counters = self._terms.context, self._terms.counters
@@ -81,23 +78,21 @@ class Logins:
 
         After that half as many log in at once; one more does after as many successes.
         """
-        with self._lock:
-            self._opening -= 1
-            if is_refused:
-                self.has_failed = True
-                self._may_open, self._successes = max(1, self._may_open // 2), 0
-                return
-            self._successes += 1
-            if self._successes > self._may_open:
-                self._may_open, self._successes = min(OPENING_MAX, self._may_open + 1), 0
+        self._opening -= 1
+        if is_refused:
+            self.has_failed = True
+            self._may_open, self._successes = max(1, self._may_open // 2), 0
+            return
+        self._successes += 1
+        if self._successes > self._may_open:
+            self._may_open, self._successes = min(OPENING_MAX, self._may_open + 1), 0
 
     # --- with no lane alive
 
     def lane_ended(self, lived_s: float) -> None:
         """End an outage if a lane lived for long, even one that had no work, as a stream's may."""
         if lived_s > STEADY_S:
-            with self._lock:
-                self._outage = -1, 0.0
+            self._outage = -1, 0.0
 
     def is_alone(self, fruitless: int) -> bool:
         """Return whether no lane is alive, or a worker lost so many that the others count for
@@ -105,20 +100,15 @@ class Logins:
         """
         return self._terms.counters.lanes_alive == 0 or fruitless >= _ATTEMPTS_ALONE
 
-    def may_try_alone(self, attempt: int, error: BaseException) -> bool:
-        """Return whether to try again though no lane is alive. Stops the copy after a long outage.
+    def may_try_alone(self, attempt: int, done_pieces: int) -> tuple[bool, bool]:
+        """Return whether to try again though no lane is alive, and whether that lasts too long.
 
         An outage begins with the first failure after a piece of work was done.
         """
-        queue, retry_for_s = self._terms.context.queue, self._terms.options.retry_for_s
-        _, done_pieces = queue.done()
-        with self._lock:
-            if self._outage[0] != done_pieces:
-                self._outage = done_pieces, time.monotonic()
-            left_s = self._outage[1] + (retry_for_s or _OUTAGE_S) - time.monotonic()
-            is_over = left_s <= 0 and not self._opening
+        retry_for_s = self._terms.options.retry_for_s
+        if self._outage[0] != done_pieces:
+            self._outage = done_pieces, time.monotonic()
+        left_s = self._outage[1] + (retry_for_s or _OUTAGE_S) - time.monotonic()
         if left_s > 0:
-            return retry_for_s is not None or attempt < _ATTEMPTS_ALONE
-        if is_over:
-            queue.stop(error)
-        return False
+            return retry_for_s is not None or attempt < _ATTEMPTS_ALONE, False
+        return False, not self._opening

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.connect.onward import OnwardChannel, OnwardOpener
-from pscp.endpoint import failures, onward, requests, tree, wire
+from pscp.endpoint import failures, onward, requests, wire
 from pscp.endpoint.end import Reply
 from pscp.endpoint.source import listed
 from pscp.ground.errors import CopyError, ProtocolError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.lane_context import Lost
-from pscp.transfer.lanes.relay import FarSource, RelayEnd
+from pscp.transfer.lanes.relay import FarSource, Packed, RelayEnd
 from pscp.transfer.negotiation import CopyRequest
+from pscp.transfer.pieces.plan import Pack
 from pscp.transports import Channel
 
 
@@ -35,8 +36,6 @@ def with_far_source(request: CopyRequest) -> Iterator[CopyRequest]:
     if not (source.is_remote and sink.is_remote):
         yield request
         return
-    # RELOCATE  # here: few copies need it
-
     far_source: FarSource
     if request.options.direct:
         far_source = direct = DirectSource(request.connections, request.options)
@@ -73,9 +72,11 @@ class OnwardEnd(RelayEnd):
     The lane's sending thread asks; the channel's thread takes the answers.
     """
 
+    is_direct = True
+
     def __init__(self, channel: OnwardChannel, lost: Lost) -> None:
         super().__init__(_no_connection, lost)
-        self._onward, self.onward = channel, self
+        self._onward = channel
 
     def begin(self, request: requests.Begin) -> None:
         """Have the agent be the source; what it cannot begin ends the lane."""
@@ -105,21 +106,17 @@ class OnwardEnd(RelayEnd):
 
         self.answer(onward.PassChunk(id_, offset, length), passed)
 
-    def pass_pack(
-        self,
-        number: int,
-        files: list[tree.Entry],
-        entries: list[tree.Entry],
-        take: Callable[[object], object],
-    ) -> None:
+    def pack(self, number: int, pack: Pack, done: Packed, take: Callable[[object], object]) -> None:
         """Have small files go to the sink, as a frame with this number; `take` gets their rows."""
+        files = [listed(file) for file in pack.files]
 
         def passed(rows: object, is_failed: bool) -> None:
             if is_failed or not isinstance(rows, list) or len(rows) != len(files):
                 raise ProtocolError("a pack of other files than were asked for")
             take(rows)
 
-        self.answer(onward.PassPack(number, [listed(file) for file in files], entries), passed)
+        placed = [item.entry for item in pack.items]
+        self.answer(onward.PassPack(number, files, placed), passed)
 
     def answer(self, request: requests.Request, reply: Reply) -> None:
         self._onward.ask(request, reply)

@@ -43,7 +43,7 @@ from pscp.options.options import ROWS
 from pscp.stream import pipe, stream
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Stream
-from pscp.transfer.lanes import in_flight, lane_context, lane_share
+from pscp.transfer.lanes import in_flight, lane_context
 
 KIB = 1024
 SLOT_BYTES = 32 * KIB
@@ -74,7 +74,7 @@ def small() -> Iterator[None]:
             patch.setattr(module, "SLOT_BYTES", SLOT_BYTES)
         name, default, row = ROWS["window_bytes"]
         patch.setitem(ROWS, name, (name, default, row._replace(check=None)))
-        patch.setattr(lane_share, "LEAST_BYTES", LANE_BYTES)
+        patch.setattr(in_flight, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(lane_context, "LEAST_BYTES", LANE_BYTES)
         patch.setattr(endpoint_stream, "_GATHER_MS", 1)
         patch.setattr(endpoint_stream, "_STOP_MS", 5)

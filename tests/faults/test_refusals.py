@@ -16,7 +16,7 @@ from faults.conftest import Way
 from pscp.connect import agent_program, bootstrap
 from pscp.endpoint import wire
 from pscp.ground.errors import ProtocolError
-from pscp.transfer.lanes.lane_sender import LaneSender
+from pscp.transfer.lanes.lane_traffic import LaneTraffic
 
 EVERY_WAY = True
 
@@ -29,10 +29,10 @@ def test_the_copy_ends_with_the_agents_reason(
     (way.source / "small").write_bytes(b"small")
     refused = wire.GET if way.is_push else wire.ACK
 
-    def start(sender: LaneSender, number: int, work: object) -> None:
-        sender._far.send(refused, number, 0, b"")
+    def send(traffic: LaneTraffic, number: int, work: object) -> None:
+        traffic.far.send(refused, number, 0, b"")
 
-    monkeypatch.setattr(LaneSender, "start", start)
+    monkeypatch.setattr(LaneTraffic, "send", send)
     with pytest.raises(ProtocolError, match=f"a {wire.NAMES[refused]} frame in state") as caught:
         way.copy(connections=lanes)
     assert caught.value.exit_code == 4
@@ -57,9 +57,9 @@ def test_a_frame_that_is_cut_short_is_refused(way: Way, monkeypatch: pytest.Monk
         pytest.skip("only a source is asked for chunks")
     (way.source / "large").write_bytes(b"l" * 200_000)
 
-    def start(sender: LaneSender, number: int, work: object) -> None:
-        sender._far.send(wire.GET, number, 0, b"")
+    def send(traffic: LaneTraffic, number: int, work: object) -> None:
+        traffic.far.send(wire.GET, number, 0, b"")
 
-    monkeypatch.setattr(LaneSender, "start", start)
+    monkeypatch.setattr(LaneTraffic, "send", send)
     with pytest.raises(ProtocolError, match="a short GET frame"):
         way.copy(connections=2)

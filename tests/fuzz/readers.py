@@ -40,8 +40,8 @@ from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.event_loop import Loop
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.stream.pipe import checked_report
-from pscp.transfer.lanes.lane_ends import MISSHAPEN
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import MISSHAPEN
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.walk import decide
 from pscp.transfer.walk.folder_check import differing

@@ -1,4 +1,4 @@
-"""transfer/lanes/lane_ends.py: what a lane's two threads do to the chunks that are awaited.
+"""transfer/lanes/lane_traffic.py: what a lane's two threads do to the chunks that are awaited.
 
 Not here: the frames of those chunks (../e2e, ../faults).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pscp.transfer.lanes.lane_ends import ExpectedChunks
+from pscp.transfer.lanes.lane_traffic import ExpectedChunks
 from pscp.transfer.pieces.plan import Chunk
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pscp.endpoint import requests
 from pscp.transfer.lanes import work_queue
-from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.work_queue import LaterWrites, WorkQueue
 from pscp.transfer.pieces.plan import Ask
 

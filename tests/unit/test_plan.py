@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pscp.endpoint import failures, requests, source, tree
 from pscp.endpoint.files import Extent
 from pscp.options.options import Options
-from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces import plan
 
 LAST = 400

@@ -14,10 +14,10 @@ import pytest
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
 from pscp.transfer.beginnings import source_request
+from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes import lane_context as limiter_module
-from pscp.transfer.lanes import lane_share
+from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_context import RateLimiter
-from pscp.transfer.lanes.lane_share import LaneShare, Window
 from pscp.transfer.pieces.plan import Chunk
 
 
@@ -119,7 +119,7 @@ def test_a_limit_that_comes_holds_for_what_comes_then(clock: Clock) -> None:
 def test_a_lane_that_waits_for_its_turn_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an idle lane would send the same, or have it given up."""
     clock = Clock()
-    monkeypatch.setattr(lane_share, "time", clock)
+    monkeypatch.setattr(in_flight, "time", clock)
     share = LaneShare(Window(MIB, 0.0))
     chunk: Any = Chunk(None, 0, MIB, takers=1)  # type: ignore[arg-type]
     chunk.job = SimpleNamespace(may_be_short=False)

@@ -19,9 +19,9 @@ from state_tables import assert_no_other_event_may_come, reached
 from pscp.endpoint import requests, session, tree, wire
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.transfer.lanes import lane as lane_module
+from pscp.transfer.lanes.in_flight import Window
 from pscp.transfer.lanes.lane import Lane
 from pscp.transfer.lanes.lane_context import RateLimiter
-from pscp.transfer.lanes.lane_share import Window
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces.plan import Ask, Chunk, Placed
 from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
@@ -164,7 +164,7 @@ def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
     running.agent.await_sent(lane_module._END)
     running.agent.inbox.put(None)
     running.wait()
-    assert running.lane.has_worked and not running.lane.ended_well
+    assert running.lane.share.has_worked and not running.lane.ended_well
 
 
 def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.transfer.lanes.lane_share import Window
+from pscp.transfer.lanes.in_flight import Window
 
 
 @given(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pscp.endpoint import lookup, requests, tree
 from pscp.transfer.lanes import in_flight
-from pscp.transfer.lanes.lane_ends import LaneEnds
-from pscp.transfer.lanes.lane_share import LaneShare, Window
+from pscp.transfer.lanes.in_flight import LaneShare, Window
+from pscp.transfer.lanes.lane_traffic import LaneTraffic
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces.plan import Ask, Chunk, Pack, Placed, Work
 
@@ -428,10 +428,10 @@ def test_the_rows_of_a_pack_are_those_of_the_lane_that_has_it() -> None:
     number, _ = take(queue, lost)
     context: Any = SimpleNamespace(queue=queue)
     far: Any = None
-    late = LaneEnds(context, far, far, lost.share)
+    late = LaneTraffic(context, far, far, lost.share)
     queue.give_back(lost.share)
     assert not late.take_rows(number, pack, [[1, "late"]])
     number, _ = take(queue, other)
-    assert LaneEnds(context, far, far, other.share).take_rows(number, pack, [[1, "in time"]])
+    assert LaneTraffic(context, far, far, other.share).take_rows(number, pack, [[1, "in time"]])
     assert not late.take_rows(number, pack, [[1, "late"]])
     assert pack.rows == [[1, "in time"]]

@@ -1,14 +1,13 @@
 """One lane: its two threads, and its life from the first request to the end of its channel.
 
-One thread takes work from the queue and sends it (lane_sender.py); the other receives
-(lane_receiver.py), so a lane never waits a round trip for a chunk. When its channel ends, what it
-had in flight goes back to the queue at once.
+One thread takes work from the queue and sends it; the other receives, so a lane never waits a round
+trip for a chunk. When its channel ends, what it had in flight goes back to the queue at once.
 
 On push the near end is the source and the far end the sink; on pull it is the other way round.
 
-Not here: what both threads share (lane_ends.py), in which states a lane can be
+Not here: what the threads send and receive (lane_traffic.py), in which states a lane can be
 (../pieces/states.py), a near end that is on a third host (relay.py), connecting again (worker.py).
-Read next: lane_sender.py.
+Read next: lane_traffic.py.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ import threading
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, wire
 from pscp.ground.errors import ConnectionLost, CopyError, CopyRunning, PscpError
+from pscp.transfer.lanes.in_flight import IsParked, LaneShare, never
 from pscp.transfer.lanes.lane_context import LaneContext
-from pscp.transfer.lanes.lane_ends import MISSHAPEN, LaneEnds, misshapen
-from pscp.transfer.lanes.lane_receiver import LaneReceiver
-from pscp.transfer.lanes.lane_sender import LaneSender
-from pscp.transfer.lanes.lane_share import IsParked, LaneShare, never
+from pscp.transfer.lanes.lane_traffic import LaneTraffic
 from pscp.transfer.lanes.relay import RelayEnd
 from pscp.transfer.pieces import states
+from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 
 # The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
@@ -41,29 +39,27 @@ class Lane:
         # These two change only in steps that the queue runs, on behalf of either thread.
         self.error: PscpError | None = None  # why it was lost
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
-        share = LaneShare(context.new_window(), context.next_number(), is_parked)
-        share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
-        self._ends = ends = LaneEnds(context, far, context.new_end(self._lose, far.channel), share)
-        self._queue, self._far, self._near = context.queue, far, ends.near
-        self._sender = LaneSender(ends)
-        self._receiver = LaneReceiver(ends)
+        self._context, self._queue, self._far = context, context.queue, far
+        self.share = LaneShare(context.new_window(), context.next_number(), is_parked)
+        self.share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
+        self._near = near = context.new_end(self._lose, far.channel)
+        self._traffic = LaneTraffic(context, far, near, self.share)
         self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
 
     def run(self) -> None:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""
-        context, share = self._ends.context, self._ends.share
         try:
             self._begin_near()
             self._far.decoder.place = self._near.sink.place if self._near.sink is not None else None
-            role = session.BEGIN_SINK if context.is_push else session.BEGIN_SOURCE
-            self._far.session.advance(role)
-            begin = requests.to_json(self._numbered(context.begin_far))
+            is_push = self._context.is_push
+            self._far.session.advance(session.BEGIN_SINK if is_push else session.BEGIN_SOURCE)
+            begin = requests.to_json(self._numbered(self._context.begin_far))
             self._far.send(wire.ASK, _BEGIN, 0, begin)
             if not self._queue.run_alone(self._join):
                 return
             self._reader.start()
-            while (taken := self._queue.take(share)) is not None:
-                self._sender.start(*taken)
+            while (taken := self._queue.take(self.share)) is not None:
+                self._traffic.send(*taken)
             self._say_goodbye()
         except PscpError as error:
             self._lose(error)
@@ -77,16 +73,6 @@ class Lane:
             self._near.cut()
 
     @property
-    def has_worked(self) -> bool:
-        """Whether this lane has finished a piece of work that brings the copy on."""
-        return self._ends.share.has_worked
-
-    @property
-    def moved_bytes(self) -> int:
-        """What has landed over this lane so far."""
-        return self._ends.share.window.moved_bytes
-
-    @property
     def ended_well(self) -> bool:
         """Whether the agent is ready for the next copy."""
         return self._state is states.Lane.CLOSED_WELL
@@ -98,7 +84,7 @@ class Lane:
     # --- the sending thread
 
     def _begin_near(self) -> None:
-        begin = self._ends.context.begin_near
+        begin = self._context.begin_near
         try:
             self._near.begin(self._numbered(begin))
         except failures.EXPECTED as error:
@@ -109,14 +95,14 @@ class Lane:
     def _numbered(self, begin: requests.Begin) -> requests.Begin:
         """Return the request, which at a sink has this lane's number."""
         if isinstance(begin, requests.BeginSink):
-            return begin._replace(lane=self._ends.share.lane)
+            return begin._replace(lane=self.share.lane)
         return begin
 
     def _say_goodbye(self) -> None:
         """Ask the agent to get ready for the next copy, or end the channel: all is acknowledged."""
         if not self._queue.run_alone(self._leave):
             return
-        if self._ends.context.keeps and not self._ends.share.work:
+        if self._context.keeps and not self.share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
         else:
             self._far.channel.end()
@@ -133,22 +119,21 @@ class Lane:
     # --- the receiving thread
 
     def _receive(self) -> None:
-        receiver, ends = self._receiver, self._ends
-        is_closed, near_lock = ends.is_closed, ends.near_lock
+        traffic = self._traffic
         try:
             while (frame := self._far.receive()) is not None:
                 if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
-                    ends.wait_for_turn(len(frame.payload), is_closed)
+                    traffic.wait_for_turn(len(frame.payload), traffic.is_closed)
                 if frame.type == wire.REPLY and frame.id in (_BEGIN, _END):
                     if self._is_last(frame):
                         return
                     continue
-                with near_lock:
-                    receiver.take(frame)
+                with traffic.near_lock:
+                    traffic.take(frame)
             if self._state in (states.Lane.OPENING, states.Lane.WORKING):
-                self._lose(self._ends.context.named(self._far.explain()))
+                self._lose(self._context.named(self._far.explain()))
         except PscpError as error:
-            self._lose(self._ends.context.named(error))
+            self._lose(self._context.named(error))
         except MISSHAPEN as error:
             self._lose(misshapen(error))
         except BaseException as error:
@@ -159,7 +144,7 @@ class Lane:
         """Take the answer to a Begin or an End. Return whether the agent has said goodbye."""
         answer = frame.json()
         if frame.flags & wire.FAILED:
-            problem = _as_copy_error(failures.checked(answer), self._ends.context.begin_far)
+            problem = _as_copy_error(failures.checked(answer), self._context.begin_far)
             if isinstance(problem, CopyRunning):
                 self._queue.stop(problem)
             raise problem
@@ -181,7 +166,7 @@ class Lane:
         if self._state is states.Lane.LOST:
             return False
         self._life.on(states.LaneEvent.BEGIN)
-        self._queue.join(self._ends.share)
+        self._queue.join(self.share)
         return True
 
     def _leave(self) -> bool:
@@ -202,12 +187,12 @@ class Lane:
             return False
         if self._queue.error is None and not self._queue.is_finished:
             self.error = error
-        self._queue.give_back(self._ends.share)
+        self._queue.give_back(self.share)
         return True
 
     def _end(self) -> None:
         self._life.on(states.LaneEvent.CLOSE)
-        self._queue.give_back(self._ends.share)
+        self._queue.give_back(self.share)
 
 
 def _as_copy_error(data: failures.Data, begin: requests.Begin) -> PscpError:

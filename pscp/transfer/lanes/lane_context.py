@@ -3,7 +3,7 @@ may change while they work: that of one copy (-l), or of all copies that share o
 (../terms/copy_terms.py).
 
 Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a lane's work may take
-(lane_share.py), which frames wait (lane_sender.py).
+(in_flight.py), which frames wait (lane_traffic.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pscp.endpoint.end import End
 from pscp.endpoint.source import Source
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
-from pscp.transfer.lanes.lane_share import LEAST_BYTES, Window
+from pscp.transfer.lanes.in_flight import LEAST_BYTES, Window
 from pscp.transfer.lanes.shared_reads import Reader, SharingEnd
 from pscp.transfer.lanes.work_queue import WorkQueue
 
@@ -46,17 +46,6 @@ if TYPE_CHECKING:
         def begin(self, request: requests.Begin) -> None: ...
         def answer(self, request: requests.Request, reply: Reply) -> None: ...
         def close(self) -> None: ...
-
-    class OnwardSource(Protocol):
-        """A source that sends to the sink by itself."""
-
-        def pass_pack(
-            self,
-            number: int,
-            files: list[tree.Entry],
-            entries: list[tree.Entry],
-            take: Callable[[object], object],
-        ) -> None: ...
 
     MakeNear = Callable[["Lost", Channel], NearEnd]
 

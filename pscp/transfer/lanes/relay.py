@@ -24,14 +24,14 @@ from pscp.endpoint.end import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed
 from pscp.ground.errors import ConnectionLost, CopyError, ProtocolError, PscpError
 from pscp.options.options import Options
+from pscp.transfer.lanes.in_flight import never
 from pscp.transfer.lanes.lane_context import Lost
-from pscp.transfer.lanes.lane_ends import MISSHAPEN, misshapen
-from pscp.transfer.lanes.lane_share import never
+from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.endpoint.null_ends import NullSink
-    from pscp.transfer.lanes.lane_context import OnwardSource
+    from pscp.transfer.pieces.plan import Pack
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
 Connect = Callable[[Callable[[Channel], None], Callable[[], bool]], RemoteAgent]
@@ -113,7 +113,7 @@ class RelayEnd:
     """
 
     sink: NullSink | None = None
-    onward: OnwardSource | None = None  # this, where the data does not come here
+    is_direct = False  # the data goes to the sink's host, and not through here
 
     def __init__(self, connect: Connect, lost: Lost) -> None:
         """`connect` opens the connection, which begin() waits for."""
@@ -125,8 +125,8 @@ class RelayEnd:
         self._is_closed = False
         self._channel: Channel | None = None  # once the connection is being opened
         self._chunks: deque[_Awaited] = deque()  # in the order in which they come
-        self._replies: dict[int, Reply] = {}
-        self._packs: dict[int, tuple[list[tree.Entry], Packed]] = {}
+        # What takes the answer to each request, by its number, and the type of that frame.
+        self._replies: dict[int, tuple[int, Callable[[wire.Frame], None]]] = {}
 
     # --- what a lane knows of an end
 
@@ -205,23 +205,37 @@ class RelayEnd:
             self._chunks.append(_Awaited(id_, offset, length, send))
         self._send(wire.GET, id_, offset, wire.COUNT.pack(length))
 
-    def pack(self, values: list[tree.Entry], done: Packed) -> None:
-        """Ask for small files, whole; `done` is called with their rows and their bytes."""
-        number = self._next()
-        with self._lock:
-            self._packs[number] = values, done
-        request = requests.Pack([listed(value) for value in values])
-        self._send(wire.ASK, number, 0, requests.to_json(request))
+    def pack(self, number: int, pack: Pack, done: Packed, take: Callable[[object], object]) -> None:
+        """Ask for small files, whole; `done` is called with their rows and their bytes.
+
+        `number` is that of the pack in its lane, and `take` gets rows alone (../onward.py).
+        """
+        values = pack.files
+
+        def packed(frame: wire.Frame) -> None:
+            rows, bodies = wire.unpack_payload(frame.payload)
+            if not isinstance(rows, list) or len(rows) != len(values):
+                raise ProtocolError("a pack of other files than were asked for")
+            entries.check_sizes(values, rows, len(bodies))
+            done(rows, [bytes(bodies)])
+
+        self._ask(requests.Pack([listed(value) for value in values]), wire.PACK, packed)
 
     def answer(self, request: requests.Request, reply: Reply) -> None:
         """Call `reply` with the source's answer, once it has come."""
-        number = self._next()
-        with self._lock:
-            self._replies[number] = reply
-        self._send(wire.ASK, number, 0, requests.to_json(request))
 
-    def _next(self) -> int:
-        return next(self._numbers)
+        def replied(frame: wire.Frame) -> None:
+            reply(frame.json(), bool(frame.flags & wire.FAILED))
+
+        self._ask(request, wire.REPLY, replied)
+
+    def _ask(
+        self, request: requests.Request, type_: int, take: Callable[[wire.Frame], None]
+    ) -> None:
+        number = next(self._numbers)
+        with self._lock:
+            self._replies[number] = type_, take
+        self._send(wire.ASK, number, 0, requests.to_json(request))
 
     def _send(self, type_: int, id_: int, offset: int, payload: bytes) -> None:
         assert self._agent is not None  # begin() was called
@@ -250,38 +264,30 @@ class RelayEnd:
     def _take(self, frame: wire.Frame) -> None:
         if frame.type in (wire.DATA, wire.DIGEST):
             self._take_of_chunk(frame)
-        elif frame.type == wire.PACK:
-            self._take_pack(frame)
-        elif frame.type == wire.REPLY:
+        elif frame.type in (wire.PACK, wire.REPLY):
             with self._lock:
-                reply = self._replies.pop(frame.id, None)
-            if reply is None:
-                raise ProtocolError("a REPLY frame that was not asked for")
-            reply(frame.json(), bool(frame.flags & wire.FAILED))
+                type_, take = self._replies.pop(frame.id, (None, None))
+            if take is None or type_ != frame.type:
+                raise ProtocolError(f"a {frame.name} frame that was not asked for")
+            take(frame)
 
     def _take_of_chunk(self, frame: wire.Frame) -> None:
         with self._lock:
             chunk = self._chunks[0] if self._chunks else None
-        if chunk is None or frame.id != chunk.id_:
-            raise ProtocolError(f"a {frame.name} frame that was not asked for")
+            if chunk is None or frame.id != chunk.id_:
+                raise ProtocolError(f"a {frame.name} frame that was not asked for")
+            if frame.type == wire.DIGEST:
+                self._chunks.popleft()
+        payload = frame.payload
         if frame.type == wire.DATA:
             block, _ = wire.block_of(frame)
             end = frame.offset + len(block)
             if frame.offset < chunk.offset or end > chunk.offset + chunk.length:
                 raise ProtocolError("a block outside of its chunk")
-            chunk.send(frame.type, frame.id, frame.offset, frame.payload, frame.flags)
-            return
-        with self._lock:
-            self._chunks.popleft()
-        chunk.send(frame.type, frame.id, frame.offset, bytes(frame.payload), frame.flags)
-
-    def _take_pack(self, frame: wire.Frame) -> None:
-        with self._lock:
-            values, done = self._packs.pop(frame.id, (None, None))
-        if values is None or done is None:
-            raise ProtocolError("a PACK frame that was not asked for")
-        rows, bodies = wire.unpack_payload(frame.payload)
-        if not isinstance(rows, list) or len(rows) != len(values):
-            raise ProtocolError("a pack of other files than were asked for")
-        entries.check_sizes(values, rows, len(bodies))
-        done(rows, [bytes(bodies)])
+        chunk.send(
+            frame.type,
+            frame.id,
+            frame.offset,
+            payload if frame.type == wire.DATA else bytes(payload),
+            frame.flags,
+        )

@@ -23,9 +23,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pscp.transfer.lanes.in_flight import Backlog, InFlight, Revocation
-from pscp.transfer.lanes.lane_share import LaneShare
-from pscp.transfer.pieces.plan import Work
+from pscp.transfer.lanes.in_flight import InFlight, LaneShare, Revocation
+from pscp.transfer.pieces.plan import Ask, Work
 
 _WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
 SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
@@ -75,6 +74,75 @@ class LaterWrites:
                 write()
             except Exception as error:
                 self._failed(error)
+
+
+class Backlog:
+    """What no lane has taken yet. The queue's lock guards it."""
+
+    def __init__(self, iterator_ended: Callable[[], None]) -> None:
+        self._iterator_ended = iterator_ended  # called when an iterator has no more chunks
+        self._first: deque[Work] = deque()  # what lanes gave back, and what follows from answers
+        self._waiting: deque[Work | Iterator[Work]] = deque()
+        self.reserve: Callable[[], Work | None] = lambda: None  # asked when nothing else waits
+
+    def __len__(self) -> int:
+        """Return how many pieces and iterators wait."""
+        return len(self._waiting) + len(self._first)
+
+    def put(self, work: Work | Iterator[Work]) -> None:
+        """Add a piece, or an iterator over pieces, behind all that waits already."""
+        self._waiting.append(work)
+
+    def put_first(self, work: Work) -> None:
+        """Add a piece that is taken before what the walk found."""
+        work.is_over = False
+        self._first.append(work)
+
+    def next(self, share: LaneShare) -> Work | None:
+        """Remove and return the next piece for this lane."""
+        first = self.next_first(share)
+        while first is None and self._waiting:
+            waiting = self._waiting[0]
+            if not isinstance(waiting, Iterator):
+                self._waiting.popleft()
+                return waiting
+            piece = next(waiting, None)
+            if piece is not None:
+                return piece
+            self._waiting.remove(waiting)
+            self._iterator_ended()
+            first = self.next_first(share)  # its end may have added what follows from it
+        return first or self.reserve()
+
+    def next_first(
+        self, share: LaneShare, *, is_own: bool = False, is_prompt: bool = False
+    ) -> Work | None:
+        """Remove and return the next piece that goes before what the walk found.
+
+        With `is_own` only a request that must be this lane's own, with `is_prompt` only one that
+        is answered at once.
+        """
+        for place, work in enumerate(self._first):
+            if is_prompt and not (isinstance(work, Ask) and work.is_prompt):
+                continue
+            pinned = work.share if isinstance(work, Ask) else None
+            is_free = pinned is None or pinned.is_over
+            if pinned is share or (is_free and not is_own):
+                del self._first[place]
+                return work
+        return None
+
+    def drop(self, is_needless: Callable[[Work], bool]) -> None:
+        """Remove the pieces that nobody needs any more; iterators stay."""
+        for queue in (self._first, self._waiting):
+            kept = [each for each in queue if isinstance(each, Iterator) or not is_needless(each)]
+            queue.clear()
+            queue.extend(kept)  # type: ignore[arg-type]
+
+    def known_pieces(self, uncut_pieces: int) -> int:
+        """Return how many pieces wait. The iterators, if any wait, have `uncut_pieces` together."""
+        whole = sum(not isinstance(each, Iterator) for each in self._waiting)
+        return len(self._first) + whole + (uncut_pieces if whole < len(self._waiting) else 0)
 
 
 class WorkQueue:

@@ -14,7 +14,6 @@ from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.spare_logins import Latecomers
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.ground.log import Log
 from pscp.transfer.lanes.lane import Lane
@@ -41,7 +40,8 @@ class WorkerContext(Protocol):
     """What a worker needs of its pool."""
 
     context: LaneContext
-    kept: KeptConnections
+
+    def keep(self, far: RemoteAgent, *, is_late: bool = False) -> None: ...
 
     def connect(self, wanted: Wanted, /) -> RemoteAgent: ...
 
@@ -103,7 +103,7 @@ class Worker(threading.Thread):
     def moved_bytes(self) -> int | None:
         """What has landed over its lane so far; None while it has none."""
         lane = self._lane
-        return lane.moved_bytes if lane is not None else None
+        return lane.share.window.moved_bytes if lane is not None else None
 
     def abort(self) -> None:
         """End the worker's channel, so that it waits no longer. From any thread."""
@@ -123,7 +123,7 @@ class Worker(threading.Thread):
                     lane = Lane(self.name, self._pool.context, far, lambda: self.is_parked)
                     self._serve(lane, far)
                 except PscpError as error:
-                    has_worked = lane is not None and lane.has_worked
+                    has_worked = lane is not None and lane.share.has_worked
                     attempt = 1 if has_worked else attempt + 1
                     self.fruitless = 0 if has_worked else self.fruitless + (lane is not None)
                     master = self.master
@@ -142,7 +142,7 @@ class Worker(threading.Thread):
         """Give back the connection that it has, if no lane has used it."""
         unused, self._far = self._far, None
         if unused is not None:
-            self._pool.kept.keep(unused)
+            self._pool.keep(unused)
 
     def _may_begin(self) -> bool:
         """Return whether it has a connection, or may open one since there is work for it."""
@@ -167,7 +167,7 @@ class Worker(threading.Thread):
         finally:
             self._pool.connected(self, is_refused)
         if self._queue.is_finished:
-            self._pool.kept.keep_late(far)
+            self._pool.keep(far, is_late=True)
             raise ConnectionLost(_OVER)
         return far
 
@@ -191,45 +191,10 @@ class Worker(threading.Thread):
         finally:
             self._lane = self.channel = None
             if lane.ended_well:
-                self._pool.kept.keep(far)
+                self._pool.keep(far)
             else:
                 far.close()
             self._pool.lane_down(self, lane.error)
             _log.debug("has no more work over process %d", far.channel.pid)
         if lane.error is not None:
             raise lane.error
-
-
-class KeptConnections:
-    """The connections that outlive the copy that used them. Any thread may use it."""
-
-    def __init__(self, keeps: bool, late: Latecomers) -> None:
-        """Keep connections for the next copy, or with `keeps` False close each.
-
-        `late` takes those that nobody waits for.
-        """
-        self.late = late
-        self._keeps = keeps
-        self._lock = threading.Lock()  # guards what follows
-        self._agents: list[RemoteAgent] = []
-
-    @property
-    def agents(self) -> list[RemoteAgent]:
-        """The connections that the next copy can use."""
-        with self._lock:
-            return list(self._agents)
-
-    def keep(self, far: RemoteAgent) -> None:
-        """Take a connection whose agent is ready for the next copy."""
-        if self._keeps:
-            with self._lock:
-                self._agents.append(far)
-        else:
-            far.close()
-
-    def keep_late(self, far: RemoteAgent) -> None:
-        """Take a connection that was open only when the copy was over."""
-        if self._keeps:
-            self.late.accept(far)
-        else:
-            far.close()

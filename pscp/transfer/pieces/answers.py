@@ -8,13 +8,25 @@ Not here: what is asked (endpoint/requests.py), what an answer means (../walk/fi
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
-from pscp.endpoint import failures
+from pscp.endpoint import failures, wire
 from pscp.endpoint.files import Extent
+from pscp.ground.errors import ProtocolError
 from pscp.transfer.pieces.plan import Failure
 
+# What is raised where an answer is used that has another shape than the one it should have;
+# struct.error for a frame that is too short.
+_OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
+MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
+
 Digests = list[str | None]  # in hex; None where the file is shorter than that
+
+
+def misshapen(error: Exception) -> ProtocolError:
+    """Return the ProtocolError for an answer of another shape, whose use has raised `error`."""
+    return ProtocolError(f"an answer of another shape: {error}")
 
 
 def items(value: object) -> Sequence[object]:

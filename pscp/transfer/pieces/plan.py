@@ -61,7 +61,7 @@ class Job(Protocol):
 
 
 class Taker(Protocol):
-    """What a request needs to know of a lane's share (../lanes/lane_share.py)."""
+    """What a request needs to know of a lane's share (../lanes/in_flight.py)."""
 
     is_over: bool  # the lane has ended
 
