@@ -28,10 +28,10 @@ from pscp.options.options import Options
 from pscp.progress.progress import Counters, Reporter
 from pscp.transfer.beginnings import choose_hash
 from pscp.transfer.copy import make_pool, shared_cpus
-from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transfer.pieces.plan import Ask
 
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own

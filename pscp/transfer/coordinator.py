@@ -74,7 +74,7 @@ class Coordinator:
         return mirror, moving
 
     def _wait_until_copied(self) -> None:
-        self._ending.wait_for(self._is_copied)
+        self._queue.wait_for(self._is_copied)
         self._queue.finish_writing()
 
     def _is_copied(self) -> bool:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.connect.logins import host_cache
-from pscp.connect.messages import named, noting
-from pscp.endpoint import hashes, placing, requests, source
+from pscp.connect.messages import noting
+from pscp.endpoint import hashes, requests, source
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -32,6 +32,7 @@ from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
 from pscp.transfer.lanes.lane_context import LaneContext, RateLimiter
+from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
@@ -78,13 +79,19 @@ class Run:
         complete = False
         try:
             note = self._request.reporter.note
-            self._explain_way()
+            if self._request.far_source is not None:
+                near, far = self._request.froms[0].login, self._request.to.login
+                way = "straight there" if self._options.direct else "through this machine"
+                self._request.explain(f"the data goes from {near} to {far} {way}")
             if self._options.direct:  # the way to the sink is through the source's host
                 sources = self._take_source()
                 tops, self._source = self._far_tops([], sources), sources[0]
                 if not tops:
                     return self._nothing()
-            agents = self._take_far(note)
+            if self._request.far_source is None:
+                agents = connections.take(self._options, note)
+            else:
+                agents = take_named(connections, self._options, note)
             try:
                 replace_dead(agents, connections, self._options, note)
                 connections.expect_lanes(self._options, agents[0])
@@ -144,12 +151,12 @@ class Run:
         request = self._request
         if agents[0].is_sftp:
             how = str(agents[0].hello.get("verify"))
-            self._request.counters.set(verified=how != "none")
-            self._request.explain(f"over SFTP; verified by: {how}")
-            self._note_sftp(self._request.connections.host, of_source=not self._request.is_push)
+            request.counters.set(verified=how != "none")
+            request.explain(f"over SFTP; verified by: {how}")
+            self._note_sftp(request.connections.host, of_source=not request.is_push)
         sources = [self._source] if self._source is not None else self._take_source()
         if sources and sources[0].is_sftp:
-            self._note_sftp(self._request.froms[0], of_source=True)
+            self._note_sftp(request.froms[0], of_source=True)
         tops = tops or self._far_tops(agents, sources)
         if not tops:
             return self._nothing()
@@ -159,15 +166,17 @@ class Run:
         pool = self._make_pool(far)
         terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
-        coordinator = Coordinator(replace(terms, reuses=reuses, token=token, nonce=agreed.nonce))
+        coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
         coordinator.results.failures += self._negotiation.missing
-        lanes, root = pool.layout.count, agreed.target.root
-        where = "a transfer test" if self._options.transfer_test else f"to {root}"
+        lanes = pool.layout.count
+        where = "a transfer test" if self._options.transfer_test else f"to {self._root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
         if far.cipher:
             request.explain(f"cipher: {far.cipher}")
         request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
-        of_source, of_sink = self._begins(tops, token, coordinator.terms, agreed)
+        checks = terms.checks_folders
+        of_source = source_request(tops, self._options, algorithm, lists=checks)
+        of_sink = self._begin_sink(coordinator.terms, agreed)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
@@ -204,46 +213,21 @@ class Run:
         _log.debug("to be remembered of the path: %s", lesson)
         request.connections.remember(self._options, request.is_push, lesson)
 
-    def _begins(
-        self, tops: list[source.Top], token: str, terms: CopyTerms, agreed: Agreement
-    ) -> tuple[requests.BeginSource, requests.BeginSink]:
-        """Return the requests that make the ends of a lane source and sink."""
-        options, algorithm = self._options, terms.algorithm
-        of_source = source_request(tops, options, algorithm, lists=terms.checks_folders)
+    def _begin_sink(self, terms: CopyTerms, agreed: Agreement) -> requests.BeginSink:
+        """Return the request that makes one end of a lane the sink."""
+        own, there = self._negotiation.names[0], agreed.target.names[0]
         of_sink = sink_request(
             agreed.target.root,
-            token,
-            options,
-            algorithm,
+            terms.token,
+            self._options,
+            terms.algorithm,
             agreed.nonce,
             claimed=agreed.claimed,
-            base=self._base(agreed.target),
+            base=there.removesuffix(own).rstrip("/") if there != own else "",
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
         )
-        return of_source, of_sink._replace(made=agreed.target.made)
-
-    def _base(self, target: placing.Target) -> str:
-        """Return DEST as it is below the root, where that is not the root itself."""
-        own, there = self._negotiation.names[0], target.names[0]
-        return there.removesuffix(own).rstrip("/") if there != own else ""
-
-    def _explain_way(self) -> None:
-        """Say which way the data takes, where neither end is here."""
-        if self._request.far_source is not None:
-            near, far = self._request.froms[0].login, self._request.to.login
-            way = "straight there" if self._options.direct else "through this machine"
-            self._request.explain(f"the data goes from {near} to {far} {way}")
-
-    def _take_far(self, note: Callable[[str], None]) -> list[RemoteAgent]:
-        """Return the open connections, of which one is opened if there is none."""
-        connections = self._request.connections
-        if self._request.far_source is None:
-            return connections.take(self._options, note)
-        try:
-            return connections.take(self._options, noting(connections.host, note))
-        except errors.PscpError as error:
-            raise named(connections.host, error) from None
+        return of_sink._replace(made=agreed.target.made)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -289,6 +273,7 @@ class Run:
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or self._chunk_bytes(far),
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
+            nonce=agreed.nonce,
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
             made=agreed.target.made,
@@ -381,12 +366,10 @@ def make_pool(
         login_s = max(login_s, LOGIN_TRIPS * min(rtt_s, 1.0))
     reader = reader_here()
     copies = reader.at_once if reader is not None else 1
-    is_crowded = connections.was_crowded
-    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, is_crowded)
+    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, connections.was_crowded)
     known = host_cache.recall(connections.host, options, is_push)
     kind = host_cache.kind_of(options, is_stream=stream is not None, copies=copies)
-    known = known.over(path.rtt_s, path.cpus, kind)
-    known = known.believed(usual_lanes(path))
+    known = known.over(path.rtt_s, path.cpus, kind).believed(usual_lanes(path))
     known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")

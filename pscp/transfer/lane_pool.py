@@ -42,7 +42,7 @@ class LaneLayout:
     def __init__(self, terms: PoolTerms) -> None:
         self.count, self._channels, self.why = _first(terms.options, terms.path, terms.known.lanes)
         self._has_one_login = terms.has_one_login
-        self._is_full = False  # the server lets no more channels on a connection
+        self.is_full = False  # the server lets no more channels on a connection
         self._has_reported_full = False
         if self._has_one_login:
             self._channels = 1
@@ -53,8 +53,7 @@ class LaneLayout:
     def resize(self, count: int, needs_window: bool) -> None:
         """Set the number of lanes. With `needs_window` new connections get two channels."""
         self.count = count
-        if needs_window:
-            self._channels = max(self._channels, 2)
+        self._channels = max(self._channels, 2 if needs_window else 1)
 
     def next_master(self, workers: Sequence[Worker]) -> Worker | None:
         """Return the worker whose connection carries the next lane; None for a new connection.
@@ -79,16 +78,12 @@ class LaneLayout:
         worker.master = alive[0]
         return True
 
-    def note_full(self) -> None:
-        """Note that the server lets no more channels on a connection than it has now."""
-        self._is_full = True
-
     def channels_found(self, workers: Sequence[Worker]) -> int:
         """Return, once, how many channels the server lets on a connection; 0 before and after that.
 
         It is known when no further channel is still to come: as many as any connection has.
         """
-        if not self._is_full or self._has_reported_full:
+        if not self.is_full or self._has_reported_full:
             return 0
         sharing = [each for each in workers if each.master is not None or self._has_one_login]
         if not all(each.is_up or each.gave_up for each in sharing):
@@ -136,7 +131,7 @@ class LanePool:
         self._kept: list[RemoteAgent] = []  # connections for the next copy
         self.layout = LaneLayout(terms)
         self.most_alive = 0  # lanes, at once
-        self._workers: list[Worker] = []
+        self._workers: list[Worker] = []  # it only grows, so any thread may read it
         self._has_noted = False  # the user knows that there are fewer connections than were wanted
         # Started and stopped by the main thread.
         self._scaler = Autoscaler(terms, self.layout.count, self._resize, self._channels)
@@ -183,17 +178,15 @@ class LanePool:
         self._add_lanes([])
         with self._lock:
             self.layout.park(self._workers)
-        self.queue.wake_lanes()
+        self.queue.wake(lanes=True)
 
     def _moved(self) -> list[int | None]:
         """Return the bytes that have landed over each lane; None for one that is not up."""
-        with self._lock:
-            return [worker.moved_bytes for worker in self._workers]
+        return [worker.moved_bytes for worker in list(self._workers)]
 
     def _channels(self) -> list[Channel]:
         """Return the channels of the lanes that have one."""
-        with self._lock:
-            channels = [worker.channel for worker in self._workers]
+        channels = [worker.channel for worker in list(self._workers)]
         return [channel for channel in channels if channel is not None]
 
     def lesson(self) -> Known:
@@ -293,7 +286,7 @@ class LanePool:
             if worker.master is None:
                 self._logins.end(is_refused)
             worker.phase = Phase.IDLE
-        self.queue.wake_lanes()
+        self.queue.wake(lanes=True)
 
     def lane_up(self, worker: Worker) -> None:
         self._terms.counters.add(lanes_alive=1)
@@ -303,7 +296,7 @@ class LanePool:
         with self._lock:
             self.most_alive = max(self.most_alive, self._terms.counters.lanes_alive)
             worker.phase, worker.up_at_s = Phase.UP, time.monotonic()
-        self.queue.wake_lanes()  # its further channels can be opened now
+        self.queue.wake(lanes=True)  # its further channels can be opened now
         self._note_channels()
 
     def lane_down(self, worker: Worker, error: PscpError | None) -> None:
@@ -313,7 +306,7 @@ class LanePool:
         with self._lock:
             worker.phase = Phase.IDLE
             self._logins.lane_ended(time.monotonic() - worker.up_at_s)
-        self.queue.wake_lanes()  # another may log in in its place
+        self.queue.wake(lanes=True)  # another may log in in its place
 
     def may_try_again(self, worker: Worker, error: PscpError, attempt: int) -> bool:
         """Return whether a worker connects again after this error; if not, it has given up.
@@ -328,14 +321,21 @@ class LanePool:
             return False
         if isinstance(error, ConnectionFull):
             self._give_up(worker, error)
-            self._note_full()
+            with self._lock:
+                self.layout.is_full = True
+                lanes = sum(not each.gave_up for each in self._workers)
+            self._terms.counters.set(lanes_wanted=lanes)
+            self._note_channels()
             return False
         if error.retry and self._may_retry(worker, error, attempt):
             self._terms.counters.set(attempts=max(attempt, self._terms.counters.attempts))
             return True
-        if isinstance(error, AuthenticationError) and self._share_connection(worker):
-            self._note_once("no other login passes without asking: using channels of this one")
-            return True
+        if isinstance(error, AuthenticationError):
+            with self._lock:
+                may_share = self.layout.share_connection(worker, self._workers)
+            if may_share:
+                self._note_once("no other login passes without asking: using channels of this one")
+                return True
         if not self._give_up(worker, error) and not error.retry:
             self._note_once(f"no more connections, going on with those open: {error.message}")
         return False
@@ -357,23 +357,12 @@ class LanePool:
             worker.phase = Phase.GONE
             self.layout.park(self._workers)  # else its work could wait for one that is parked
             is_last = all(each.gave_up for each in self._workers)
-        self.queue.wake_lanes()  # its further channels give up too
+        self.queue.wake(lanes=True)  # its further channels give up too
         if is_last:
             self.queue.stop(error)
         return is_last
 
-    def _share_connection(self, worker: Worker) -> bool:
-        with self._lock:
-            return self.layout.share_connection(worker, self._workers)
-
     # --- notes
-
-    def _note_full(self) -> None:
-        with self._lock:
-            self.layout.note_full()
-            lanes = sum(not each.gave_up for each in self._workers)
-        self._terms.counters.set(lanes_wanted=lanes)
-        self._note_channels()
 
     def _note_channels(self) -> None:
         """Tell the user once how many channels a connection carries, when that is known."""

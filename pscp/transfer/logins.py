@@ -52,7 +52,7 @@ class Logins:
         context, counters = self._terms.context, self._terms.counters
         if context.is_stream:
             return True
-        # At the start a chunk is a fourth of a later one (coordinator.py).
+        # At the start a chunk is a fourth of a later one (terms/copy_terms.py).
         chunk_bytes = self._terms.options.chunk_bytes or CHUNK_BYTES // 4
         return lanes < context.queue.pieces_known(counters.sending_bytes, chunk_bytes)
 

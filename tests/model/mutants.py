@@ -26,7 +26,7 @@ COMMIT, PARTS, FENCE = (f"endpoint/{name}.py" for name in ("commit", "parts", "f
 
 MUTANTS = (
     Mutant(
-        "N1", "transfer/terms/continuing.py",
+        "N1", "transfer/terms/journal.py",
         'if "sparse" in entry.extra and rest != ZEROS:', "if False:",
         "a sparse file's part is continued whatever lies in its holes",
     ),

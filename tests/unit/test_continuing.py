@@ -9,8 +9,15 @@ import pytest
 
 from pscp.endpoint import tree
 from pscp.endpoint.files import Identity
-from pscp.transfer.terms.continuing import UNKNOWN, ZEROS, Continued, continued, rest_of
-from pscp.transfer.terms.journal import Journal, Landed
+from pscp.transfer.terms.journal import (
+    UNKNOWN,
+    ZEROS,
+    Continued,
+    Journal,
+    Landed,
+    continued,
+    rest_of,
+)
 
 DENSE = tree.Entry(tree.FILE, 0, "a", 100, 0o644, 1, 1, {})
 SPARSE = DENSE._replace(extra={"sparse": 1})

@@ -15,7 +15,7 @@ from pscp.endpoint import tree
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.walk import decide
-from pscp.transfer.walk.decide import ROWS, Action, Fact, History, State, Terms, There
+from pscp.transfer.walk.decide import ROWS, Action, Fact, State, Terms, There
 
 KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER)
 FLAGS = (
@@ -96,7 +96,7 @@ def options(draw: st.DrawFn) -> Options:
 def test_what_the_docs_promise(
     entry: tree.Entry, there: There, given: Options, has_part: bool
 ) -> None:
-    action = decide.decide(entry, there, Terms.of(given), History(has_part))
+    action = decide.decide(entry, there, Terms.of(given), has_part=has_part)
     is_file = entry.kind == tree.FILE == there.kind
     if given.remove_source_files and is_file and not given.size_only:
         assert action is not Action.UNCHANGED  # what was not read is not removed at its source

@@ -178,8 +178,8 @@ def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
         waits: list[Future[Any]] = [
             threads.submit(queue.take, lane.share),
             threads.submit(queue.wait_until, lambda: False),
-            threads.submit(queue.wait_to_begin, lambda: False),
-            threads.submit(queue.wait_for_end, WAIT_S),
+            threads.submit(queue.wait_until, lambda: False, is_lane=True),
+            threads.submit(queue.wait_until, lambda: False, WAIT_S, is_lane=True),
         ]
         if how == "stop":
             queue.stop(ValueError("why"))

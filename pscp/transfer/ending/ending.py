@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.endpoint import failures, hardlinks, lookup, requests, tree
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, Pack, Placed, Work, groups
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
@@ -30,7 +31,7 @@ _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Fold
 
 
 class Ending:
-    """Keeps what is to be done at a copy's end. But for its spools only the queue changes it."""
+    """What is to be done at a copy's end. But for its spools only the queue changes it."""
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
@@ -50,7 +51,8 @@ class Ending:
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
         is_dry = self._terms.options.dry_run
-        self._sweep()
+        if self._terms.earlier or self._terms.counters.connections_lost:
+            self._sweep()
         self._finish_links(copy_now)
         self._check_told()
         if not is_dry:  # before folders that they are in go, or get their times
@@ -59,31 +61,26 @@ class Ending:
             mirror.finish()
         if moving is not None:
             moving.check_place()
-        self._finish_all(self.folders, requests.Folders, backwards=True)
+        folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
+        self._finish(folders, requests.Folders)  # a folder comes after its content
         if not is_dry:
             self._release()
         if moving is not None:
             moving.finish()
-        if self._terms.made and not (self._results.failures or self._terms.options.dry_run):
-            self._queue.add(Ask(False, requests.Unmark(), _ignore, self._results.failed))
-            self.wait_for(self._queue.is_idle)
+        if self._terms.made and not (self._results.failures or is_dry):
+            self._queue.add(Ask(False, requests.Unmark(), ignored, self._results.failed))
+            self._queue.wait_for(self._queue.is_idle)
 
     def close(self) -> None:
         for spool in (self.folders, self.links, self.swept):
             spool.close()
 
-    def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait until `is_so()`. Raises the error that stops the copy."""
-        self._queue.wait_until(is_so)
-        self._queue.check()
-
     def _sweep(self) -> None:
         """Remove parts of small files, whose names no lane knows but the one that made them."""
-        if self._terms.earlier or self._terms.counters.connections_lost:
-            for rows in grouped_rows(itertools.chain([[""]], self.swept.take())):
-                folders = [path for (path,) in rows]
-                self._queue.add(Ask(False, requests.Sweep(folders), _ignore, _ignore))
-                self.wait_for(self._queue.is_idle)
+        for rows in grouped_rows(itertools.chain([[""]], self.swept.take())):
+            folders = [path for (path,) in rows]
+            self._queue.add(Ask(False, requests.Sweep(folders), ignored, ignored))
+            self._queue.wait_for(self._queue.is_idle)
 
     def _check_told(self) -> None:
         """Fail where something became of fewer files than there are: no way leads here; if one
@@ -97,18 +94,11 @@ class Ending:
             failure = failures.data(failures.SYSTEM, "", message)
             self._queue.run_alone(lambda: self._results.failed(failure))
 
-    def _finish_all(self, spool: Spool, request: _OfEntries, backwards: bool) -> None:
-        """Make the request for one group after the other: a folder comes after its content."""
-        self._finish(_entries(spool, backwards), request)
-
-    def _finish(self, entries: Iterator[tree.Entry], request: _OfEntries) -> None:
+    def _finish(self, entries: Iterable[tree.Entry], request: _OfEntries) -> None:
+        """Make the request for one group after the other."""
         for group in groups(entries):
             self.ask(request, group)
-            self.wait_for(self._queue.is_idle)
-
-    def add_link(self, item: Placed) -> None:
-        """Have this hard link made at the end."""
-        self.links.add([*item.entry, item.known.path])
+            self._queue.wait_for(self._queue.is_idle)
 
     def _finish_links(self, copy_now: CopyNow) -> None:
         """Make hard links to the files that are at the destination as at the source.
@@ -132,7 +122,9 @@ class Ending:
             if link.target in results.firsts:
                 yield link
             elif first is None:
-                self._queue.run_alone(functools.partial(self._not_linked, link))
+                why = f"is another name of {link.target}, which was not copied"
+                failure = failures.data(failures.DESTINATION, link.path, why)
+                self._queue.run_alone(functools.partial(results.failed, failure))
             elif (found := next_names.setdefault(link.target, link)) is link:
                 known = first.known._replace(top=link.top, path=known_path)
                 entry = first.entry._replace(top=link.top, path=link.path)
@@ -140,10 +132,6 @@ class Ending:
             else:
                 to = {**link.extra, "in": found.top, "to": found.path}
                 self.links.add([*link._replace(extra=to), known_path])
-
-    def _not_linked(self, link: tree.Entry) -> None:
-        message = f"is another name of {link.target}, which was not copied"
-        self._results.failed(failures.data(failures.DESTINATION, link.path, message))
 
     def ask(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
         """Make this request of the sink; each entry may fail by itself."""
@@ -170,15 +158,14 @@ class Ending:
 
     def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
         """Count hard links: some failed, and some were there already."""
-        good = [(each.path, place) for place, each in enumerate(entries) if place not in failed]
-        made = [(path, "") for path, place in good if place not in there]
-        same = [(path, "") for path, place in good if place in there]
+        good = [(place, each) for place, each in enumerate(entries) if place not in failed]
+        made = [(each.path, "") for place, each in good if place not in there]
+        same = [(each.path, "") for place, each in good if place in there]
         self._terms.counters.add(files_done=len(made), files_unchanged=len(same))
         self._results.became("copied", made)
         self._results.became("unchanged", same)
-        for place, each in enumerate(entries):
-            if place not in failed:
-                self._results.link_landed(each)
+        for _, each in good:
+            self._results.link_landed(each)
 
     def add_unwanted(self, path: str, nonces: list[str]) -> None:
         """Have this file's parts of these runs ("" is this one) removed at the end."""
@@ -192,10 +179,12 @@ class Ending:
                 self._queue.add(work)
 
         def failed(failure: Failure) -> None:
+            what = failure["message"], failure["errno"]
             for work in works:
                 if isinstance(work, Pack):
                     for item in work.items:
-                        self._results.failed(_about(item.entry.path, failure))
+                        of_item = failures.data(failure["kind"], item.entry.path, *what)
+                        self._results.failed(of_item)
                 elif isinstance(work, Ask):
                     work.failed(failure)
 
@@ -207,8 +196,8 @@ class Ending:
         Once the fence is released, nothing that comes late changes what has landed or makes a part.
         """
         release = requests.Release()
-        self._queue.add(Ask(False, release, _ignore, self._results.failed, is_prompt=True))
-        self.wait_for(self._queue.is_idle)
+        self._queue.add(Ask(False, release, ignored, self._results.failed, is_prompt=True))
+        self._queue.wait_for(self._queue.is_idle)
         if kept := self._discard():
             more = f" and {len(kept) - 1} more" if kept[1:] else ""
             self._terms.reporter.note(
@@ -225,29 +214,15 @@ class Ending:
         if not self._results.failures:
             earlier = list(self._terms.earlier)
             unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
-        kept: list[str] = []
+        kept: dict[str, None] = {}
 
         def then(path: str, is_gone: object) -> None:
-            if is_gone is None and path not in kept:
-                kept.append(path)
+            if is_gone is None:
+                kept[path] = None
 
         for path, nonces in unwanted:
-            discard = requests.Discard(path, nonces)
             over = functools.partial(then, path)
-            self._queue.add(Ask(False, discard, over, _ignore, is_prompt=True))
-        self.wait_for(self._queue.is_idle)
-        return kept
-
-
-def _ignore(_: object) -> None:
-    """Do nothing about an end's answer."""
-
-
-def _about(path: str, failure: Failure) -> Failure:
-    """Return the failure as that of another file."""
-    return failures.data(failure["kind"], path, failure["message"], failure["errno"])
-
-
-def _entries(spool: Spool, backwards: bool) -> Iterator[tree.Entry]:
-    for row in spool.take(backwards):
-        yield tree.Entry(*row)
+            discard = requests.Discard(path, nonces)
+            self._queue.add(Ask(False, discard, over, ignored, is_prompt=True))
+        self._queue.wait_for(self._queue.is_idle)
+        return list(kept)

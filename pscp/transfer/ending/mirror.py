@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -44,7 +45,6 @@ class _Folder:
         self.names_bytes = 0
 
     def holds(self, entry: tree.Entry) -> bool:
-        """Return whether an entry lies below the folder."""
         above = self.known.path
         return entry.top == self.known.top and (not above or entry.path.startswith(above + "/"))
 
@@ -98,7 +98,13 @@ class Mirror:
         if not self._is_next(item.known):
             self._problem = "the source's list has no order"
         if self._open:
-            self._add(self._open[-1], item.known.path.rpartition("/")[2])
+            folder, name = self._open[-1], item.known.path.rpartition("/")[2]
+            if folder.names_bytes >= _PIECE_BYTES:
+                self._pieces.add(folder.piece(folder.last))
+                folder.low, folder.names, folder.names_bytes = folder.last, [], 0
+            folder.names.append(name)
+            folder.names_bytes += len(json.dumps(name)) + 2
+            folder.last = name
         if item.entry.kind == tree.FOLDER:
             self._open.append(_Folder(item))
 
@@ -110,14 +116,6 @@ class Mirror:
             return folder.known.path == above and to_bytes(name) > to_bytes(folder.last)
         before, self._last_top = self._last_top, known.top
         return known.top > before and known.path == self._tops[known.top].name
-
-    def _add(self, folder: _Folder, name: str) -> None:
-        if folder.names_bytes >= _PIECE_BYTES:
-            self._pieces.add(folder.piece(folder.last))
-            folder.low, folder.names, folder.names_bytes = folder.last, [], 0
-        folder.names.append(name)
-        folder.names_bytes += len(json.dumps(name)) + 2
-        folder.last = name
 
     # --- the main thread
 
@@ -140,7 +138,10 @@ class Mirror:
                 for group in grouped_rows(self._to_remove(spool)):
                     self._show(group)
         else:
-            self._remove()
+            self._has_begun = True
+            self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
+            for group in grouped_rows(self._to_remove(self._folders)):
+                self._settle([self._removal(group)])
 
     def stopped(self) -> None:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
@@ -191,17 +192,12 @@ class Mirror:
                 else:
                     self._take_answer(piece, row, is_first=place == 0)
 
-        asked = [
-            (folder, low, high, self._names(folder, n)) for _, folder, _, low, high, n in pieces
-        ]
+        asked = []
+        for _, folder, _, low, high, names in pieces:
+            # The sink needs other sources' names only where it takes two names for one.
+            beside = islice(self._beside.get(folder, ()), _BESIDE_MOST)
+            asked.append((folder, low, high, [*names, *beside]))
         return Ask(False, mirror.Extras(asked), then, self._results.failed)
-
-    def _names(self, folder: str, names: list[str]) -> list[str]:
-        """Return a piece's names, and those of other sources that land in the same folder.
-
-        The sink needs them only where it takes two names for one.
-        """
-        return [*names, *islice(self._beside.get(folder, ()), _BESIDE_MOST)]
 
     def _take_answer(self, piece: _Piece, row: object, is_first: bool) -> None:
         listed, has_more = answers.items(row)
@@ -210,7 +206,7 @@ class Mirror:
             low = found[-1][0] if found else piece[3]
             if is_first and low == piece[3]:
                 raise ValueError("an answer that does not go on")
-            self._queue.write_later(lambda: self._further.add([*piece[:3], low, *piece[4:]]))
+            self._queue.write_later(partial(self._further.add, [*piece[:3], low, *piece[4:]]))
         if not found:
             return
         if piece[2] is None:
@@ -252,10 +248,10 @@ class Mirror:
                 if inode is None:
                     self._keep(folder)
             elif kind == tree.FOLDER:
-                self._queue.write_later(_adding(self._folders, [path, kind, seen]))
-                self._queue.write_later(self._look_into(top, path))
+                self._queue.write_later(partial(self._folders.add, [path, kind, seen]))
+                self._queue.write_later(partial(self._further.add, [top, path, None, "", "", []]))
             else:
-                self._queue.write_later(_adding(self._files, [path, kind, seen]))
+                self._queue.write_later(partial(self._files.add, [path, kind, seen]))
 
     def _is_protected(self, top: int, path: str, kind: str) -> bool:
         """Return whether filters leave a name out of the copy, or it is a mount point."""
@@ -264,9 +260,6 @@ class Mirror:
             return True
         known = self._placement.known(top, path)
         return tree.is_excluded(self._filters, known, kind == tree.FOLDER)
-
-    def _look_into(self, top: int, folder: str) -> Callable[[], None]:
-        return lambda: self._further.add([top, folder, None, "", "", []])
 
     def _keep(self, folder: str) -> None:
         """Have a folder stay, and those above it."""
@@ -279,12 +272,6 @@ class Mirror:
     def _to_remove(self, spool: Spool) -> Iterable[_Piece]:
         """Return the rows of what is to be removed, what is in a folder before the folder."""
         return (row for row in spool.take(backwards=True) if row[0] not in self._kept)
-
-    def _remove(self) -> None:
-        self._has_begun = True
-        self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
-        for group in grouped_rows(self._to_remove(self._folders)):
-            self._settle([self._removal(group)])
 
     def _removal(self, extras: list[_Piece]) -> Ask:
         def then(answer: object) -> None:
@@ -303,10 +290,6 @@ class Mirror:
         for path, kind, _ in rows:
             slash = "/" if kind == tree.FOLDER else ""
             self._terms.reporter.line(f"deleting {path}{slash}")
-
-
-def _adding(spool: Spool, row: list[Any]) -> Callable[[], None]:
-    return lambda: spool.add(row)
 
 
 def _checked(row: object, piece: _Piece) -> mirror.Row:

@@ -13,6 +13,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
@@ -20,6 +21,7 @@ from pscp.endpoint.files import Identity
 from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, Placement, source_path
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
@@ -42,9 +44,9 @@ class Moving:
         self._terms, self._queue, self._results = terms, terms.queue, results
         self._tops, self._target = tops, target
         self._placement = Placement(tops, target.names)
-        self._spool = Spool()  # filled by later writes
-        # Paths of the sources in whose folders something was at the destination already.
-        self._found = Spool()  # filled by later writes
+        # Later writes fill these: what has landed, and paths of the sources in whose folders
+        # something was at the destination already.
+        self._spool, self._found = Spool(), Spool()
         self._last_found = (-1, "")  # the folder of the last one
         self._firsts: dict[tuple[int, str], Identity] = {}  # what landed and has other names
         self._why_not = ""  # why nothing is removed
@@ -53,8 +55,8 @@ class Moving:
         self._moves = terms.job.moves  # of several copies
         if self._moves is not None:
             self._moves.begin(terms.to)
-        results.landed, results.link_landed = self._landed, self._link_landed
-        results.was_there = self._was_there
+        results.landed, results.was_there = self._landed, self._was_there
+        results.link_landed = self._link_landed
 
     def close(self) -> None:
         self._spool.close()
@@ -135,7 +137,7 @@ class Moving:
                 return
             self._queue.put(self._mark(top, path, f"{_MARK}{number}"))
             self._queue.put(self._mark_source(top, path, f"{_SOURCE_MARK}{number}"))
-        self._settle()
+        self._queue.wait_for(self._queue.is_idle)
         if not self._why_not:
             self._make_durable()
 
@@ -143,16 +145,14 @@ class Moving:
         """Have what was at the destination already synced, as what this copy wrote has been."""
         for group in grouped_rows(row for row in self._spool.take() if row[2] == COMPARED):
             paths = [self._place_of(*known[:2]) for _, known, _ in group]
-            self._queue.put(self._syncing(paths))
-        self._settle()
+            then = partial(self._synced, paths)
+            self._queue.put(Ask(False, moving.MakeDurable(paths), then, self._cannot))
+        self._queue.wait_for(self._queue.is_idle)
 
-    def _syncing(self, paths: list[str]) -> Ask:
-        def then(answer: object) -> None:
-            for place, failure in answers.places(answer):
-                self._results.doubt([paths[place]])
-                self._results.failed(failure)
-
-        return Ask(False, moving.MakeDurable(paths), then, self._cannot)
+    def _synced(self, paths: list[str], answer: object) -> None:
+        for place, failure in answers.places(answer):
+            self._results.doubt([paths[place]])
+            self._results.failed(failure)
 
     def _is_same(self, answer: object) -> None:
         if any(answers.items(answer)):
@@ -163,7 +163,7 @@ class Moving:
         mark = tree.Entry(tree.FILE, top, self._beside(top, path, name), 0, 0, 0, 0, {})
         look = moving.SamePlace([(top, path, self._part_name(name))])
         looking = Ask(True, look, self._is_same, self._cannot)
-        then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), _over, _over))
+        then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), ignored, ignored))
         return Ask(False, requests.Make(mark), then, self._cannot)
 
     def _mark_source(self, top: int, path: str, name: str) -> Ask:
@@ -183,7 +183,8 @@ class Moving:
                 self._results.failed(answers.from_source({**failure, "path": path}))
 
         looking = Ask(False, lookup.Look([self._beside(top, path, name)]), is_seen, self._cannot)
-        return Ask(True, make, self._look(looking, Ask(True, remove, _over, self._cannot)), cannot)
+        then = self._look(looking, Ask(True, remove, ignored, self._cannot))
+        return Ask(True, make, then, cannot)
 
     def _look(self, looking: Ask, remove: Ask) -> Callable[[object], None]:
         """Return what looks for something that was made, and then has it removed."""
@@ -270,15 +271,7 @@ class Moving:
 
     def _wait(self, ask: Ask) -> None:
         self._queue.put(ask)
-        self._settle()
-
-    def _settle(self) -> None:
-        self._queue.wait_until(self._queue.is_idle)
-        self._queue.check()
-
-
-def _over(_: object) -> None:
-    """Do nothing about the end of something."""
+        self._queue.wait_for(self._queue.is_idle)
 
 
 def _folded(name: str) -> str:

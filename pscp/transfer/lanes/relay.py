@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.messages import named, noting
-from pscp.endpoint import entries, failures, requests, session, tree, wire
+from pscp.endpoint import entries, failures, requests, session, system, tree, wire
 from pscp.endpoint.end import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed
 from pscp.ground.errors import ConnectionLost, CopyError, ProtocolError, PscpError
@@ -40,6 +40,16 @@ _LOOK_S = 0.5  # a lane that waits to log in looks so often whether it still sho
 _BEGIN = 0  # the number of the first request; the others count from 1 on
 
 
+def take_named(
+    connections: Connections, options: Options, note: Callable[[str], None]
+) -> list[RemoteAgent]:
+    """Return the open connections, or a new one; notes and errors about it name the host."""
+    try:
+        return connections.take(options, noting(connections.host, note))
+    except PscpError as error:
+        raise named(connections.host, error) from None
+
+
 class FarSource:
     """The host of the source, where that is neither this machine nor the sink's host."""
 
@@ -51,11 +61,7 @@ class FarSource:
 
     def take(self, note: Callable[[str], None]) -> list[RemoteAgent]:
         """Open the first connection. Raises ConnectError, which names the host."""
-        host = self.connections.host
-        try:
-            self.agents += self.connections.take(self.options, noting(host, note))
-        except PscpError as error:
-            raise named(host, error) from None
+        self.agents += take_named(self.connections, self.options, note)
         return self.agents
 
     def connect(
@@ -128,27 +134,22 @@ class RelayEnd:
         # What takes the answer to each request, by its number, and the type of that frame.
         self._replies: dict[int, tuple[int, Callable[[wire.Frame], None]]] = {}
 
-    # --- what a lane knows of an end
+    # --- what a lane knows of an end: this is the source, and there is no other here
 
     @property
     def source(self) -> RelayEnd:
-        """The source that this end is."""
         return self
 
     def the_source(self) -> RelayEnd:
-        """Return the source that this end is."""
         return self
 
     def file_source(self) -> Source:
-        """Raise WireError: the source is not here."""
         raise not_here("source of files here")
 
     def the_sink(self) -> NullSink:
-        """Raise WireError: this end is no sink."""
         raise not_here("sink")
 
     def file_sink(self) -> NullSink:
-        """Raise WireError: this end is no sink."""
         raise not_here("sink of files")
 
     def begin(self, request: requests.Begin) -> None:
@@ -278,16 +279,12 @@ class RelayEnd:
                 raise ProtocolError(f"a {frame.name} frame that was not asked for")
             if frame.type == wire.DIGEST:
                 self._chunks.popleft()
-        payload = frame.payload
+        payload: system.Payload = frame.payload
         if frame.type == wire.DATA:
             block, _ = wire.block_of(frame)
             end = frame.offset + len(block)
             if frame.offset < chunk.offset or end > chunk.offset + chunk.length:
                 raise ProtocolError("a block outside of its chunk")
-        chunk.send(
-            frame.type,
-            frame.id,
-            frame.offset,
-            payload if frame.type == wire.DATA else bytes(payload),
-            frame.flags,
-        )
+        else:
+            payload = bytes(frame.payload)
+        chunk.send(frame.type, frame.id, frame.offset, payload, frame.flags)

@@ -1,17 +1,13 @@
 """The work queue, in which work waits until a lane takes it.
 
-The queue takes its one lock in its own methods, and nobody else can take it. What must happen
-between two changes of the queue is handed to it as a function: the outcome of a piece (settle()),
-a step of the copy's bookkeeping (run_alone()), a question (wait_until()), iterators and the
-reserve. Such a function may add, wake and stop; it calls no end and sends nothing. What it writes
-may take long (a journal on a slow server, a full pipe behind a dry run): LaterWrites does that in
-its order once the lock is released.
+What must happen between two changes of the queue is handed to it as a function, which it runs with
+its lock held: the outcome of a piece (settle()), a step of the copy's bookkeeping (run_alone()), a
+question (wait_until()), iterators and the reserve. Such a function may add, wake and stop; it calls
+no end and sends nothing. What it writes may take long (a journal on a slow server, a full pipe
+behind a dry run): LaterWrites does that in its order once the lock is released.
 
-Lanes wait on one condition, the walk on another, and all others on a third, since a wake-up can
-cost more than a small file does.
-
-Not here: what waits and what lanes have taken (in_flight.py), what the work means
-(../coordinator.py), how it travels (lane.py), the rate limit (lane_context.py).
+Not here: what lanes have taken (in_flight.py), what the work means (../walk/items.py), how it
+travels (lane.py), the rate limit (lane_context.py).
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ from pscp.transfer.pieces.plan import Ask, Work
 _WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
 SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
 
-_Question = Callable[[], bool]
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 _WAITING_MOST = 1000  # writes; with more the walk, which causes them, waits until all are done
@@ -150,6 +145,7 @@ class WorkQueue:
 
     def __init__(self, is_stream: bool = False) -> None:
         self._lock = lock = threading.RLock()  # guards all that follows, and all shares
+        # Three conditions, since a wake-up can cost more than a small file does.
         self._changed = threading.Condition(lock)  # for lanes: there may be work, or room for it
         self._news = threading.Condition(lock)  # for threads in wait_until()
         self._has_room = threading.Condition(lock)  # for the walk, which may go on
@@ -174,11 +170,12 @@ class WorkQueue:
 
     def put(self, work: Work) -> None:
         """Add a piece that the walk found, once there is room."""
-        self.run_with_room(self._put, work)
 
-    def _put(self, work: Work) -> None:
-        self._backlog.put(work)
-        self._changed.notify_all()
+        def step(work: Work) -> None:
+            self._backlog.put(work)
+            self._changed.notify_all()
+
+        self.run_with_room(step, work)
 
     def add(self, work: Work | Iterator[Work]) -> None:
         """Add work that follows from an answer, before what the walk found. Never waits."""
@@ -216,7 +213,7 @@ class WorkQueue:
         """Wait for this lane's next piece, and return it with its number; None when all is over."""
         while True:
             with self._lock:
-                while not (self._is_ended() or share.is_over):
+                while self.error is None and not (self.is_finished or share.is_over):
                     taken = self.try_take(share)
                     if taken is not None:
                         return taken
@@ -234,7 +231,6 @@ class WorkQueue:
         """Take this lane's next piece without waiting; None also if there is none now."""
         with self._lock:
             backlog, in_flight = self._backlog, self._in_flight
-            work: Work | None
             if not share.window.has_room:  # as of a stream whose command writes nothing
                 work = backlog.next_first(share, is_prompt=True)
             elif share.is_parked() or in_flight.is_behind(share):
@@ -342,41 +338,26 @@ class WorkQueue:
         if self.error is not None:
             raise self.error
 
-    def _is_ended(self) -> bool:
-        return self.error is not None or self.is_finished
-
     def _wake_all(self) -> None:
         for condition in (self._changed, self._news, self._has_room):
             condition.notify_all()
 
     # --- waiting, and what is asked
 
-    def wait_until(self, is_so: _Question, patience_s: float | None = None) -> bool:
+    def wait_until(
+        self, is_so: Callable[[], bool], patience_s: float | None = None, *, is_lane: bool = False
+    ) -> bool:
         """Wait until `is_so()`. Return False if the queue ended before, or that took too long.
 
-        `is_so` is called again when the queue becomes idle, when a lane ends, and after wake().
+        `is_so` is called again when the queue becomes idle, when a lane ends, and after wake();
+        with `is_lane` whenever there may be more work.
         """
-        return self._wait(self._news, is_so, patience_s)
-
-    def wait_to_begin(self, may_begin: _Question) -> bool:
-        """Wait until a worker may begin. Return False if the queue ended before.
-
-        `may_begin` is called again whenever there may be more work, and after wake_lanes().
-        """
-        return self._wait(self._changed, may_begin)
-
-    def wait_for_end(self, patience_s: float) -> None:
-        """Wait until the queue is stopped or closed, at most for this time."""
-        self._wait(self._changed, lambda: False, patience_s)
-
-    def _wait(
-        self, condition: threading.Condition, is_so: _Question, patience_s: float | None = None
-    ) -> bool:
+        condition = self._changed if is_lane else self._news
         until_s = math.inf if patience_s is None else time.monotonic() + patience_s
         is_main = threading.current_thread() is threading.main_thread()
         look_s = SIGNAL_S if is_main else threading.TIMEOUT_MAX
         with self._lock:
-            while not self._is_ended():
+            while self.error is None and not self.is_finished:
                 if self._run(is_so):
                     return True
                 left_s = until_s - time.monotonic()
@@ -385,15 +366,17 @@ class WorkQueue:
                 condition.wait(min(left_s, look_s))
         return False
 
-    def wake(self) -> None:
-        """Have wait_until() call its question again."""
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait until `is_so()`. Raises the error that stops the copy."""
+        self.wait_until(is_so)
+        self.check()
+
+    def wake(self, *, lanes: bool = False) -> None:
+        """Have wait_until() call its question again; with `lanes` also those who look for work."""
         with self._lock:
             self._news.notify_all()
-
-    def wake_lanes(self) -> None:
-        """Have lanes look for work again, and workers whether they may begin."""
-        with self._lock:
-            self._changed.notify_all()
+            if lanes:
+                self._changed.notify_all()
 
     def is_idle(self) -> bool:
         """Return whether nothing waits and nothing is in flight."""
@@ -406,8 +389,7 @@ class WorkQueue:
 
     def done(self) -> tuple[int, int]:
         """Return how many bytes and how many pieces of work are finished."""
-        with self._lock:
-            return self._in_flight.done_bytes, self._in_flight.done_pieces
+        return self._in_flight.done_bytes, self._in_flight.done_pieces
 
     def in_flight_bytes(self) -> int:
         with self._lock:
@@ -420,6 +402,5 @@ class WorkQueue:
         """
         with self._lock:
             uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)
-            return self._in_flight.pieces + self._backlog.known_pieces(
-                -(-uncut_bytes // chunk_bytes)
-            )
+            waiting = self._backlog.known_pieces(-(-uncut_bytes // chunk_bytes))
+            return self._in_flight.pieces + waiting

@@ -116,7 +116,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             attempt = 0
-            while self._queue.wait_to_begin(self._may_begin) and not self.gave_up:
+            while self._queue.wait_until(self._may_begin, is_lane=True) and not self.gave_up:
                 lane: Lane | None = None
                 try:
                     far = self._far = self._far or self._connect()
@@ -179,7 +179,7 @@ class Worker(threading.Thread):
         share = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         pause_s = min(_PAUSE_S[0] * 2 ** (attempt - 1), _PAUSE_S[1]) * share
         _log.debug("connects again in %.1f s", pause_s)
-        self._queue.wait_for_end(pause_s)
+        self._queue.wait_until(lambda: False, pause_s, is_lane=True)
 
     def _serve(self, lane: Lane, far: RemoteAgent) -> None:
         """Run a lane over this connection until the queue is closed. Raises why it was lost."""

@@ -29,6 +29,10 @@ def misshapen(error: Exception) -> ProtocolError:
     return ProtocolError(f"an answer of another shape: {error}")
 
 
+def ignored(_: object) -> None:
+    """Do nothing about an answer, or a failure."""
+
+
 def items(value: object) -> Sequence[object]:
     """Return the items of a list."""
     if not isinstance(value, list | tuple):

@@ -12,12 +12,18 @@ where. Each line is JSON:
 A last line that was cut short is ignored, and so are lines of other versions. A journal is not
 believed: what it says landed is hashed again at the sink. It is deleted when the copy ends well.
 
-Not here: what is done with a landed chunk (../coordinator.py).
+Whether a part that an earlier run left is continued is decided on one condition, continued(): it
+has to be a part of this very file. The source has the size, time and inode of which the journal has
+notes, or both ends hash all of the part. Nobody hashes holes, so what lies in those has to be
+known: the run that made the part has written that into the journal. No option gets by this.
+
+Not here: what is then asked of the sink (../walk/resume.py), what is sent (../walk/file_job.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import fcntl
 import hashlib
@@ -27,6 +33,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pscp.endpoint import tree
 from pscp.endpoint.files import Extent, Identity
 from pscp.ground import state
 from pscp.ground.errors import CopyRunning
@@ -46,8 +53,46 @@ class Landed:
 
     algorithm: str
     digests: dict[Extent, str] = field(default_factory=dict)
-    # Of the runs that copied this very file: what their parts have beside these (continuing.py).
+    # Of the runs that copied this very file: what their parts have beside these.
     runs: dict[str, str] = field(default_factory=dict)
+
+
+# What a part has where nothing was written that was verified, as the journal has it.
+ZEROS, UNKNOWN = "zeros", "unknown"
+
+
+class Continued(enum.Enum):
+    """How an earlier run's part is continued."""
+
+    ANEW = "it is discarded, and all is sent"
+    COMPARED = "both ends hash it piece by piece, and what differs is sent"
+    AS_NOTED = "the sink hashes what the journal says landed, and the rest is sent"
+
+
+def rest_of(entry: tree.Entry) -> str:
+    """Return what the part of a file has besides what was verified.
+
+    The part of a file without holes may begin as a clone of the old file (endpoint/reuse.py).
+    """
+    return ZEROS if "sparse" in entry.extra else UNKNOWN
+
+
+def continued(
+    entry: tree.Entry, run: str, landed: Landed | None, *, is_anothers: bool, resume: bool
+) -> Continued:
+    """Decide about the part that a run left of a file.
+
+    Args:
+        landed: what the journal knows of this very file; None: nothing that can be checked.
+        is_anothers: the journal knows another file of this name, which the part may be of.
+        resume: whether the user wants parts to be continued.
+    """
+    rest = landed.runs.get(run) if landed is not None else None  # None: not of this very file
+    if not resume or is_anothers:
+        return Continued.ANEW
+    if "sparse" in entry.extra and rest != ZEROS:
+        return Continued.ANEW
+    return Continued.COMPARED if rest is None else Continued.AS_NOTED
 
 
 class Journal:
@@ -165,7 +210,7 @@ class Journal:
     def file(self, path: str, identity: Identity, algorithm: str, rest: str) -> int:
         """Note that the copy of a file begins; return its number.
 
-        `rest` is what its part has beside the chunks that land (continuing.rest_of()).
+        `rest` is what its part has beside the chunks that land (rest_of()).
         """
         self._number += 1
         self._under_way.add(self._number)

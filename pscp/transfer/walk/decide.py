@@ -4,7 +4,7 @@ decide() tells by the entry, what its name has there, the copy's terms and what 
 which row of ROWS holds: the first that fits. docs/design.md shows them.
 
 Not here: what asks, and acts (resume.py); files left out by size, age or a caller's choice
-(selection.py); whether an earlier run's part is continued (../terms/continuing.py).
+(selection.py); whether an earlier run's part is continued (../terms/journal.py).
 """
 
 from __future__ import annotations
@@ -137,29 +137,22 @@ class Terms(NamedTuple):
         )
 
 
-class History(NamedTuple):
-    """What earlier runs of the copy left of an entry."""
-
-    has_part: bool = False  # a part of a large file, for which pieces of the old one are looked for
-
-
-_NO_HISTORY = History()
-
-
 def decide(
-    entry: tree.Entry, there: There | None, terms: Terms, history: History = _NO_HISTORY
+    entry: tree.Entry, there: There | None, terms: Terms, *, has_part: bool = False
 ) -> Action:
     """Return what becomes of an entry.
 
     Args:
         there: what its name has at the destination; None: the name of its source is new there.
+        has_part: earlier runs left a part of a large file, for which pieces of the old one are
+            looked for.
     """
     if there is None:
         return _decided(entry.kind, State.NOTHING, terms.facts)
     facts = terms.facts
-    if terms.update and there.kind == tree.FILE:
-        facts |= _age(entry, there)
-    if history.has_part:
+    if terms.update and there.kind == tree.FILE and there.mtime_ns >= entry.mtime_ns:
+        facts |= {Fact.NEWER if there.mtime_ns > entry.mtime_ns else Fact.AS_OLD}
+    if has_part:
         facts |= {Fact.PART}
     return _decided(entry.kind, state_of(entry, there, terms), facts)
 
@@ -187,13 +180,8 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.SAME if is_same and has_same_metadata(entry, there, terms) else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
-    return State.SAME if passes_unread(entry, there, terms) else State.SIZE
-
-
-def _age(entry: tree.Entry, there: There) -> set[Fact]:
-    if there.mtime_ns > entry.mtime_ns:
-        return {Fact.NEWER}
-    return {Fact.AS_OLD} if there.mtime_ns == entry.mtime_ns else set()
+    is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
+    return State.SAME if terms.size_only or is_same_age else State.SIZE
 
 
 def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:
@@ -220,11 +208,6 @@ def goes_by_time(options: Options) -> bool:
 def is_hashed(options: Options) -> bool:
     """Return whether files of the same size are hashed to find out whether they are the same."""
     return not (options.size_only or goes_by_time(options))
-
-
-def passes_unread(entry: tree.Entry, there: There, terms: Terms) -> bool:
-    """Return whether a file of the same size is taken for the same without being hashed."""
-    return terms.size_only or (terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns))
 
 
 def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:

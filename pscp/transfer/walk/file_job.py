@@ -11,7 +11,8 @@ Read next: ../lanes/lane.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
 from pscp.endpoint.files import Extent
@@ -28,9 +29,8 @@ from pscp.transfer.pieces.plan import (
     joined,
     subtract,
 )
-from pscp.transfer.terms.continuing import rest_of
 from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.journal import Landed, rest_of
 from pscp.transfer.terms.results import Results
 
 # What an end hashes for one request: enough to outweigh a round trip, and little enough that what
@@ -161,7 +161,7 @@ class FileJob:
             wanted = [landed.digests[extent] for extent in group]
             self._holds += 1
             request = self._digests_of_part(group, landed.algorithm)
-            yield Ask(False, request, self._compared(group, wanted), self._ask_failed)
+            yield Ask(False, request, partial(self._compared, group, wanted), self._ask_failed)
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
         """Have both ends hash the same extents."""
@@ -173,41 +173,34 @@ class FileJob:
             yield Ask(
                 True,
                 requests.Digests([(source.listed(self.item.known), group)], algorithm),
-                self._then_sink(group, algorithm),
+                partial(self._then_sink, group, algorithm),
                 self._ask_failed,
             )
 
-    def _then_sink(self, group: list[Extent], algorithm: str) -> Callable[[object], None]:
-        def then(answer: object) -> None:
-            [wanted] = answers.digests(answer)
-            if isinstance(wanted, dict):
-                self._ask_failed(wanted)
-                return
-            request = self._digests_of_part(group, algorithm)
-            self._queue.add(Ask(False, request, self._compared(group, wanted), self._ask_failed))
+    def _then_sink(self, group: list[Extent], algorithm: str, answer: object) -> None:
+        [wanted] = answers.digests(answer)
+        if isinstance(wanted, dict):
+            self._ask_failed(wanted)
+            return
+        request = self._digests_of_part(group, algorithm)
+        then = partial(self._compared, group, wanted)
+        self._queue.add(Ask(False, request, then, self._ask_failed))
 
-        return then
-
-    def _compared(
-        self, group: list[Extent], wanted: Sequence[str | None]
-    ) -> Callable[[object], None]:
-        def then(answer: object) -> None:
-            [found] = answers.digests(answer)
-            # Where the part is gone or unreadable, all is sent.
-            there = [None] * len(group) if isinstance(found, dict) else found
-            missing = []
-            for extent, mine, theirs in zip(group, wanted, there, strict=True):
-                if mine is not None and mine == theirs:
-                    self._owed_bytes -= extent[1]
-                    self._counters.add(bytes_resumed=extent[1], chunks_verified=1)
-                    self._counters.add_to_file(self.number, extent[1])
-                    self._note_landed(extent, mine)
-                else:
-                    missing.append(extent)
-            self._send(missing)
-            self._release()
-
-        return then
+    def _compared(self, group: list[Extent], wanted: Sequence[str | None], answer: object) -> None:
+        [found] = answers.digests(answer)
+        # Where the part is gone or unreadable, all is sent.
+        there = [None] * len(group) if isinstance(found, dict) else found
+        missing = []
+        for extent, mine, theirs in zip(group, wanted, there, strict=True):
+            if mine is not None and mine == theirs:
+                self._owed_bytes -= extent[1]
+                self._counters.add(bytes_resumed=extent[1], chunks_verified=1)
+                self._counters.add_to_file(self.number, extent[1])
+                self._note_landed(extent, mine)
+            else:
+                missing.append(extent)
+        self._send(missing)
+        self._release()
 
     def _digests_of_part(self, group: list[Extent], algorithm: str) -> lookup.DigestsThere:
         return lookup.DigestsThere([(True, self.item.entry.path, group)], algorithm)
@@ -245,45 +238,38 @@ class FileJob:
         self._holds += 1
         self._is_reusing = True
         request = requests.Digests([(source.listed(self.item.known), group)], self._terms.algorithm)
-        then = self._then_reuse(group)
+        self.was_shared = True  # a lane that is lost meanwhile may make a part late
+        then = partial(self._then_reuse, group)
         yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
         self._later(self._reuse(groups, rest))
 
-    def _then_reuse(self, group: list[Extent]) -> Callable[[object], None]:
-        def then(answer: object) -> None:
-            [wanted] = answers.digests(answer)
-            if isinstance(wanted, dict):
-                self._ask_failed(wanted)
-                return
-            digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
-            request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
-            taken = self._reused(group)
-            ask = Ask(False, request, taken, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
-            self._queue.add(ask)
+    def _then_reuse(self, group: list[Extent], answer: object) -> None:
+        [wanted] = answers.digests(answer)
+        if isinstance(wanted, dict):
+            self._ask_failed(wanted)
+            return
+        digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
+        request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
+        then = partial(self._reused, group)
+        self._queue.add(Ask(False, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES))
 
-        self.was_shared = True  # a lane that is lost meanwhile may make a part late
-        return then
-
-    def _reused(self, group: list[Extent]) -> Callable[[object], None]:
-        def then(answer: object) -> None:
-            receipt, found = answers.items(answer)
-            pairs = list(zip(group, answers.items(found), strict=True))
-            missing = [extent for extent, is_taken in pairs if not is_taken]
-            length = _length(group)
-            taken_bytes = length - _length(missing)
-            self._compared_bytes += length
-            self._reused_bytes += taken_bytes
-            self._owed_bytes -= taken_bytes
-            self._counters.add(bytes_comparing=-length, bytes_resumed=taken_bytes)
-            self._counters.add(chunks_verified=len(group) - len(missing))
-            self._counters.add_to_file(self.number, taken_bytes)
-            if taken_bytes:
-                self._take_receipt(answers.integer(receipt))
-            waiting, self._waiting = self._waiting, []
-            self._later(itertools.chain(*waiting, self._chunks(joined(missing))))
-            self._release()
-
-        return then
+    def _reused(self, group: list[Extent], answer: object) -> None:
+        receipt, found = answers.items(answer)
+        pairs = list(zip(group, answers.items(found), strict=True))
+        missing = [extent for extent, is_taken in pairs if not is_taken]
+        length = _length(group)
+        taken_bytes = length - _length(missing)
+        self._compared_bytes += length
+        self._reused_bytes += taken_bytes
+        self._owed_bytes -= taken_bytes
+        self._counters.add(bytes_comparing=-length, bytes_resumed=taken_bytes)
+        self._counters.add(chunks_verified=len(group) - len(missing))
+        self._counters.add_to_file(self.number, taken_bytes)
+        if taken_bytes:
+            self._take_receipt(answers.integer(receipt))
+        waiting, self._waiting = self._waiting, []
+        self._later(itertools.chain(*waiting, self._chunks(joined(missing))))
+        self._release()
 
     # --- what lanes report
 
@@ -301,7 +287,7 @@ class FileJob:
         """Learn in which part something was written: it must be one and the same."""
         self._receipt = self._receipt or receipt
         if receipt != self._receipt:
-            self._fail(self._failure_data(failures.SYSTEM, "its part was replaced meanwhile"))
+            self._fail_for(failures.SYSTEM, "its part was replaced meanwhile")
 
     def mismatched(self, chunk: Chunk) -> None:
         """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
@@ -310,19 +296,18 @@ class FileJob:
         if chunk.mismatches == 1 and self._failure is None:
             self._queue.add(chunk)
             return
-        self._fail(self._failure_data(failures.VERIFY, "arrived damaged twice"))
+        self._fail_for(failures.VERIFY, "arrived damaged twice")
         self._release()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
         """Fail the file: an end could not read or write the chunk."""
-        self._fail(failure)
-        self._release()
-
-    def _failure_data(self, kind: str, message: str) -> Failure:
-        return failures.data(kind, self.item.entry.path, message)
+        self._ask_failed(failure)
 
     def _fail(self, failure: Failure) -> None:
         self._failure = self._failure or failure
+
+    def _fail_for(self, kind: str, message: str) -> None:
+        self._fail(failures.data(kind, self.item.entry.path, message))
 
     # --- finishing
 
@@ -333,7 +318,7 @@ class FileJob:
         if self._holds:
             return
         if self._owed_bytes:  # no way leads here; if one does, no file is made of it
-            self._fail(self._failure_data(failures.SYSTEM, "not all was copied: a defect of pscp"))
+            self._fail_for(failures.SYSTEM, "not all was copied: a defect of pscp")
         if self._failure is not None:
             self._discard()
         elif self._terms.options.strong:

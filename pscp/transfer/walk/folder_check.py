@@ -30,28 +30,26 @@ Place = Callable[[tree.Entry], tree.Entry | None]
 Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and names in it
 
 
-class FolderCheck:
-    """Compares the folders of one walk. The walk's thread uses it."""
+def changed_entries(
+    walked: Iterable[tree.Entry], terms: CopyTerms, place: Place
+) -> Iterator[tree.Entry]:
+    """Yield the entries that are not, by their folder's listing, there already.
 
-    def __init__(self, terms: CopyTerms, place: Place) -> None:
-        """`place` returns a folder's entry as it lands; None for one that will be refused."""
-        self._terms, self._place = terms, place
-
-    def entries(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
-        """Yield the entries that are not, by their folder's listing, there already."""
-        batches: deque[_Batch] = deque()
-        batch = _Batch(self._terms)
-        for entry in walked:
-            if not batch.has_room(entry):
-                batch.ask()
-                batches.append(batch)
-                batch = _Batch(self._terms)
-                while batches and (len(batches) > _AHEAD or batches[0].is_done):
-                    yield from batches.popleft().rest()
-            batch.add(entry, self._place)
-        batch.ask()
-        for each in (*batches, batch):
-            yield from each.rest()
+    `place` returns a folder's entry as it lands; None for one that will be refused.
+    """
+    batches: deque[_Batch] = deque()
+    batch = _Batch(terms)
+    for entry in walked:
+        if not batch.has_room(entry):
+            batch.ask()
+            batches.append(batch)
+            batch = _Batch(terms)
+            while batches and (len(batches) > _AHEAD or batches[0].is_done):
+                yield from batches.popleft().rest()
+        batch.add(entry, place)
+    batch.ask()
+    for each in (*batches, batch):
+        yield from each.rest()
 
 
 class _Batch:
@@ -145,7 +143,10 @@ class _Batch:
             self._finish()
 
         def failed(failure: Failure) -> None:
-            self._described += [_refused(group, failure) for group in names]
+            for top, folder, _ in names:
+                refused = failures.data(failure["kind"], folder, failure["message"])
+                error = tree.Entry(tree.ERROR, top, folder, 0, 0, 0, 0, {**refused})
+                self._described.append(error)
             self._asked -= 1
             self._finish()
 
@@ -210,8 +211,3 @@ def behind(groups: list[Group], count: int) -> list[Group]:
             left.append((top, folder, names[count:]))
         count = max(0, count - len(names))
     return left
-
-
-def _refused(group: Group, failure: Failure) -> tree.Entry:
-    extra: dict[str, object] = {**failures.data(failure["kind"], group[1], failure["message"])}
-    return tree.Entry(tree.ERROR, group[0], group[1], 0, 0, 0, 0, extra)

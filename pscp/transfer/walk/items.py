@@ -76,7 +76,8 @@ class Items:
 
     def link_later(self, item: Placed) -> None:
         """Make this hard link at the end."""
-        self._queue.write_later(lambda: self.ending.add_link(item))
+        row = [*item.entry, item.known.path]
+        self._queue.write_later(lambda: self.ending.links.add(row))
 
     def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
         """Count files of so many bytes that are at the destination already, and verified."""

@@ -55,7 +55,11 @@ class Linking:
 
     def take(self, pairs: list[Pair], go_on: GoOn) -> None:
         """Link these items, and call `go_on` with those that cannot be, now or later."""
-        for group in grouped(pairs, _weight_bytes, QUESTION_BYTES, QUESTION_ITEMS):
+
+        def weigh(pair: Pair) -> int:
+            return weight_bytes(pair[0].entry) + 64  # a digest as well
+
+        for group in grouped(pairs, weigh, QUESTION_BYTES, QUESTION_ITEMS):
             self._ask(group, [], go_on)
 
     def _ask(self, group: list[Pair], digests: list[str], go_on: GoOn) -> None:
@@ -107,7 +111,3 @@ class Linking:
         files = [(source.listed(item.known), [(0, item.entry.size)]) for item, _ in group]
         request = requests.Digests(files, self._algorithm)
         self._queue.add(Ask(True, request, then, self._bug, cost_bytes=len(group) * MEMORY_BYTES))
-
-
-def _weight_bytes(pair: Pair) -> int:
-    return weight_bytes(pair[0].entry) + 64  # a digest as well

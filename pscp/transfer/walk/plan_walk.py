@@ -13,7 +13,8 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pscp.endpoint import failures, listings, metadata, placing, requests, source, tree
 from pscp.endpoint.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
@@ -34,9 +35,8 @@ from pscp.transfer.pieces.plan import (
     Taker,
     weight_bytes,
 )
-from pscp.transfer.terms.path_list import PathList
 from pscp.transfer.walk.decide import must_look
-from pscp.transfer.walk.folder_check import FolderCheck
+from pscp.transfer.walk.folder_check import changed_entries
 from pscp.transfer.walk.items import Items
 from pscp.transfer.walk.resume import DestinationLookup
 from pscp.transfer.walk.selection import Selection
@@ -51,6 +51,7 @@ _WALK_FIRST, _WALK_MOST = 200, 2000
 _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing to another user"
 
 
+_T = TypeVar("_T")
 WalkRequest = type[requests.Walk] | type[listings.WalkFolders]
 
 
@@ -94,8 +95,7 @@ class PlanWalk(threading.Thread):
                     return
             self._look()
             self._queue.run_alone(self._end)
-            self._queue.wake_lanes()
-            self._queue.wake()
+            self._queue.wake(lanes=True)
         except WireError as error:
             self._queue.stop(errors.ProtocolError(str(error)))
         except BaseException as error:  # the main thread raises it
@@ -126,22 +126,34 @@ class PlanWalk(threading.Thread):
 
     def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
         """Ask the far end for these folders. Return their entries."""
-        answered: list[list[tree.Entry]] = []
 
-        def then(answer: object) -> None:
-            answered.append([checked_entry(value) for value in answers.items(answer)])
-            if len(answered[-1]) != len(wanted):
+        def checked(answer: object) -> list[tree.Entry]:
+            found = [_from_far(value) for value in answers.items(answer)]
+            if len(found) != len(wanted):
                 raise ValueError("other folders than were asked for")
-            for entry in answered[-1]:
-                entry.extra.pop("new", None)
-            self._queue.wake()
+            return found
 
         def failed(failure: Failure) -> None:
             self._queue.stop(errors.CopyError(failure["message"]))
 
-        self._queue.add(Ask(True, Above(wanted), then, failed))
-        self._queue.wait_until(lambda: bool(answered))
-        self._queue.check()
+        return self._answer(True, Above(wanted), checked, failed)
+
+    def _answer(
+        self,
+        of_source: bool,
+        request: requests.Request,
+        checked: Callable[[object], _T],
+        failed: Callable[[Failure], None],
+    ) -> _T:
+        """Return what `checked` makes of an end's answer. Raises what stops the copy."""
+        answered: list[_T] = []
+
+        def then(answer: object) -> None:
+            answered.append(checked(answer))
+            self._queue.wake()
+
+        self._queue.add(Ask(of_source, request, then, failed))
+        self._queue.wait_for(lambda: bool(answered))
         return answered[0]
 
     def _new_attributes(self) -> Attributes | None:
@@ -159,26 +171,22 @@ class PlanWalk(threading.Thread):
 
         known = [known_id(name) for name in owner]
         asked = owners.Owners(*[n if i is None else "" for n, i in zip(owner, known, strict=True)])
-        answered: list[tuple[Ids, object]] = []
 
-        def then(answer: object) -> None:
+        def checked(answer: object) -> tuple[Ids, object]:
             *found, may_give = answers.items(answer)
             ids = [
                 answers.integer(each) if name else number
                 for each, name, number in zip(found, asked, known, strict=True)
             ]
-            answered.append((Ids(*ids), may_give))
-            self._queue.wake()
+            return Ids(*ids), may_give
 
         def failed(failure: Failure) -> None:
             self._queue.stop(errors.DestinationError(f"--chown: {failure['message']}"))
 
-        self._queue.add(Ask(False, asked, then, failed))
-        if not self._queue.wait_until(lambda: bool(answered)):
-            return Ids()
-        if not answered[0][1]:
+        found, may_give = self._answer(False, asked, checked, failed)
+        if not may_give:
             self._terms.reporter.note(_NOT_ROOT)
-        return answered[0][0]
+        return found
 
     def _entries(self) -> Iterator[tree.Entry]:
         """Yield the source's entries; not those that are there already, as a listing tells."""
@@ -186,27 +194,20 @@ class PlanWalk(threading.Thread):
         if listed is not None:
             for failure in listed.refused:
                 self._refuse(failure)
-            return self._listed(listed)
+            if not self._is_here:
+                return _far(FarChosenWalk(self._queue, listed.batches()))
+            rows, context = listed.rows(), self._terms.context
+            return context.near_source_entries(lambda near: ChosenWalk(near).listed(rows))
         if self._terms.checks_folders:
-            check = FolderCheck(self._terms, self._placed)
-            return check.entries(self._walked(listings.ListingWalk, listings.WalkFolders))
+            walked = self._walked(listings.ListingWalk, listings.WalkFolders)
+            return changed_entries(walked, self._terms, self._placed)
         return self._walked(tree.Walk, requests.Walk)
 
-    def _listed(self, listed: PathList) -> Iterator[tree.Entry]:
-        """Yield the entries of listed paths."""
-        if self._is_here:
-            rows, context = listed.rows(), self._terms.context
-            yield from context.near_source_entries(lambda near: ChosenWalk(near).listed(rows))
-        else:
-            yield from _far(FarChosenWalk(self._queue, listed.batches()))
-
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
-        """Yield what is walked at this end or at the far one."""
-        if self._is_here:
-            context = self._terms.context
-            yield from context.near_source_entries(lambda found: found.entries(kind=near))
-        else:
-            yield from _far(FarWalk(self._queue, far))
+        """Return what is walked at this end or at the far one."""
+        if not self._is_here:
+            return _far(FarWalk(self._queue, far))
+        return self._terms.context.near_source_entries(lambda found: found.entries(kind=near))
 
     def _placed(self, entry: tree.Entry) -> tree.Entry | None:
         """Return the entry as it lands, None where _take() will refuse it."""
@@ -220,11 +221,11 @@ class PlanWalk(threading.Thread):
         if entry.kind == tree.ERROR:
             self._refuse(failures.checked(entry.extra), entry)
             return
-        item = self._unless_refused(entry, self._land)
+        item = self._unless_refused(entry, partial(self._land, entry))
         # Not within that: what a program's `select` raises is no refusal.
         if item is None or self._selection.leaves_out(entry):
             return
-        if self._unless_refused(entry, lambda _: self._check_name(item)) is None:
+        if self._unless_refused(entry, partial(self._check_name, item)) is None:
             return
         if entry.kind == tree.FOLDER:
             self._items.ending.swept.add([item.entry.path])
@@ -236,12 +237,10 @@ class PlanWalk(threading.Thread):
         else:
             self._queue.run_with_room(self._lookup.take_new, item)
 
-    def _unless_refused(
-        self, entry: tree.Entry, step: Callable[[tree.Entry], Placed]
-    ) -> Placed | None:
+    def _unless_refused(self, entry: tree.Entry, step: Callable[[], Placed]) -> Placed | None:
         """Return what the step returns; None where it refuses the entry, which is reported."""
         try:
-            return step(entry)
+            return step()
         except (failures.Refusal, ValueError, LookupError) as error:
             kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
             self._refuse(failures.data(kind, entry.path, str(error)), entry)
@@ -256,9 +255,23 @@ class PlanWalk(threading.Thread):
         return item
 
     def _check_name(self, item: Placed) -> Placed:
-        self._check_expected(item.entry)
-        self._check_backup(item.entry)
-        self._check_alone(item.entry)
+        """Raise Refusal for a name that cannot be given to this entry."""
+        path, terms = item.entry.path, self._terms
+        if item.entry.kind == tree.FOLDER:
+            if path in terms.job.expected:
+                raise failures.Refusal(failures.UNSUPPORTED, path, "is a folder, not a file")
+            return item
+        if terms.options.backup:  # the backup of another file may get it in this very copy
+            suffix, folder = terms.options.backups
+            if path.startswith(f"{folder}/" if folder else "") and path.endswith(suffix):
+                what = "has a backup's name, so one might replace it (--suffix chooses other names)"
+                raise failures.Refusal(failures.DESTINATION, path, what)
+        if terms.folds:  # the destination may not tell it from an earlier one
+            folded = hash(unicodedata.normalize("NFC", path.casefold()))
+            if folded in self._folded:
+                what = "the destination takes this name and another of this copy for one"
+                raise failures.Refusal(failures.DESTINATION, path, what)
+            self._folded.add(folded)
         return item
 
     def _changed(self, item: Placed) -> Placed:
@@ -280,34 +293,16 @@ class PlanWalk(threading.Thread):
         self._terms.counters.add(files_total=1)
         self._queue.run_alone(lambda: self._items.results.failed(marked))
 
-    def _check_expected(self, entry: tree.Entry) -> None:
-        """Raise Refusal for what is no file where one with a certain digest is to land."""
-        if entry.path in self._terms.job.expected and entry.kind == tree.FOLDER:
-            raise failures.Refusal(failures.UNSUPPORTED, entry.path, "is a folder, not a file")
-
-    def _check_backup(self, entry: tree.Entry) -> None:
-        """Raise Refusal for a name that the backup of another file may get in this very copy."""
-        if not self._terms.options.backup or entry.kind == tree.FOLDER:
-            return
-        suffix, folder = self._terms.options.backups
-        if entry.path.startswith(f"{folder}/" if folder else "") and entry.path.endswith(suffix):
-            what = "has a backup's name, so one might replace it (--suffix chooses other names)"
-            raise failures.Refusal(failures.DESTINATION, entry.path, what)
-
-    def _check_alone(self, entry: tree.Entry) -> None:
-        """Raise Refusal for a name that the destination does not tell from an earlier one."""
-        if not self._terms.folds or entry.kind == tree.FOLDER:
-            return
-        folded = hash(unicodedata.normalize("NFC", entry.path.casefold()))
-        if folded in self._folded:
-            what = "the destination takes this name and another of this copy for one"
-            raise failures.Refusal(failures.DESTINATION, entry.path, what)
-        self._folded.add(folded)
-
     def _look(self) -> None:
         if self._looking:
             items, self._looking, self._looking_bytes = self._looking, [], 0
             self._queue.put(self._lookup.request(items))
+
+
+def _from_far(value: object) -> tree.Entry:
+    entry = checked_entry(value)
+    entry.extra.pop("new", None)  # what is new at the destination is not for it to say
+    return entry
 
 
 def _far(walk: FarWalk) -> Iterator[tree.Entry]:
@@ -361,9 +356,7 @@ class FarWalk:
 
     def _then(self, answer: object) -> None:
         listed, is_last = answers.items(answer)
-        batch = [checked_entry(value) for value in answers.items(listed)]
-        for entry in batch:
-            entry.extra.pop("new", None)  # what is new at the destination is not for it to say
+        batch = [_from_far(value) for value in answers.items(listed)]
         if batch:
             self._after = batch[-1].top, batch[-1].path
         self._batch, self._is_last = batch, bool(is_last)

@@ -1,11 +1,9 @@
 """Decides, for each file that may be at the destination already, what is still to be sent.
 
-With -p a file of the same size and time is taken for the same. Else a file of the same size is
-hashed at both ends, and not sent when it is the same: so running a command again costs reading, not
-sending. A part is continued as far as its journal knows it. Of a
-large file only what differs from the file that is there is sent (file_job.py).
+A file of the same size is hashed at both ends, unless times decide: so running a command again
+costs reading, not sending. A part is continued as far as its journal knows it.
 
-Not here: the rules (decide.py, ../terms/continuing.py), whole folders that are the same
+Not here: the rules (decide.py, ../terms/journal.py), whole folders that are the same
 (folder_check.py), the copying of what is missing (file_job.py, items.py).
 """
 
@@ -29,12 +27,10 @@ from pscp.transfer.pieces.plan import (
     goes_in_pack,
     small_together,
 )
-from pscp.transfer.terms.continuing import Continued, continued
-from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.journal import Continued, Landed, continued
 from pscp.transfer.walk.decide import (
     CONTENT,
     Action,
-    History,
     State,
     Terms,
     There,
@@ -88,14 +84,13 @@ class DestinationLookup:
 
     def _link(self, pairs: list[Pair]) -> None:
         """Decide about these, once what is unchanged in other folders was linked (--link-dest)."""
-        linking = self._linking
-        if linking is None:
+        if self._linking is None:
             self._decide(pairs)
             return
         wanted = [pair for pair in pairs if self._may_be_linked(*pair)]
         asked = {id(item) for item, _ in wanted}
         self._decide([pair for pair in pairs if id(pair[0]) not in asked])
-        linking.take(wanted, self._decide)
+        self._linking.take(wanted, self._decide)
 
     def _may_be_linked(self, item: Placed, there: There) -> bool:
         is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
@@ -105,7 +100,7 @@ class DestinationLookup:
 
     def _action(self, item: Placed, there: There) -> Action:
         has_part = bool(there.left and self._basis_bytes(item.entry, there))
-        return decide(item.entry, there, self._rules, History(has_part))
+        return decide(item.entry, there, self._rules, has_part=has_part)
 
     def take_new(self, item: Placed) -> None:
         """Carry out what becomes of an entry whose source's name is new at the destination."""
@@ -123,7 +118,8 @@ class DestinationLookup:
             action = self._action(item, there)
             if there.kind:
                 self._items.results.replaces(item.entry.path)
-            if there.left and not _goes_on(item, action):
+            is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
+            if there.left and not (is_large and action is Action.SEND):  # else _send() sees to them
                 self._items.ending.add_unwanted(item.entry.path, there.left)
             if action is Action.UNCHANGED:
                 unchanged.append(item)
@@ -134,9 +130,13 @@ class DestinationLookup:
             else:
                 self._carry_out(item, there, action)
         self._items.unchanged(unchanged, to_adopt)
-        for item in [each for each in to_hash if self._by_data(each)]:
-            self._compare_data(item)
-        whole = [each for each in to_hash if not self._by_data(each)]
+        whole: list[Placed] = []
+        for item in to_hash:  # holes of a sparse file are not hashed, without -s
+            is_sparse = "sparse" in item.entry.extra and not goes_in_pack(item.entry)
+            if is_sparse and not self._terms.options.strong:
+                self._compare_data(item)
+            else:
+                whole.append(item)
         for group in small_together(whole, lambda item: item.entry):
             self._compare(group)
 
@@ -174,11 +174,6 @@ class DestinationLookup:
         """Return the basis for a file that was found to differ from one of its size."""
         return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
 
-    def _by_data(self, item: Placed) -> bool:
-        """Return whether to hash only data, not holes: for a sparse file, without -s."""
-        is_large = not goes_in_pack(item.entry)
-        return is_large and "sparse" in item.entry.extra and not self._terms.options.strong
-
     def _send(self, item: Placed, left: list[str], basis_bytes: int, why: str = CONTENT) -> None:
         """Copy a file, continuing the part of the last of the runs in `left`."""
         options = self._terms.options
@@ -208,8 +203,7 @@ class DestinationLookup:
                 self._items.ending.add_unwanted(path, left)
 
         if left:
-            discard = requests.Discard(path, left)
-            self._queue.add(Ask(False, discard, then, lambda _: None))
+            self._queue.add(Ask(False, requests.Discard(path, left), then, answers.ignored))
 
     def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks.
@@ -237,7 +231,20 @@ class DestinationLookup:
         algorithm = hashes.STRONG if strong else self._terms.algorithm
 
         def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
-            self._decide_same(group, extents, here, there)
+            same: list[Placed] = []
+            digests: list[str] = []
+            for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
+                end = sum(stretch[-1])
+                if isinstance(mine, dict) or not _are_same(mine, theirs):
+                    self._send(item, [], self._same_size(item))
+                elif end < item.entry.size:
+                    self._compare([item], end)
+                else:
+                    same.append(item)
+                    digests.append(answers.text(mine[0]))
+            if same:
+                size_bytes = sum(item.entry.size for item in same)
+                self._items.already_there(same, digests, size_bytes)
 
         self._hash_both(group, extents, algorithm, compared)
 
@@ -245,46 +252,21 @@ class DestinationLookup:
         self, group: list[Placed], extents: list[list[Extent]], algorithm: str, compared: Compared
     ) -> None:
         """Have the sink and then the source hash these extents of each file."""
+        pairs, cost_bytes = list(zip(group, extents, strict=True)), len(group) * MEMORY_BYTES
 
-        cost_bytes = len(group) * MEMORY_BYTES
+        def then_source(answer: object) -> None:
+            there = answers.digests(answer)
 
-        def ask(
-            of_source: bool, request: requests.Request, then: Callable[[list[FileAnswer]], None]
-        ) -> None:
-            def checked(answer: object) -> None:
-                then(answers.digests(answer))
+            def then(here: object) -> None:
+                compared(answers.digests(here), there)
 
-            self._queue.add(Ask(of_source, request, checked, self._bug, cost_bytes=cost_bytes))
-
-        def then_source(there: list[FileAnswer]) -> None:
             known = [(source.listed(item.known), each) for item, each in pairs]
-            ask(True, requests.Digests(known, algorithm), lambda here: compared(here, there))
+            request = requests.Digests(known, algorithm)
+            self._queue.add(Ask(True, request, then, self._bug, cost_bytes=cost_bytes))
 
-        pairs = list(zip(group, extents, strict=True))
         placed = [(False, item.entry.path, each) for item, each in pairs]
-        ask(False, lookup.DigestsThere(placed, algorithm), then_source)
-
-    def _decide_same(
-        self,
-        group: list[Placed],
-        extents: list[list[Extent]],
-        here: list[FileAnswer],
-        there: list[FileAnswer],
-    ) -> None:
-        same: list[Placed] = []
-        digests: list[str] = []
-        for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
-            end = sum(stretch[-1])
-            if isinstance(mine, dict) or not _are_same(mine, theirs):
-                self._send(item, [], self._same_size(item))
-            elif end < item.entry.size:
-                self._compare([item], end)
-            else:
-                same.append(item)
-                digests.append(answers.text(mine[0]))
-        if same:
-            size_bytes = sum(item.entry.size for item in same)
-            self._items.already_there(same, digests, size_bytes)
+        request = lookup.DigestsThere(placed, algorithm)
+        self._queue.add(Ask(False, request, then_source, self._bug, cost_bytes=cost_bytes))
 
     # --- sparse files: hashed where either end has data
 
@@ -294,18 +276,17 @@ class DestinationLookup:
         def failed(_: Failure) -> None:
             self._send(item, [], self._same_size(item))
 
-        def ask(of_source: bool, request: requests.Request, then: Callable[[object], None]) -> None:
-            self._queue.add(Ask(of_source, request, then, failed))
-
         def then_source(there: object) -> None:
             def then(here: object) -> None:
                 extents, end = data_of_both([here, there], offset, item.entry.size)
                 pieces = batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES)
                 self._compare_pieces(item, pieces, end, same_bytes)
 
-            ask(True, requests.Extents(source.listed(item.known), offset), then)
+            request = requests.Extents(source.listed(item.known), offset)
+            self._queue.add(Ask(True, request, then, failed))
 
-        ask(False, lookup.ExtentsThere(item.entry.path, offset), then_source)
+        request = lookup.ExtentsThere(item.entry.path, offset)
+        self._queue.add(Ask(False, request, then_source, failed))
 
     def _compare_pieces(
         self, item: Placed, pieces: Iterator[list[Extent]], end: int, same_bytes: int
@@ -339,12 +320,6 @@ def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[
             union.append((first, last - first))
             offset = last
     return union, end
-
-
-def _goes_on(item: Placed, action: Action) -> bool:
-    """Return whether _send() will deal with the parts that earlier runs left of this entry."""
-    is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
-    return is_large and action is Action.SEND
 
 
 def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
