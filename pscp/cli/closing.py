@@ -1,7 +1,7 @@
 """The closing words of a command: what was copied, where to, and what was not; --stats.
 
 Not here: the words while it runs (../progress/progress_words.py), notes of failures
-(../transfer/terms/failure_lines.py), where they are kept (run_log.py).
+(../transfer/terms/results.py), where they are kept (run_log.py).
 """
 
 from __future__ import annotations

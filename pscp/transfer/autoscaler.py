@@ -65,12 +65,10 @@ class LaneSockets:
                 found.set_congestion(wanted)
 
     def sendings(self) -> dict[object, Sending]:
-        """Return how the sending of each goes."""
         seen = ((key, found.sending()) for key, (found, _) in self._lent.items())
         return {key: sending for key, sending in seen if sending is not None}
 
     def close(self) -> None:
-        """Give all of them back."""
         self.update((), "")
 
 
@@ -164,7 +162,6 @@ class Autoscaler:
                 tuner.restart(now_s)
 
     def _tune(self, tuner: Tuner) -> None:
-        """Show the tuner the copy, and have as many lanes as it says."""
         before = max(tuner.count, tuner.awaited)
         sentence = tuner.look(self._seen())
         if sentence:
@@ -176,6 +173,7 @@ class Autoscaler:
     def _seen(self) -> Seen:
         counters = self._terms.counters
         done_bytes, done_pieces = self._terms.context.queue.done()
+        of_others = sum(system.cpu_seconds(each.pid) or 0.0 for each in self._channels())
         return Seen(
             now_s=time.monotonic(),
             alive=counters.lanes_alive,
@@ -183,11 +181,5 @@ class Autoscaler:
             done_pieces=done_pieces,
             left_bytes=counters.sending_bytes if counters.plan_complete else math.inf,
             idle_s=idle_s(),
-            used_s=_used_s(each.pid for each in self._channels()),
+            used_s=(time.process_time() + of_others) / (os.cpu_count() or 1),
         )
-
-
-def _used_s(pids: Iterable[int]) -> float:
-    """Return the seconds that this process and these used of each processor, on average."""
-    of_others = sum(system.cpu_seconds(pid) or 0.0 for pid in pids)
-    return (time.process_time() + of_others) / (os.cpu_count() or 1)

@@ -36,8 +36,7 @@ from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
-from pscp.transfer.terms.copy_terms import CopyTerms, PoolTerms
-from pscp.transfer.terms.failure_lines import FilePlaces
+from pscp.transfer.terms.copy_terms import CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, token_of
 from pscp.transfer.terms.relative import folders_above
 from pscp.transfer.walk.decide import may_check_folders
@@ -214,7 +213,6 @@ class Run:
         request.connections.remember(self._options, request.is_push, lesson)
 
     def _begin_sink(self, terms: CopyTerms, agreed: Agreement) -> requests.BeginSink:
-        """Return the request that makes one end of a lane the sink."""
         own, there = self._negotiation.names[0], agreed.target.names[0]
         of_sink = sink_request(
             agreed.target.root,
@@ -258,7 +256,7 @@ class Run:
         can_check_folders = not (
             far.is_sftp
             or request.reporter.wants_files  # each file is to be named
-            or pool.context.is_relayed
+            or pool.context.make_near is not None
             or agreed.claimed.folds
             or not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
             or request.job.select is not None  # each file is asked about

@@ -148,36 +148,31 @@ class LanePool:
         Connections that no lane needs stay in that list.
         """
         self.context.set_ends(of_source, of_sink)
-        self._add_lanes(agents)
         self._terms.counters.lanes_moved = self._moved
+        self._resize(self.layout.count, False, agents)
         self._scaler.start()
 
-    def _add_lanes(self, agents: list[RemoteAgent]) -> None:
-        """Start the lanes that are missing.
+    def _resize(
+        self, count: int, needs_window: bool, agents: list[RemoteAgent] | None = None
+    ) -> None:
+        """Have so many lanes work: open those that are missing, and park those beyond.
 
         None is started before all are in the list: one that fails at once would seem the last.
         """
         added: list[Worker] = []
         with self._lock:
-            wanted = self.layout.count
-            while len(self._workers) < wanted:
+            self.layout.resize(count, needs_window)
+            while len(self._workers) < count:
                 far = agents.pop(0) if agents else None
                 master = self.layout.next_master(self._workers)
                 number = len(self._workers) + 1
                 worker = Worker(number, self, far, master, self._scaler.congestion)
                 self._workers.append(worker)
                 added.append(worker)
+            self.layout.park(self._workers)
         for worker in added:
             worker.start()
-        self._terms.counters.set(lanes_wanted=wanted)
-
-    def _resize(self, count: int, needs_window: bool) -> None:
-        """Have so many lanes work: open those that are missing, and park those beyond."""
-        with self._lock:
-            self.layout.resize(count, needs_window)
-        self._add_lanes([])
-        with self._lock:
-            self.layout.park(self._workers)
+        self._terms.counters.set(lanes_wanted=count)
         self.queue.wake(lanes=True)
 
     def _moved(self) -> list[int | None]:
@@ -185,7 +180,6 @@ class LanePool:
         return [worker.moved_bytes for worker in list(self._workers)]
 
     def _channels(self) -> list[Channel]:
-        """Return the channels of the lanes that have one."""
         channels = [worker.channel for worker in list(self._workers)]
         return [channel for channel in channels if channel is not None]
 
@@ -289,12 +283,13 @@ class LanePool:
         self.queue.wake(lanes=True)
 
     def lane_up(self, worker: Worker) -> None:
-        self._terms.counters.add(lanes_alive=1)
-        if self._terms.counters.attempts:
-            self._terms.counters.set(attempts=0)
+        counters = self._terms.counters
+        counters.add(lanes_alive=1)
+        if counters.attempts:
+            counters.set(attempts=0)
             self._terms.explain("connected again")
         with self._lock:
-            self.most_alive = max(self.most_alive, self._terms.counters.lanes_alive)
+            self.most_alive = max(self.most_alive, counters.lanes_alive)
             worker.phase, worker.up_at_s = Phase.UP, time.monotonic()
         self.queue.wake(lanes=True)  # its further channels can be opened now
         self._note_channels()
@@ -321,9 +316,7 @@ class LanePool:
             return False
         if isinstance(error, ConnectionFull):
             self._give_up(worker, error)
-            with self._lock:
-                self.layout.is_full = True
-                lanes = sum(not each.gave_up for each in self._workers)
+            lanes = sum(not each.gave_up for each in list(self._workers))
             self._terms.counters.set(lanes_wanted=lanes)
             self._note_channels()
             return False
@@ -355,6 +348,7 @@ class LanePool:
         """Let the worker connect no more; if it was the last one, stop the copy and return True."""
         with self._lock:
             worker.phase = Phase.GONE
+            self.layout.is_full = self.layout.is_full or isinstance(error, ConnectionFull)
             self.layout.park(self._workers)  # else its work could wait for one that is parked
             is_last = all(each.gave_up for each in self._workers)
         self.queue.wake(lanes=True)  # its further channels give up too

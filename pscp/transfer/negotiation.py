@@ -8,6 +8,7 @@ answers (endpoint/end.py), how DEST is read (endpoint/placing.py), who owns a co
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import re
@@ -81,7 +82,6 @@ class CopyRequest:
         return f"{path}/" if is_folder and path and not path.endswith("/") else path
 
     def explain(self, text: str) -> None:
-        """Log what was decided, and show it with -v."""
         _log.info("%s", text)
         if self.options.verbose:
             self.reporter.note(text)
@@ -340,16 +340,15 @@ class Negotiation:
         else:
             found.append(self._ask_far(agents, request, connections))
         answer, is_failed = found[0]
-        if is_failed:
-            failure = _checked_failure(answer)
-            message, hint = failure["message"], ""
-            if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
-                hint = "--mkpath makes the folders above DEST that are missing"
-            of_source = isinstance(request, requests.Expand)
-            end = self._request.froms[0] if of_source else self._request.to
-            path = failure["path"] or end.path
-            raise errors.DestinationError(f"{end.prefix}{path}: {message}", hint)
-        return answer
+        if not is_failed:
+            return answer
+        failure = _checked_failure(answer)
+        message, hint = failure["message"], ""
+        if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
+            hint = "--mkpath makes the folders above DEST that are missing"
+        of_source = isinstance(request, requests.Expand)
+        end = self._request.froms[0] if of_source else self._request.to
+        raise errors.DestinationError(f"{end.prefix}{failure['path'] or end.path}: {message}", hint)
 
 
 def replace_dead(
@@ -396,11 +395,9 @@ def _checked_failure(answer: object) -> failures.Data:
 
 def _checked_name(value: object) -> str:
     """Return the name of a source; "" means a folder's contents. Raises ProtocolError."""
-    try:
+    with contextlib.suppress(failures.Refusal):
         if isinstance(value, str) and "/" not in value:
             if value:
                 check(value)
             return value
-    except failures.Refusal:
-        pass
     raise errors.ProtocolError(f"the far end sends what is no name: {value!a}")

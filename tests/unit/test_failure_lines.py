@@ -9,7 +9,8 @@ import pytest
 from pscp.endpoint.source import Top
 from pscp.ground import errors
 from pscp.progress.progress import Silent
-from pscp.transfer.terms.failure_lines import LINES_MOST, FailureLines, FilePlaces, hint_of
+from pscp.transfer.terms.copy_terms import FilePlaces
+from pscp.transfer.terms.results import LINES_MOST, FailureLines, hint_of
 
 TOPS = [Top("docs", "/home/docs", True), Top("", "./data/.", True), Top("a.txt", "a.txt", False)]
 CHANGED = "changed while it was copied"

@@ -40,7 +40,7 @@ class Ending:
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
-        terms.queue.when_lost(self._revocation)
+        terms.queue.revocation = self._revocation
 
     def finish(self, copy_now: CopyNow, mirror: Mirror | None, moving: Moving | None) -> None:
         """Make hard links, delete, finish folders, and release the fence. For the main thread.
@@ -157,7 +157,6 @@ class Ending:
         self._queue.add(Ask(False, request(entries), then, cannot))
 
     def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
-        """Count hard links: some failed, and some were there already."""
         good = [(place, each) for place, each in enumerate(entries) if place not in failed]
         made = [(each.path, "") for place, each in good if place not in there]
         same = [(each.path, "") for place, each in good if place in there]

@@ -49,7 +49,6 @@ class _Folder:
         return entry.top == self.known.top and (not above or entry.path.startswith(above + "/"))
 
     def piece(self, high: str) -> _Piece:
-        """Return the names since the last piece."""
         return [self.known.top, self.path, self.known.inode, self.low, high, self.names]
 
 
@@ -92,7 +91,6 @@ class Mirror:
     # --- the walk's thread
 
     def saw(self, item: Placed) -> None:
-        """Keep the name of an entry of the walk."""
         while self._open and not self._open[-1].holds(item.known):
             self._pieces.add(self._open.pop().piece(""))
         if not self._is_next(item.known):
@@ -183,10 +181,8 @@ class Mirror:
 
     def _question(self, pieces: list[_Piece]) -> Ask:
         def then(answer: object) -> None:
-            rows = answers.items(answer)
-            if len(rows) != len(pieces):
-                raise ValueError("other folders than were asked for")
-            for place, (piece, row) in enumerate(zip(pieces, rows, strict=True)):
+            pairs = zip(pieces, answers.items(answer), strict=True)
+            for place, (piece, row) in enumerate(list(pairs)):
                 if isinstance(row, dict):
                     self._results.failed(failures.checked(row))
                 else:
@@ -221,7 +217,6 @@ class Mirror:
         or are new.
         """
         top, folder, inode = piece[:3]
-        known = self._placement.known(top, folder)
 
         def then(answer: object) -> None:
             [there] = answers.items(answer)
@@ -231,14 +226,11 @@ class Mirror:
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])
 
-        request = mirror.Absent(
-            [(top, known, inode, [row[0] for row in found])],
-            crosses=not self._terms.options.one_file_system,
-        )
+        asked = [(top, self._placement.known(top, folder), inode, [row[0] for row in found])]
+        request = mirror.Absent(asked, crosses=not self._terms.options.one_file_system)
         return Ask(True, request, then, self._results.failed)
 
     def _take(self, piece: _Piece, found: list[mirror.Row]) -> None:
-        """Keep what is to be removed; look into folders."""
         top, folder, inode = piece[:3]
         for name, kind, seen in found:
             path = f"{folder}/{name}" if folder else name

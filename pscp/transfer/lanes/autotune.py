@@ -86,12 +86,11 @@ def start(path: Path) -> Start:
     it had to wait for its turn on those here. Copies that begin at once have together what one
     would begin with.
     """
-    found = _start(path)
-    if path.copies == 1:
+    found, copies = _start(path), path.copies
+    if copies == 1:
         return found
-    return found._replace(
-        lanes=max(found.lanes // path.copies, 1), why=f"{found.why}; {path.copies} copies at once"
-    )
+    why = f"{found.why}; {copies} copies at once"
+    return found._replace(lanes=max(found.lanes // copies, 1), why=why)
 
 
 def _start(path: Path) -> Start:
@@ -221,7 +220,6 @@ class Tuner:
         self._has_bbr, self.congestion = False, ""
 
     def restart(self, now_s: float) -> None:
-        """Measure anew, since the lanes' congestion control has changed."""
         self._before = None
         self._meter.restart(now_s)
 
@@ -269,7 +267,7 @@ class Tuner:
             self._learn(of_cpus, 0.0, is_seen=True)
             return f"{moved} and keep the processors here busy: going on with {self.count}"
         if self._before is None:
-            if self._is_contradicted(rate):
+            if self.count > self._usual and rate * _ALIKE < self._known_bytes_s:
                 earlier, self._known_bytes_s = self._known_bytes_s, 0.0
                 self.count = self._usual
                 self.lesson = self.count, self.lesson[1], 0.0
@@ -303,10 +301,6 @@ class Tuner:
         self._meter.restart(seen.now_s)
         return f"{moved}{self._step(seen, rate)}"
 
-    def _is_contradicted(self, rate: float) -> bool:
-        """Return whether lanes of which more were remembered than usual move less than then."""
-        return self.count > self._usual and rate * _ALIKE < self._known_bytes_s
-
     def _is_enough(self, rate: float) -> bool:
         """Return whether the rate is the one of the last copy that more lanes did not raise.
 
@@ -327,7 +321,9 @@ class Tuner:
             self.count = min(LANES_MOST, 2 * self.count)
             return f", {under_way:.0%} of their windows: trying {self.count}, the new ones with bbr"
         self.needs_window = under_way > _HELD_UP
-        self.count = min(LANES_MOST, self._next_count(seen, rate))
+        is_long = seen.left_bytes > _MANY_STEPS * self._step_s() * rate
+        count = max(2 * self.count, _START_MANY) if is_long else math.ceil(1.5 * self.count)
+        self.count = min(LANES_MOST, count)
         held = ", held up by the channel's window" if self.needs_window else ""
         return f"{held}: trying {self.count}"
 
@@ -341,14 +337,7 @@ class Tuner:
         return ""
 
     def _step_s(self) -> float:
-        """Return how long it takes until a lane is added and measured."""
         return self._path.login_s + self._meter.settle_s + self._meter.look_s
-
-    def _next_count(self, seen: Seen, rate: float) -> int:
-        """Return how many lanes to try: the longer the copy still takes, the more."""
-        if seen.left_bytes > _MANY_STEPS * self._step_s() * rate:
-            return max(2 * self.count, _START_MANY)
-        return math.ceil(1.5 * self.count)
 
 
 def _mb(rate: float) -> str:

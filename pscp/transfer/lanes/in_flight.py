@@ -62,7 +62,6 @@ class Window:
         self.in_flight_bytes += size_bytes
 
     def credit(self, size_bytes: int) -> None:
-        """Count so many bytes as not in flight any more."""
         if size_bytes > self.in_flight_bytes:
             raise RuntimeError("more was acknowledged than was sent")
         self.in_flight_bytes -= size_bytes
@@ -146,7 +145,6 @@ class LaneShare:
         return self._now_s() - self._taken_s[number] if number in self._taken_s else 0.0
 
     def oldest_chunk(self) -> tuple[int, Chunk] | None:
-        """Return the chunk that was taken first, with its number."""
         chunks = ((n, each) for n, each in self.work.items() if isinstance(each, Chunk))
         return next(chunks, None)
 
@@ -175,7 +173,6 @@ class InFlight:
         self.pieces = 0  # taken and not finished
         self.done_bytes = 0  # the cost of all pieces that were finished
         self.done_pieces = 0  # those that brought the copy on
-        self.revocation: Revocation | None = None
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
@@ -187,13 +184,11 @@ class InFlight:
 
     @property
     def window_bytes(self) -> int:
-        """The bytes that all lanes together have in flight."""
         return sum(share.window.in_flight_bytes for share in self._shares)
 
     # --- taking and finishing
 
     def take(self, share: LaneShare, work: Work) -> tuple[int, Work]:
-        """Count a piece as taken by this lane; return it with its number there."""
         number = next(self._numbers)
         work.takers += 1
         if work.takers == 1:
@@ -225,8 +220,7 @@ class InFlight:
         self.done_pieces += work.is_progress
         return True
 
-    def leave(self, share: LaneShare) -> list[Work]:
-        """Forget a lane that has ended; return what others have to do in its place."""
+    def leave(self, share: LaneShare, revocation: Revocation | None) -> list[Work]:
         if share in self._shares:
             self._shares.remove(share)
         again: list[Work] = []
@@ -242,12 +236,12 @@ class InFlight:
             self.pieces -= 1
             if isinstance(work, Ask) and work.lost is not None:
                 work.lost()
-            elif _is_exclusive(work) and self.revocation is not None:
+            elif _is_exclusive(work) and revocation is not None:
                 exclusive.append(work)
             else:
                 again.append(work)
-        if exclusive and self.revocation is not None:
-            again.append(self.revocation(share.lane, exclusive))
+        if exclusive and revocation is not None:
+            again.append(revocation(share.lane, exclusive))
         return again
 
     # --- what goes over another lane as well
@@ -271,7 +265,10 @@ class InFlight:
         if not share.is_idle:
             return None
         for each in self._shares:
-            held_s = (each.age_s(n) for n, work in each.work.items() if _is_awaited(work))
+            awaited = (
+                n for n, work in each.work.items() if _is_exclusive(work) and not work.is_over
+            )
+            held_s = map(each.age_s, awaited)
             if each is not share and self.is_behind(each) and max(held_s, default=0) > _STALLED_S:
                 return each
         return None
@@ -307,10 +304,6 @@ class InFlight:
         least_s = self.patience_s()
         found = (each.held_for(least_s) for each in self._shares if each is not share)
         return next((chunk for chunk in found if chunk is not None), None)
-
-
-def _is_awaited(work: Work) -> bool:
-    return _is_exclusive(work) and not work.is_over
 
 
 def _is_exclusive(work: Work) -> bool:

@@ -60,7 +60,8 @@ class Lane:
             self._reader.start()
             while (taken := self._queue.take(self.share)) is not None:
                 self._traffic.send(*taken)
-            self._say_goodbye()
+            if self._queue.run_alone(self._leave):
+                self._say_goodbye()
         except PscpError as error:
             self._lose(error)
         finally:
@@ -93,15 +94,12 @@ class Lane:
             raise problem from None
 
     def _numbered(self, begin: requests.Begin) -> requests.Begin:
-        """Return the request, which at a sink has this lane's number."""
         if isinstance(begin, requests.BeginSink):
             return begin._replace(lane=self.share.lane)
         return begin
 
     def _say_goodbye(self) -> None:
         """Ask the agent to get ready for the next copy, or end the channel: all is acknowledged."""
-        if not self._queue.run_alone(self._leave):
-            return
         if self._context.keeps and not self.share.work:
             self._far.send(wire.ASK, _END, 0, requests.to_json(requests.End()))
         else:
@@ -170,7 +168,6 @@ class Lane:
         return True
 
     def _leave(self) -> bool:
-        """Begin to leave if the copy is complete; return whether it is."""
         if self._queue.is_finished and self._state is states.Lane.WORKING:
             self._life.on(states.LaneEvent.FINISH)
             return True

@@ -12,6 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from pscp.connect.messages import named
@@ -106,49 +107,31 @@ class RateLimiter:
             self._turns.wait(min(left_s, _TURN_S))
 
 
+@dataclass(eq=False)
 class LaneContext:
     """What every lane of one copy, stream or measurement uses.
 
     Any thread may use it, once set_ends() was called; nothing changes afterwards.
     """
 
-    begin_near: requests.Begin  # the requests that make the ends source and sink
-    begin_far: requests.Begin
-
-    def __init__(
-        self,
-        queue: WorkQueue,
-        *,
-        is_push: bool,
-        rtt_s: float,
-        keeps: bool,
-        limiter: RateLimiter | None = None,
-        stream: Stream | None = None,
-        make_near: MakeNear | None = None,
-        far_host: Location | None = None,
-        reader: Reader | None = None,
-    ) -> None:
-        """Describe the lanes.
-
-        With `keeps` the next copy gets their connections. `limiter` keeps all lanes under a rate.
-        `stream` is this end of a stream, whose lanes have a smaller window, which grows.
-        `make_near` makes a lane's near end, where that is not here; errors about the other one then
-        name `far_host`. `reader` is this copy, where it shares its reads with others.
-        """
-        self.queue, self.is_push, self.keeps = queue, is_push, keeps
-        self.limiter = limiter or RateLimiter(None)
-        self._rtt_s, self._stream, self._umask = rtt_s, stream, metadata.current_umask()
-        self._make_near, self._far_host, self._reader = make_near, far_host, reader
-        self._numbers = itertools.count(1)
+    queue: WorkQueue
+    _: KW_ONLY
+    is_push: bool
+    rtt_s: float
+    keeps: bool  # the next copy gets the lanes' connections
+    limiter: RateLimiter = field(default_factory=lambda: RateLimiter(None))
+    stream: Stream | None = None  # this end of a stream, whose lanes have a smaller window
+    make_near: MakeNear | None = None  # makes a lane's near end, where that is not here;
+    far_host: Location | None = None  # errors about the other end then name this one
+    reader: Reader | None = None  # this copy, where it shares its reads with others
+    begin_near: requests.Begin = field(init=False)  # the requests that make the ends source and
+    begin_far: requests.Begin = field(init=False)  # sink
+    _umask: int = field(init=False, default_factory=metadata.current_umask)
+    _numbers: Iterator[int] = field(init=False, default_factory=lambda: itertools.count(1))
 
     @property
     def is_stream(self) -> bool:
-        return self._stream is not None
-
-    @property
-    def shares_reads(self) -> bool:
-        """Whether the copy shares what it reads and hashes here with others."""
-        return self._reader is not None
+        return self.stream is not None
 
     def set_ends(self, of_source: requests.Begin, of_sink: requests.Begin) -> None:
         """Set the requests that make one end of a lane the source and the other the sink."""
@@ -156,38 +139,30 @@ class LaneContext:
         self.begin_near, self.begin_far = both
 
     def next_number(self) -> int:
-        """Return a number for a lane that begins, which no other lane of the copy has or had."""
         return next(self._numbers)
 
     def new_window(self) -> Window:
-        """Return the window of a lane that begins."""
         if self.is_stream:
-            return Window(LEAST_BYTES, self._rtt_s, STREAM_WINDOW_BYTES)
-        most_bytes = FAR_WINDOW_BYTES if self._rtt_s > FAR_S else WINDOW_BYTES
-        return Window(WINDOW_BYTES, self._rtt_s, most_bytes)
-
-    @property
-    def is_relayed(self) -> bool:
-        """Whether neither end of the copy is here."""
-        return self._make_near is not None
+            return Window(LEAST_BYTES, self.rtt_s, STREAM_WINDOW_BYTES)
+        most_bytes = FAR_WINDOW_BYTES if self.rtt_s > FAR_S else WINDOW_BYTES
+        return Window(WINDOW_BYTES, self.rtt_s, most_bytes)
 
     def named(self, error: PscpError) -> PscpError:
         """Return an error about the far end; it names that, where there are two far ends."""
-        return named(self._far_host, error) if self._far_host is not None else error
+        return named(self.far_host, error) if self.far_host is not None else error
 
     def new_end(self, lost: Lost, far: Channel) -> NearEnd:
-        """Return a new near end for a lane, which `lost` ends; `far` leads to its far end."""
-        if self._make_near is not None:
-            return self._make_near(lost, far)
-        if self._reader is not None and self.is_push:
-            return SharingEnd(self._umask, self._reader)
-        return End(self._umask, self._stream)
+        if self.make_near is not None:
+            return self.make_near(lost, far)
+        if self.reader is not None and self.is_push:
+            return SharingEnd(self._umask, self.reader)
+        return End(self._umask, self.stream)
 
     def near_source_entries(
         self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
     ) -> Iterator[tree.Entry]:
         """Yield the entries of the source at this end, or what `entries` yields for it."""
-        end = End(self._umask, self._stream)
+        end = End(self._umask, self.stream)
         end.begin(self.begin_near)
         try:
             yield from entries(end.file_source())

@@ -52,7 +52,6 @@ class ExpectedChunks:
             return self._chunks[0] if self._chunks else None
 
     def take_first(self) -> None:
-        """Remove the first chunk, whose last frame has come."""
         with self._lock:
             self._chunks.popleft()
 
@@ -62,7 +61,6 @@ class ExpectedChunks:
             self._chunks.remove((number, chunk))
 
     def job_numbers(self) -> set[int]:
-        """Return the numbers of the files to which the awaited chunks belong."""
         with self._lock:
             awaited = list(self._chunks)
         return {chunk.job.number for _, chunk in awaited}
@@ -147,7 +145,6 @@ class LaneTraffic:
         self._settle(number, tell)
 
     def _source_failed(self, number: int, chunk: Chunk, payload: bytes) -> None:
-        """Finish a chunk that the source could not read."""
         failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(payload)).json())
         of_source = answers.from_source(failure)
         self._settle(number, lambda: chunk.job.failed(chunk, of_source))
@@ -330,7 +327,6 @@ class LaneTraffic:
         self._settle(number, tell)
 
     def _take_pack(self, frame: wire.Frame) -> None:
-        """Take the far end's answer to a request for a pack."""
         number, pack = frame.id, self.share.work.get(frame.id)
         rows, bodies = wire.unpack_payload(frame.payload)
         if not isinstance(pack, Pack):

@@ -91,7 +91,6 @@ class FarSource:
                 self._changed.notify_all()
 
     def near_end(self, lost: Lost, far: Channel) -> RelayEnd:
-        """Return the near end of a lane, which `lost` ends; `far` leads to its sink."""
         return RelayEnd(self.connect, lambda error: lost(named(self.connections.host, error)))
 
     def close(self, *, is_cut: bool) -> None:
@@ -193,15 +192,12 @@ class RelayEnd:
     # --- what a lane asks for
 
     def know(self, id_: int, value: tree.Entry) -> None:
-        """Announce a file to the source."""
         self._send(wire.FILE, id_, 0, wire.to_json(listed(value)))
 
     def forget(self, id_: int) -> None:
-        """Have the source close a file."""
         self._send(wire.FILE, id_, 0, b"")
 
     def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None:
-        """Ask for a chunk; `send` is called with its frames as they come."""
         with self._lock:
             self._chunks.append(_Awaited(id_, offset, length, send))
         self._send(wire.GET, id_, offset, wire.COUNT.pack(length))
@@ -223,8 +219,6 @@ class RelayEnd:
         self._ask(requests.Pack([listed(value) for value in values]), wire.PACK, packed)
 
     def answer(self, request: requests.Request, reply: Reply) -> None:
-        """Call `reply` with the source's answer, once it has come."""
-
         def replied(frame: wire.Frame) -> None:
             reply(frame.json(), bool(frame.flags & wire.FAILED))
 

@@ -2,12 +2,9 @@
 
 The copy that is the first to need a chunk reads and hashes it, and leaves its hashes here. The
 others send the file's pages as they are, with these hashes. The bytes themselves are kept by
-nobody but the kernel, in its page cache: what has left that is read from the disk again. So no
-copy waits for another one's connection, and memory stays the same however far apart they are.
-
-The hashes are of the very file (path, size, mtime, inode), which each copy opens and checks by
-itself. A file that was changed unseen does not match them at the far end; who asks for a chunk a
-second time reads it anew.
+nobody but the kernel: so no copy waits for another one's connection, and memory stays the same
+however far apart they are. The hashes are of the very file (path, size, mtime, inode), which each
+copy opens and checks by itself; who asks for a chunk a second time reads it anew.
 
 Not here: the copies (../../calls/deliveries.py), what one alone does (../../endpoint/source.py).
 """
@@ -21,6 +18,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 from pscp.endpoint import end, failures, files, hashes, requests, source, system, tree, wire
@@ -51,12 +50,12 @@ class Key(NamedTuple):
     block_bytes: int
 
 
+@dataclass
 class _Entry:
     """A chunk's hashes, or that it is being read. The lock of SharedReads guards it."""
 
-    def __init__(self) -> None:
-        self.hashes: ChunkHashes | None = None  # None: it is being read
-        self.takers: set[Reader] = set()  # who has them
+    takers: set[Reader]  # who has them
+    hashes: ChunkHashes | None = None  # None: it is being read
 
 
 class SharedReads:
@@ -84,8 +83,7 @@ class SharedReads:
                 if len(entry.takers) == self._copies:
                     del self._entries[key]
                 return entry.hashes
-            own = self._entries[key] = _Entry()
-            own.takers.add(taker)
+            own = self._entries[key] = _Entry({taker})
         try:
             own.hashes = read()
         finally:
@@ -152,9 +150,9 @@ class SharingEnd(end.End):
         self._reader = reader
 
     def _new_source(self, request: requests.BeginSource) -> source.Source:
-        return (
-            super()._new_source(request) if request.test else SharingSource(request, self._reader)
-        )
+        if request.test:
+            return super()._new_source(request)
+        return SharingSource(request, self._reader)
 
 
 class SharingSource(source.Source):
@@ -213,24 +211,21 @@ class SharingSource(source.Source):
     def digests(
         self, value: tree.Entry, extents: list[files.Extent], algorithm: str
     ) -> list[str | None]:
-        file = self._read(value)
+        def read(extent: files.Extent) -> ChunkHashes:
+            return ChunkHashes([], files.digest_of(file.fd, extent, algorithm, self._room))
+
+        file, found = self._read(value), list[str | None]()
         try:
             file.check()
             with self._reader.at_work():
-                found = [self._digest(value, file, extent, algorithm) for extent in extents]
+                for extent in extents:
+                    key = self._key(value, extent, f"{algorithm} alone")
+                    digest = self._reader.hashes(key, partial(read, extent)).digest
+                    found.append(None if digest is None else digest.hex())
             file.check()
             return found
         finally:
             file.close()
-
-    def _digest(
-        self, value: tree.Entry, file: files.FileSource, extent: files.Extent, algorithm: str
-    ) -> str | None:
-        def read() -> ChunkHashes:
-            return ChunkHashes([], files.digest_of(file.fd, extent, algorithm, self._room))
-
-        digest = self._reader.hashes(self._key(value, extent, f"{algorithm} alone"), read).digest
-        return None if digest is None else digest.hex()
 
     def _key(self, value: tree.Entry, extent: files.Extent, algorithm: str) -> Key:
         path = f"{self.tops[value.top].path}\0{value.path}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import random
 import threading
+from functools import partial
 from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
@@ -160,7 +161,8 @@ class Worker(threading.Thread):
             if self._queue.is_finished:
                 raise ConnectionLost(_OVER)
             connection_of = self.master.channel if self.master is not None else None
-            far = self._pool.connect(Wanted(connection_of, self.congestion, self._set_channel))
+            opened = partial(setattr, self, "channel")
+            far = self._pool.connect(Wanted(connection_of, self.congestion, opened))
         except ConnectionLost:
             is_refused = not self._queue.is_finished
             raise
@@ -170,9 +172,6 @@ class Worker(threading.Thread):
             self._pool.keep(far, is_late=True)
             raise ConnectionLost(_OVER)
         return far
-
-    def _set_channel(self, channel: Channel) -> None:
-        self.channel = channel
 
     def _pause(self, attempt: int) -> None:
         """Wait before the next attempt: longer each time, and differently for each lane."""

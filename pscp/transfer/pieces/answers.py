@@ -89,10 +89,8 @@ def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], 
 def digests(value: object) -> list[Digests | Failure]:
     """Return for each file the digests of its extents, or why there are none."""
     return [
-        failures.checked(of_file) if isinstance(of_file, dict) else _of_file(of_file)
+        failures.checked(of_file)
+        if isinstance(of_file, dict)
+        else [None if digest is None else text(digest) for digest in items(of_file)]
         for of_file in items(value)
     ]
-
-
-def _of_file(value: object) -> Digests:
-    return [None if digest is None else text(digest) for digest in items(value)]

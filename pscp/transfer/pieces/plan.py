@@ -105,7 +105,6 @@ class Pack(Piece):
 
     @property
     def files(self) -> list[tree.Entry]:
-        """The files that the source has to read."""
         return [item.known for item in self.items if item.entry.kind == tree.FILE]
 
     def take_rows(self, rows: object) -> None:
@@ -152,7 +151,6 @@ class Ask(Piece):
         return not self.is_prompt
 
     def request_for(self, share: Taker | None) -> requests.Request:
-        """Return the request that the lane with this share sends."""
         return self.request(share) if callable(self.request) else self.request
 
 
@@ -296,7 +294,10 @@ class Placement:
         """
         path = self._path(entry.top, entry.path)
         if entry.kind == tree.HARDLINK:
-            to = self._first_name(entry.extra["in"], entry.extra["to"])
+            top, first = entry.extra["in"], entry.extra["to"]  # of its file; maybe another source
+            if not isinstance(top, int) or not isinstance(first, str):
+                raise ValueError("a hard link of another shape")
+            to = self._path(top, first)
             return Placed(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
         if path == entry.path:
             return Placed(entry, entry)
@@ -308,12 +309,6 @@ class Placement:
         name, target = self._tops[top].name, self._names[top]
         rest = path[len(target) :].lstrip("/") if target else path
         return f"{name}/{rest}" if name and rest else name or rest
-
-    def _first_name(self, top: object, path: object) -> str:
-        """Return where a hard link's file lands, which may be in another source."""
-        if not isinstance(top, int) or not isinstance(path, str):
-            raise ValueError("a hard link of another shape")
-        return self._path(top, path)
 
     def _path(self, top: int, path: str) -> str:
         """Return where a path lands. Raises ValueError and Refusal as place() does."""
@@ -364,16 +359,13 @@ class SourceRules:
         if tree.is_excluded(self._filters, entry.path, entry.kind == tree.FOLDER):
             return True
         above = folder = entry.path.rpartition("/")[0]
-        while above and not self._is_entered(entry.top, above):
+        top, entered = self._entered  # the folder that was entered last, and those above it
+        while above and not (top == entry.top and (entered + "/").startswith(above + "/")):
             if tree.is_excluded(self._filters, above, True):
                 return True
             above = above.rpartition("/")[0]
         self._entered = entry.top, folder
         return False
-
-    def _is_entered(self, top: int, folder: str) -> bool:
-        """Return whether this is the folder that was entered last, or one above it."""
-        return self._entered[0] == top and (self._entered[1] + "/").startswith(folder + "/")
 
 
 def expected_top(pattern: str, top: source.Top) -> bool:
@@ -400,7 +392,6 @@ def source_path(top: source.Top, path: str) -> str:
 
 
 def last_name(path: str) -> str:
-    """Return the last name of a path as typed."""
     return path.rstrip("/").rpartition("/")[2]
 
 

@@ -65,11 +65,7 @@ class Spool:
 
 def grouped_rows(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
     """Group rows so that each group fits into a request."""
-    return grouped(rows, _weight_bytes, _GROUP_BYTES, _GROUP_ROWS)
-
-
-def _weight_bytes(row: list[Any]) -> int:
-    return len(json.dumps(row)) + 2
+    return grouped(rows, lambda row: len(json.dumps(row)) + 2, _GROUP_BYTES, _GROUP_ROWS)
 
 
 @contextlib.contextmanager

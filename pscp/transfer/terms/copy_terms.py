@@ -8,12 +8,13 @@ like (../walk/selection.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.connect.logins.host_cache import Known
+from pscp.endpoint import source, tree
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
@@ -21,7 +22,6 @@ from pscp.progress.progress import Counters, Reporter
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.terms.failure_lines import FilePlaces
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.path_list import PathList
 
@@ -84,6 +84,53 @@ class JobTerms:
 NO_TERMS = JobTerms()
 
 
+class FilePlaces:
+    """Says where a file is that is reported by its path in the manifest, or below the root."""
+
+    def __init__(self, froms: str, tops: Sequence[source.Top], to: str, root: str) -> None:
+        """`froms` stands before a source's path, as "host:", and `to` before the destination's.
+
+        `root` is the folder at the destination.
+        """
+        self._froms, self._to, self._root = froms, to, root
+        self._listed = tops
+        self._tops = {top.name: top.path for top in tops}
+
+    def of(self, path: str, of_source: bool) -> str:
+        """Return `host:/whole/path`, or a path here."""
+        if of_source:
+            return f"{self._froms}{self._of_source(path)}"
+        return f"{self._to}{_joined(self._root, path)}"
+
+    def of_entry(self, known: tree.Entry) -> str:
+        if not 0 <= known.top < len(self._listed):
+            return self.of(known.path, of_source=True)
+        top = self._listed[known.top]
+        return f"{self._froms}{_joined(top.path, known.path[len(top.name) :].strip('/'))}"
+
+    def _of_source(self, path: str) -> str:
+        for name in (*folders_of(path, itself=True), ""):
+            if name in self._tops:
+                return _joined(self._tops[name], path[len(name) :].lstrip("/"))
+        return path
+
+
+def folders_of(path: str, *, itself: bool = False) -> Iterator[str]:
+    """Yield the folders above a path, the nearest first, up to ""."""
+    if itself:
+        yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _joined(folder: str, path: str) -> str:
+    folder = folder.removesuffix("/.") if folder != "/." else "/"
+    if not path or not folder:
+        return folder or path
+    return path if folder == "." else f"{folder.rstrip('/')}/{path}"
+
+
 @dataclass(frozen=True)
 class CopyTerms:
     """The parts of a copy, and what was agreed with its ends. Any thread may use it."""
@@ -123,7 +170,7 @@ class CopyTerms:
         chunks.
         """
         counters, most_bytes = self.counters, self.chunk_bytes
-        if self.options.chunk_bytes is not None or self.context.shares_reads:
+        if self.options.chunk_bytes is not None or self.context.reader is not None:
             return most_bytes
         left_bytes = counters.left_bytes - self.queue.in_flight_bytes()
         if counters.bytes_total - left_bytes < _START_BYTES:
@@ -160,7 +207,6 @@ class PoolTerms:
         return is_free and not options.dry_run and not self.has_one_login
 
     def explain(self, text: str) -> None:
-        """Log what was decided, and show it with -v."""
         _log.info("%s", text)
         if self.options.verbose:
             self.note(text)

@@ -203,7 +203,6 @@ class Journal:
         return list(self._found)
 
     def run(self, nonce: str) -> None:
-        """Note that a run of the copy begins."""
         self.runs.append(nonce)
         self._write("run", nonce)
 

@@ -17,6 +17,7 @@ from pscp.endpoint.chosen import ABOVE, ALL, ALONE, Row
 from pscp.endpoint.paths import is_pscps_own, to_text
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
+from pscp.transfer.pieces.plan import grouped
 from pscp.transfer.pieces.spool import room_for_temporary_files
 
 _RUN_BYTES = 4 * 1024 * 1024  # of paths that are sorted in memory: some 15 MiB with the objects
@@ -106,17 +107,8 @@ class PathList:
             yield from keys
 
     def batches(self) -> Iterator[list[Row]]:
-        """Yield the rows in groups that each fit into a request."""
-        batch: list[Row] = []
-        batch_bytes = 0
-        for row in self.rows():
-            batch.append(row)
-            batch_bytes += 6 * len(row[0])
-            if len(batch) >= _BATCH_ITEMS or batch_bytes >= _BATCH_BYTES:
-                yield batch
-                batch, batch_bytes = [], 0
-        if batch:
-            yield batch
+        """Return the rows in groups that each fit into a request."""
+        return grouped(self.rows(), lambda row: 6 * len(row[0]), _BATCH_BYTES, _BATCH_ITEMS)
 
 
 def _once(keys: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -164,7 +164,6 @@ class FileJob:
             yield Ask(False, request, partial(self._compared, group, wanted), self._ask_failed)
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
-        """Have both ends hash the same extents."""
         algorithm = self._terms.algorithm
         for group in batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES):
             if self._failure is not None:
@@ -300,7 +299,6 @@ class FileJob:
         self._release()
 
     def failed(self, chunk: Chunk, failure: Failure) -> None:
-        """Fail the file: an end could not read or write the chunk."""
         self._ask_failed(failure)
 
     def _fail(self, failure: Failure) -> None:
@@ -374,8 +372,6 @@ class FileJob:
         self._queue.add(ask)
 
     def _make(self, strong: str) -> None:
-        """Have the sink make the part of a file that has no chunk, since all of it is one hole."""
-
         def then(answer: object) -> None:
             self._receipt = answers.integer(answer)
             if not self._receipt:
@@ -398,7 +394,6 @@ class FileJob:
         self._discard()
 
     def _discard(self) -> None:
-        """Have the sink remove the part of a file that failed."""
         self._life.on(states.FileEvent.DISCARD)
 
         def over(_: object) -> None:
@@ -411,5 +406,4 @@ class FileJob:
 
 
 def _length(extents: Iterable[Extent]) -> int:
-    """Return how many bytes the extents have in all."""
     return sum(length for _, length in extents)

@@ -85,7 +85,6 @@ class _Batch:
         self._text_bytes += len(of_folder.text) + 6 * len(lands.path)
 
     def ask(self) -> None:
-        """Have the sink compare the listings."""
         if not self._listed:
             self.is_done = True
             return

@@ -10,7 +10,7 @@ Read next: file_job.py.
 from __future__ import annotations
 
 from pscp.endpoint import failures, lookup, tree
-from pscp.progress.progress import what_became
+from pscp.progress.progress import Outcome, what_became
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Failure, Pack, PackBuilder, Placed, goes_in_pack, groups
@@ -28,7 +28,7 @@ class Items:
         self.terms, self.results, self.ending = terms, results, ending
         self._queue, self._counters, self._options = terms.queue, terms.counters, terms.options
         self._builder = PackBuilder(self._packed, terms.job.expected)
-        terms.queue.when_idle(self._collected)
+        terms.queue.reserve = self._collected
 
     def send(
         self,
@@ -75,7 +75,6 @@ class Items:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
 
     def link_later(self, item: Placed) -> None:
-        """Make this hard link at the end."""
         row = [*item.entry, item.known.path]
         self._queue.write_later(lambda: self.ending.links.add(row))
 
@@ -83,44 +82,42 @@ class Items:
         """Count files of so many bytes that are at the destination already, and verified."""
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
-        for item in items:
-            self.results.is_there(item.entry)
-            self.results.was_there(item.known)
-        known = digests if self._options.strong else [""] * len(items)
-        self.results.became(
-            "unchanged",
-            ((item.entry.path, digest) for item, digest in zip(items, known, strict=True)),
-        )
+        self._found("unchanged", items, digests, is_verified=True)
         if self._options.preserve:
             self._adopt(items)
 
     def unchanged(self, items: list[Placed], differing: list[Placed]) -> None:
         """Count what is taken for the same, unread; the metadata of `differing` is another."""
         self._counters.add(files_unchanged=len(items))
-        for item in items:
-            self.results.is_there(item.entry)
-            if item.entry.kind == tree.LINK:  # where it leads to has been compared
-                self.results.was_there(item.known)
-        self.results.became("unchanged", ((item.entry.path, "") for item in items))
+        self._found("unchanged", items, [""] * len(items))
         self._adopt(differing)
 
     def linked(self, items: list[Placed], digests: list[str]) -> None:
         """Count names of files in other folders; those with digests were verified."""
         self._counters.add(files_linked=len(items), chunks_verified=sum(map(bool, digests)))
-        for item in items:
-            self.results.is_there(item.entry)
-        for item, digest in zip(items, digests, strict=True):
-            if digest or item.entry.kind == tree.LINK:
-                self.results.was_there(item.known)
         if self._options.dry_run and self._options.itemize:
             for item in items:
                 self._show(f"{'linked':<9} {item.entry.path}")
+        self._found("linked", items, digests)
+
+    def _found(
+        self,
+        outcome: Outcome,
+        items: list[Placed],
+        digests: list[str],
+        *,
+        is_verified: bool = False,
+    ) -> None:
+        """Note what is at the destination: verified are all, or those with digests, and links."""
+        for item, digest in zip(items, digests, strict=True):
+            self.results.is_there(item.entry)
+            if is_verified or digest or item.entry.kind == tree.LINK:
+                self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         paths = (item.entry.path for item in items)
-        self.results.became("linked", zip(paths, known, strict=True))
+        self.results.became(outcome, zip(paths, known, strict=True))
 
     def _adopt(self, items: list[Placed]) -> None:
-        """Give files that are at the destination already their sources' metadata."""
         if not self._options.dry_run:
             for group in groups(item.entry for item in items):
                 self.ending.ask(lookup.Adopt, group)

@@ -94,8 +94,6 @@ class Linking:
         self._queue.add(Ask(False, request, then, failed, cost_bytes=cost_bytes))
 
     def _hash(self, group: list[Pair], go_on: GoOn) -> None:
-        """Have the source hash these files, of which there may be the same ones."""
-
         def then(answer: object) -> None:
             read: list[Pair] = []
             digests: list[str] = []

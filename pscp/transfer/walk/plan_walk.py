@@ -70,7 +70,7 @@ class PlanWalk(threading.Thread):
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
-        self._is_here = self._terms.context.is_push and not self._terms.context.is_relayed
+        self._is_here = self._terms.context.is_push and self._terms.context.make_near is None
         self._rules = SourceRules(tops, self._terms.options, not self._is_here)
         self._placement = Placement(tops, target.names)
         job = self._terms.job
@@ -125,8 +125,6 @@ class PlanWalk(threading.Thread):
                 self._refuse({**failures.checked(entry.extra), "path": path})
 
     def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
-        """Ask the far end for these folders. Return their entries."""
-
         def checked(answer: object) -> list[tree.Entry]:
             found = [_from_far(value) for value in answers.items(answer)]
             if len(found) != len(wanted):
@@ -189,7 +187,6 @@ class PlanWalk(threading.Thread):
         return found
 
     def _entries(self) -> Iterator[tree.Entry]:
-        """Yield the source's entries; not those that are there already, as a listing tells."""
         listed = self._terms.listed
         if listed is not None:
             for failure in listed.refused:
@@ -247,7 +244,6 @@ class PlanWalk(threading.Thread):
             return None
 
     def _land(self, entry: tree.Entry) -> Placed:
-        """Return the entry as it is to land."""
         self._rules.check(entry)
         item = self._changed(self._placement.place(entry))
         if self._mirror is not None:
@@ -275,7 +271,6 @@ class PlanWalk(threading.Thread):
         return item
 
     def _changed(self, item: Placed) -> Placed:
-        """Return the item with the mode and the owner that it is to have."""
         if self._attributes is None:
             return item
         return item._replace(entry=self._attributes.change(item.entry))

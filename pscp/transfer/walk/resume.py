@@ -323,7 +323,6 @@ def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[
 
 
 def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
-    """Return whether both ends have answered with digests, and with the same ones."""
     return not isinstance(mine, dict) and None not in mine and mine == theirs
 
 
