@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pscp.endpoint import placing, source
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces.plan import Placed
 from pscp.transfer.terms.copy_terms import CopyTerms
@@ -37,10 +36,10 @@ class Coordinator:
         self._items = Items(terms, self.results, self._ending)
         self._lookup = DestinationLookup(self._items)
 
-    def run(self, tops: list[source.Top], target: placing.Target) -> None:
+    def run(self) -> None:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
-        mirror, moving = self._removers(tops, target)
-        walk = PlanWalk(self._items, self._lookup, mirror, tops, target)
+        mirror, moving = self._removers()
+        walk = PlanWalk(self._items, self._lookup, mirror)
         walk.start()
         try:
             self._wait_until_copied()
@@ -58,19 +57,17 @@ class Coordinator:
                     part.close()
             self._queue.run_alone(self.results.lines.close)
 
-    def _removers(
-        self, tops: list[source.Top], target: placing.Target
-    ) -> tuple[Mirror | None, Moving | None]:
+    def _removers(self) -> tuple[Mirror | None, Moving | None]:
         """Load what few copies need: to delete at the destination, and files of the source."""
         options, mirror, moving = self.terms.options, None, None
         if options.delete and not options.transfer_test:
             from pscp.transfer.ending.mirror import Mirror
 
-            mirror = Mirror(self.terms, self.results, tops, target)
+            mirror = Mirror(self.terms, self.results)
         if options.remove_source_files and not (options.dry_run or options.transfer_test):
             from pscp.transfer.ending.moving import Moving
 
-            moving = Moving(self.terms, self.results, tops, target)
+            moving = Moving(self.terms, self.results)
         return mirror, moving
 
     def _wait_until_copied(self) -> None:

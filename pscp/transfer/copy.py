@@ -181,7 +181,7 @@ class Run:
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
             with stops.ended_by(pool.queue.stop):
                 pool.begin(of_source, of_sink, first)
-                coordinator.run(tops, agreed.target)
+                coordinator.run()
         finally:
             pool.end()
             agents += pool.kept
@@ -270,11 +270,12 @@ class Run:
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or self._chunk_bytes(far),
+            tops=tops,
+            target=agreed.target,
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             nonce=agreed.nonce,
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
-            made=agreed.target.made,
             checks_folders=can_check_folders and may_check_folders(self._options),
             keep_digests=request.keep_digests,
             listed=request.listed,

@@ -67,7 +67,7 @@ class Ending:
             self._release()
         if moving is not None:
             moving.finish()
-        if self._terms.made and not (self._results.failures or is_dry):
+        if self._terms.target.made and not (self._results.failures or is_dry):
             self._queue.add(Ask(False, requests.Unmark(), ignored, self._results.failed))
             self._queue.wait_for(self._queue.is_idle)
 

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from pscp.endpoint import failures, letting_go, mirror, placing, source, tree
+from pscp.endpoint import failures, letting_go, mirror, tree
 from pscp.endpoint.letting_go import Durable, is_safe_to_remove
 from pscp.endpoint.paths import to_bytes
 from pscp.options import filters
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Ask, Placed, Placement
+from pscp.transfer.pieces.plan import Ask, Placed
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -55,20 +55,12 @@ class _Folder:
 class Mirror:
     """What one copy deletes. Each method says who may call it."""
 
-    def __init__(
-        self,
-        terms: CopyTerms,
-        results: Results,
-        tops: list[source.Top],
-        target: placing.Target,
-    ) -> None:
+    def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
-        self._tops = tops
-        self._placement = Placement(tops, target.names)
         self._filters = tree.compiled(filters.regexes(terms.options.filters))
         # The names of sources, in their order, by the folder at the destination.
         self._beside: dict[str, dict[str, None]] = defaultdict(dict)
-        for name in filter(None, target.names):
+        for name in filter(None, terms.target.names):
             while name:
                 folder, _, last = name.rpartition("/")
                 self._beside[folder][last] = None
@@ -113,7 +105,7 @@ class Mirror:
             folder = self._open[-1]
             return folder.known.path == above and to_bytes(name) > to_bytes(folder.last)
         before, self._last_top = self._last_top, known.top
-        return known.top > before and known.path == self._tops[known.top].name
+        return known.top > before and known.path == self._terms.tops[known.top].name
 
     # --- the main thread
 
@@ -226,7 +218,7 @@ class Mirror:
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])
 
-        asked = [(top, self._placement.known(top, folder), inode, [row[0] for row in found])]
+        asked = [(top, self._terms.placement.known(top, folder), inode, [row[0] for row in found])]
         request = mirror.Absent(asked, crosses=not self._terms.options.one_file_system)
         return Ask(True, request, then, self._results.failed)
 
@@ -250,7 +242,7 @@ class Mirror:
         if kind == mirror.MOUNT:
             self._terms.reporter.note(f"{path}: is a mount point, and is not deleted")
             return True
-        known = self._placement.known(top, path)
+        known = self._terms.placement.known(top, path)
         return tree.is_excluded(self._filters, known, kind == tree.FOLDER)
 
     def _keep(self, folder: str) -> None:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pscp.endpoint import failures, fence, lookup, moving, placing, requests, source, tree
+from pscp.endpoint import failures, fence, lookup, moving, requests, source, tree
 from pscp.endpoint.files import Identity
 from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
 from pscp.endpoint.paths import part_name, to_text
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
-from pscp.transfer.pieces.plan import Ask, Failure, Placement, source_path
+from pscp.transfer.pieces.plan import Ask, Failure, source_path
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -34,16 +34,8 @@ _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
 class Moving:
     """What one copy removes at its source. For the main thread, but for what the queue runs."""
 
-    def __init__(
-        self,
-        terms: CopyTerms,
-        results: Results,
-        tops: list[source.Top],
-        target: placing.Target,
-    ) -> None:
+    def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results
-        self._tops, self._target = tops, target
-        self._placement = Placement(tops, target.names)
         # Later writes fill these: what has landed, and paths of the sources in whose folders
         # something was at the destination already.
         self._spool, self._found = Spool(), Spool()
@@ -85,9 +77,9 @@ class Moving:
     def _link_landed(self, entry: tree.Entry) -> None:
         first_top = entry.extra["in"]
         assert isinstance(first_top, int)
-        first = self._firsts.get((first_top, self._placement.known(first_top, entry.target)))
+        first = self._firsts.get((first_top, self._terms.placement.known(first_top, entry.target)))
         if first is not None:  # what this name has now may be newer than what was read
-            path = self._placement.known(entry.top, entry.path)
+            path = self._terms.placement.known(entry.top, entry.path)
             self._landed(entry._replace(kind=tree.FILE, path=path, **first._asdict()))
 
     # --- the main thread
@@ -104,9 +96,10 @@ class Moving:
             self._why_not = "nothing has verified what landed"
             return
         name = to_text(fence.fence_name(self._terms.token))
+        tops, names = self._terms.tops, self._terms.target.names
         beside = (
             [number, top.name, name]
-            for number, (top, to) in enumerate(zip(self._tops, self._target.names, strict=True))
+            for number, (top, to) in enumerate(zip(tops, names, strict=True))
             if not top.name or _folded(top.name) == _folded(to.rpartition("/")[2])
         )
 
@@ -120,13 +113,13 @@ class Moving:
                 self._why_not = "the destination has no fence to tell it from the source"
 
         # One folder may be given its name here, and be there already for the next copy.
-        is_one = len(self._tops) == 1 and self._tops[0].is_folder
-        folder, names = (self._target.names[0], [""]) if is_one else ("", self._target.names)
+        is_one = len(tops) == 1 and tops[0].is_folder
+        folder, below = (names[0], [""]) if is_one else ("", names)
 
         def learn(answer: object) -> None:
             place, mounted = answers.items(answer)
             if told := answers.text(place):
-                self._place = json.dumps([told, names])
+                self._place = json.dumps([told, below])
             self._mounted = frozenset(answers.texts(mounted))
 
         self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
@@ -242,7 +235,8 @@ class Moving:
         return place, Durable(row[2], is_synced, is_elsewhere=place not in self._mounted)
 
     def _place_of(self, top: int, path: str) -> str:
-        return self._placement.place(tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})).entry.path
+        known = tree.Entry(tree.FILE, top, path, 0, 0, 0, 0, {})
+        return self._terms.placement.place(known).entry.path
 
     def _fail(self, failure: Failure) -> None:
         self._queue.run_alone(lambda: self._results.failed(failure))
@@ -250,7 +244,7 @@ class Moving:
     def _digest(self, row: list[Any]) -> bytes:
         """Return a digest of what tells a file, in this very state, from all others."""
         kind, known = row[0], source.Known(*row[1])
-        path = os.path.abspath(source_path(self._tops[known.top], known.path))
+        path = os.path.abspath(source_path(self._terms.tops[known.top], known.path))
         told = json.dumps([kind, path, known.path, *known[2:]])
         return hashlib.blake2b(told.encode(), digest_size=16).digest()
 

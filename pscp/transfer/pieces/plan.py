@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -281,7 +281,7 @@ class PackBuilder:
 class Placement:
     """Where entries land: each source's name in the manifest, and its name at the destination."""
 
-    def __init__(self, tops: list[source.Top], target_names: list[str]) -> None:
+    def __init__(self, tops: Sequence[source.Top], target_names: list[str]) -> None:
         self._tops, self._names = tops, target_names
         named = zip(tops, target_names, strict=True)
         self._taken = {target for top, target in named if top.name}  # by a source of its own
@@ -328,7 +328,7 @@ class Placement:
 class SourceRules:
     """Checks that a source sends only what the copy has asked for."""
 
-    def __init__(self, tops: list[source.Top], options: Options, is_pull: bool) -> None:
+    def __init__(self, tops: Sequence[source.Top], options: Options, is_pull: bool) -> None:
         """On a pull the filters are applied here too, since a far end may not have applied them."""
         self._tops, self._options = tops, options
         self._is_pull = is_pull

@@ -8,13 +8,14 @@ like (../walk/selection.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.connect.logins.host_cache import Known
-from pscp.endpoint import source, tree
+from pscp.endpoint import placing, source, tree
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
@@ -22,6 +23,7 @@ from pscp.progress.progress import Counters, Reporter
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.pieces.plan import Placement
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.path_list import PathList
 
@@ -143,10 +145,11 @@ class CopyTerms:
     algorithm: str  # the digest of the copy
     algorithms: Collection[str]  # the digests that both ends have
     chunk_bytes: int
+    tops: Sequence[source.Top]  # the sources
+    target: placing.Target  # where they land
     places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
-    made: str = ""  # the folder that the copy makes as its source, until it is complete
     checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
     keep_digests: bool = True
     # With -R, by path at the destination: one of the sources below, and how many levels.
@@ -161,6 +164,11 @@ class CopyTerms:
     @property
     def queue(self) -> WorkQueue:
         return self.context.queue
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Where each entry lands."""
+        return Placement(self.tops, self.target.names)
 
     def next_chunk_bytes(self) -> int:
         """Return the length of the next chunk.

@@ -22,6 +22,7 @@ from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress import Outcome, Reporter
+from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Failure, Placed
 from pscp.transfer.terms.copy_terms import CopyTerms, FilePlaces, folders_of
 
@@ -120,7 +121,8 @@ class FailureLines:
         number = error.errno if isinstance(error, errors.SystemFailure) else 0
         reason = _Reason(of_source, is_system, number, error.message)
         lines = self._lines.setdefault(reason, {})
-        if reason.has_folder and (line := _line_above(lines, error.path)) is not None:
+        above = filter(None, map(lines.get, folders_of(error.path)))
+        if reason.has_folder and (line := next(above, None)) is not None:
             line.more += 1
             line.is_below = line.is_below and place.startswith(line.place + "/")
         elif len(lines) >= LINES_MOST:
@@ -148,13 +150,6 @@ class FailureLines:
             self._note(f"  {error.hint}")
 
 
-def _line_above(lines: dict[str, _Line], path: str) -> _Line | None:
-    for folder in folders_of(path):
-        if folder in lines:
-            return lines[folder]
-    return None
-
-
 class Results:
     """Collects what became of each file. Only what the queue runs changes it."""
 
@@ -169,15 +164,15 @@ class Results:
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
         # Called with what has landed, and was verified: a file or link as its source knows it, or
         # a hard link as it is at the destination.
-        self.landed: Callable[[tree.Entry], object] = _ignore
-        self.link_landed: Callable[[tree.Entry], object] = _ignore
+        self.landed: Callable[[tree.Entry], object] = ignored
+        self.link_landed: Callable[[tree.Entry], object] = ignored
         # Files of several names: those that are at the destination as at the source, by path there,
         # and those that an option left out. The first alone get their other names.
         self.firsts: set[str] = set()
         self.skipped_firsts: dict[str, Placed] = {}
         self._doubted: set[str] = set()  # paths at the destination: what is there, and below
         # Called with what was at the destination already, and was verified.
-        self.was_there: Callable[[tree.Entry], object] = _ignore
+        self.was_there: Callable[[tree.Entry], object] = ignored
 
     def file_done(self, item: Placed, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
@@ -247,10 +242,6 @@ class Results:
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
         self.lines.add(error, of_source, failure.get("place", ""))
         self.became("failed", [(error.path, "")])
-
-
-def _ignore(_: tree.Entry) -> None:
-    """Do nothing: few copies need to know what has landed."""
 
 
 def as_error(failure: Failure) -> errors.FileError:

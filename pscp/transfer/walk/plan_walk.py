@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pscp.endpoint import failures, listings, metadata, placing, requests, source, tree
+from pscp.endpoint import failures, listings, metadata, requests, tree
 from pscp.endpoint.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
 from pscp.endpoint.entries import entry as checked_entry
 from pscp.endpoint.wire import WireError
@@ -30,7 +30,6 @@ from pscp.transfer.pieces.plan import (
     Ask,
     Failure,
     Placed,
-    Placement,
     SourceRules,
     Taker,
     weight_bytes,
@@ -63,20 +62,16 @@ class PlanWalk(threading.Thread):
         items: Items,
         lookup: DestinationLookup,
         mirror: Mirror | None,
-        tops: list[source.Top],
-        target: placing.Target,
     ) -> None:
         super().__init__(name="walk", daemon=True)
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
         self._is_here = self._terms.context.is_push and self._terms.context.make_near is None
-        self._rules = SourceRules(tops, self._terms.options, not self._is_here)
-        self._placement = Placement(tops, target.names)
-        job = self._terms.job
-        self._selection = Selection(self._terms.options, time.time_ns(), tops, job.select)
+        options, tops, target = self._terms.options, self._terms.tops, self._terms.target
+        self._rules = SourceRules(tops, options, not self._is_here)
+        self._selection = Selection(options, time.time_ns(), tops, self._terms.job.select)
         existing = set(target.existing)
-        options = self._terms.options
         new = {top for top, name in enumerate(target.names) if name not in existing}
         # What may be linked is looked up, whatever is at the destination.
         self._new_tops = set() if options.link_dest and not options.transfer_test else new
@@ -210,7 +205,7 @@ class PlanWalk(threading.Thread):
         """Return the entry as it lands, None where _take() will refuse it."""
         try:
             self._rules.check(entry)
-            return self._placement.place(entry).entry
+            return self._terms.placement.place(entry).entry
         except (failures.Refusal, ValueError, LookupError):
             return None
 
@@ -245,7 +240,7 @@ class PlanWalk(threading.Thread):
 
     def _land(self, entry: tree.Entry) -> Placed:
         self._rules.check(entry)
-        item = self._changed(self._placement.place(entry))
+        item = self._changed(self._terms.placement.place(entry))
         if self._mirror is not None:
             self._mirror.saw(item)
         return item
