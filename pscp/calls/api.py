@@ -339,8 +339,8 @@ class Session:
                     logins.start_logins(options, is_push=is_push, is_small=is_small)
                 reporter.start(counters)
                 from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
-                from pscp.transfer.negotiation import CopyRequest
                 from pscp.transfer.onward import with_far_source
+                from pscp.transfer.terms.copy_terms import CopyRequest
 
                 if is_something:
                     logins.check_logins(options, is_push=is_push, is_small=is_small)

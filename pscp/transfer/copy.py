@@ -35,8 +35,8 @@ from pscp.transfer.lanes.lane_context import LaneContext, RateLimiter
 from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.negotiation import Agreement, CopyRequest, Negotiation, replace_dead
-from pscp.transfer.terms.copy_terms import CopyTerms, FilePlaces, PoolTerms
+from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
+from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, token_of
 from pscp.transfer.terms.relative import folders_above
 from pscp.transfer.walk.decide import may_check_folders
@@ -262,11 +262,9 @@ class Run:
             or request.job.select is not None  # each file is asked about
         )
         return CopyTerms(
-            self._options,
-            request.counters,
-            request.reporter,
-            journal,
-            pool.context,
+            **vars(request),
+            journal=journal,
+            context=pool.context,
             algorithm=algorithm,
             algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
             chunk_bytes=self._options.chunk_bytes or self._chunk_bytes(far),
@@ -277,10 +275,6 @@ class Run:
             earlier=agreed.claimed.earlier,
             folds=agreed.claimed.folds,
             checks_folders=can_check_folders and may_check_folders(self._options),
-            keep_digests=request.keep_digests,
-            listed=request.listed,
-            job=request.job,
-            to=request.to.text,
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},

@@ -13,8 +13,7 @@ import glob
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
@@ -23,17 +22,14 @@ from pscp.endpoint.end import End
 from pscp.endpoint.paths import check
 from pscp.endpoint.wire import WireError, to_json
 from pscp.ground import errors, stops
-from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Reporter
 from pscp.progress.progress import Failure as Reported
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import as_pattern, expected_top, last_name
 from pscp.transfer.terms import relative
-from pscp.transfer.terms.copy_terms import NO_TERMS, JobTerms
+from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transfer.terms.journal import Journal
-from pscp.transfer.terms.path_list import PathList
 from pscp.transfer.terms.results import as_error
 
 _log = Log("transfer")
@@ -42,49 +38,6 @@ _EARLIER_MOST = 64  # as endpoint/fence.py keeps
 _NAMES_MOST_BYTES = 800 * 1024  # in a request; one that is longer by a name has room in a frame
 _BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
-
-
-if TYPE_CHECKING:
-    from pscp.transfer.lanes.relay import FarSource
-
-
-@dataclass(frozen=True)
-class CopyRequest:
-    """The copy that a command or a call asks for."""
-
-    connections: Connections
-    froms: Sequence[Location]
-    to: Location
-    options: Options
-    reporter: Reporter
-    counters: Counters
-    keep_digests: bool
-    listed: PathList | None = None  # what is copied of the source (--files-from)
-    job: JobTerms = NO_TERMS
-    far_source: FarSource | None = None  # where neither end is here
-
-    @property
-    def is_push(self) -> bool:
-        return self.to.is_remote
-
-    @property
-    def from_paths(self) -> list[str]:
-        """The sources' paths; with a list, the contents of its folder."""
-        paths = [each.path if each.is_remote else each.literal_path for each in self.froms]
-        return paths if self.listed is None else [f"{path or '.'}/." for path in paths]
-
-    @property
-    def to_path(self) -> str:
-        """The destination's path; where it is a folder in any case, with a slash at its end."""
-        path = self.to.path if self.to.is_remote else self.to.literal_path
-        options = self.options
-        is_folder = self.listed is not None or options.relative or options.link_dest
-        return f"{path}/" if is_folder and path and not path.endswith("/") else path
-
-    def explain(self, text: str) -> None:
-        _log.info("%s", text)
-        if self.options.verbose:
-            self.reporter.note(text)
 
 
 class Claimed(NamedTuple):

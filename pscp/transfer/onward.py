@@ -24,8 +24,8 @@ from pscp.ground.errors import CopyError, ProtocolError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.lane_context import Lost
 from pscp.transfer.lanes.relay import FarSource, Packed, RelayEnd
-from pscp.transfer.negotiation import CopyRequest
 from pscp.transfer.pieces.plan import Pack
+from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transports import Channel
 
 

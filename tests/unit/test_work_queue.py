@@ -118,7 +118,7 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     one, two = Lane(queue), Lane(queue)
     told = question(requests.Revoke(1))
     asked: list[list[Work]] = []
-    queue.revocation = lambda lane, works: asked.append(works) or told  # type: ignore[func-returns-value]
+    queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
     look = question(lookup.Look([]))
     finishing = question(requests.Finish(one_file, "", 1), is_exclusive=True)
@@ -343,7 +343,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     lost, still, other = (Lane(queue) for _ in range(3))
     ask = question(is_prompt=True)
-    queue.revocation = lambda lane, packs: ask
+    queue.when_lost(lambda lane, packs: ask)
     queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
     queue.give_back(lost.share)

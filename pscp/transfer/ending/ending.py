@@ -40,7 +40,7 @@ class Ending:
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
-        terms.queue.revocation = self._revocation
+        terms.queue.when_lost(self._revocation)
 
     def finish(self, copy_now: CopyNow, mirror: Mirror | None, moving: Moving | None) -> None:
         """Make hard links, delete, finish folders, and release the fence. For the main thread.

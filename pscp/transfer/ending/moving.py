@@ -46,7 +46,7 @@ class Moving:
         self._mounted: frozenset[str] = frozenset()  # paths there: mounted from elsewhere
         self._moves = terms.job.moves  # of several copies
         if self._moves is not None:
-            self._moves.begin(terms.to)
+            self._moves.begin(terms.to.text)
         results.landed, results.was_there = self._landed, self._was_there
         results.link_landed = self._link_landed
 
@@ -222,7 +222,7 @@ class Moving:
         moves = self._moves
         if moves is None:
             yield from safe
-        elif moves.finish(self._terms.to, self._place, map(self._digest, safe)):
+        elif moves.finish(self._terms.to.text, self._place, map(self._digest, safe)):
             if twins := moves.twins():
                 self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
                 return

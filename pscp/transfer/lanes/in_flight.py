@@ -173,6 +173,7 @@ class InFlight:
         self.pieces = 0  # taken and not finished
         self.done_bytes = 0  # the cost of all pieces that were finished
         self.done_pieces = 0  # those that brought the copy on
+        self.revocation: Revocation | None = None
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
@@ -220,7 +221,7 @@ class InFlight:
         self.done_pieces += work.is_progress
         return True
 
-    def leave(self, share: LaneShare, revocation: Revocation | None) -> list[Work]:
+    def leave(self, share: LaneShare) -> list[Work]:
         if share in self._shares:
             self._shares.remove(share)
         again: list[Work] = []
@@ -236,12 +237,12 @@ class InFlight:
             self.pieces -= 1
             if isinstance(work, Ask) and work.lost is not None:
                 work.lost()
-            elif _is_exclusive(work) and revocation is not None:
+            elif _is_exclusive(work) and self.revocation is not None:
                 exclusive.append(work)
             else:
                 again.append(work)
-        if exclusive and revocation is not None:
-            again.append(revocation(share.lane, exclusive))
+        if exclusive and self.revocation is not None:
+            again.append(self.revocation(share.lane, exclusive))
         return again
 
     # --- what goes over another lane as well

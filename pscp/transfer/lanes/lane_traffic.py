@@ -179,17 +179,15 @@ class LaneTraffic:
         for number in closed:
             del self._announced[number]
             self.far.send(wire.FILE, number)
-            with self.near_lock:
-                (self.near.source or self.near.the_sink()).forget(number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
         there: tree.Entry | source.Known = entry if self.context.is_push else source.listed(known)
         self.far.send(wire.FILE, job.number, 0, wire.to_json(there))
+        near = self.near.source or self.near.the_sink()
         with self.near_lock:
-            if self.near.source is not None:
-                self.near.source.know(job.number, known)
-            else:
-                self.near.the_sink().know(job.number, entry)
+            for number in closed:
+                near.forget(number)
+            near.know(job.number, known if self.context.is_push else entry)
 
     def _send_chunk(self, number: int, chunk: Chunk) -> None:
         is_direct = isinstance(self.near, RelayEnd) and self.near.is_direct

@@ -251,9 +251,7 @@ class RelayEnd:
             self._lose(misshapen(error))
 
     def _lose(self, error: PscpError) -> None:
-        with self._lock:
-            is_closed = self._is_closed
-        if not is_closed:
+        if not self._is_closed:
             self._lost(error)
 
     def _take(self, frame: wire.Frame) -> None:

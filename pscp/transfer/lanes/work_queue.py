@@ -78,6 +78,7 @@ class Backlog:
         self._iterator_ended = iterator_ended  # called when an iterator has no more chunks
         self._first: deque[Work] = deque()  # what lanes gave back, and what follows from answers
         self._waiting: deque[Work | Iterator[Work]] = deque()
+        self.reserve: Callable[[], Work | None] = lambda: None  # asked when nothing else waits
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._first)
@@ -104,7 +105,7 @@ class Backlog:
             self._waiting.remove(waiting)
             self._iterator_ended()
             first = self.next_first(share)  # its end may have added what follows from it
-        return first
+        return first or self.reserve()
 
     def next_first(
         self, share: LaneShare, *, is_own: bool = False, is_prompt: bool = False
@@ -147,10 +148,6 @@ class WorkQueue:
         self._news = threading.Condition(lock)  # for threads in wait_until()
         self._has_room = threading.Condition(lock)  # for the walk, which may go on
         self._is_running = False  # a function that was handed in runs
-        # Set before there are lanes: `reserve` returns work being collected, for when there is no
-        # other, `revocation` what goes before a lost lane's exclusive work.
-        self.reserve: Callable[[], Work | None] = lambda: None
-        self.revocation: Revocation | None = None
         self._backlog = Backlog(self._iterator_ended)
         self._in_flight = InFlight(is_stream)
         self._writes = LaterWrites(self.stop)  # has a lock of its own
@@ -195,6 +192,14 @@ class WorkQueue:
             self._backlog.drop(is_needless)
             self._wake_all()
 
+    def when_idle(self, reserve: Callable[[], Work | None]) -> None:
+        """Set the function that returns work being collected, for when there is no other."""
+        self._backlog.reserve = reserve
+
+    def when_lost(self, revocation: Revocation) -> None:
+        """Set the function that returns what goes before a lost lane's exclusive work."""
+        self._in_flight.revocation = revocation
+
     # --- taking
 
     def join(self, share: LaneShare) -> None:
@@ -230,7 +235,7 @@ class WorkQueue:
                 work = backlog.next_first(share, is_own=True)
             else:
                 first = in_flight.unanswered(share) or in_flight.overdue(share)
-                work = first or backlog.next(share) or self.reserve() or in_flight.straggler(share)
+                work = first or backlog.next(share) or in_flight.straggler(share)
             if work is None:
                 return None
             if len(backlog) <= _WAITING_MAX // 2:
@@ -306,7 +311,7 @@ class WorkQueue:
         with self._lock:
             if not share.is_over:
                 share.is_over = True
-                for work in self._in_flight.leave(share, self.revocation):
+                for work in self._in_flight.leave(share):
                     self._backlog.put_first(work)
                 self._changed.notify_all()
                 self._news.notify_all()

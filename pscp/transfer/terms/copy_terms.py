@@ -1,5 +1,5 @@
-"""What does not change once a copy has begun: its two records, and what a job asks of its copies
-beside their options, which are functions and objects of the program.
+"""What is asked of a copy, and what does not change once it has begun: its records, and what a job
+asks of its copies beside their options, which are functions and objects of the program.
 
 Not here: what is done with them (../coordinator.py, ../lane_pool.py), what the lanes share
 (../lanes/lane_context.py), a job itself (../../jobs/toml/job.py), the bounds of --min-age and the
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pscp.connect.connections import Connections
 from pscp.connect.logins.host_cache import Known
 from pscp.endpoint import placing, source, tree
+from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
@@ -28,6 +29,7 @@ from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.path_list import PathList
 
 if TYPE_CHECKING:
+    from pscp.transfer.lanes.relay import FarSource
     from pscp.transfer.terms.moves import Moves
 
 _SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
@@ -86,6 +88,45 @@ class JobTerms:
 NO_TERMS = JobTerms()
 
 
+@dataclass(frozen=True)
+class CopyRequest:
+    """The copy that a command or a call asks for."""
+
+    connections: Connections
+    froms: Sequence[Location]
+    to: Location
+    options: Options
+    reporter: Reporter
+    counters: Counters
+    keep_digests: bool
+    listed: PathList | None = None  # what is copied of the source (--files-from)
+    job: JobTerms = NO_TERMS
+    far_source: FarSource | None = None  # where neither end is here
+
+    @property
+    def is_push(self) -> bool:
+        return self.to.is_remote
+
+    @property
+    def from_paths(self) -> list[str]:
+        """The sources' paths; with a list, the contents of its folder."""
+        paths = [each.path if each.is_remote else each.literal_path for each in self.froms]
+        return paths if self.listed is None else [f"{path or '.'}/." for path in paths]
+
+    @property
+    def to_path(self) -> str:
+        """The destination's path; where it is a folder in any case, with a slash at its end."""
+        path = self.to.path if self.to.is_remote else self.to.literal_path
+        options = self.options
+        is_folder = self.listed is not None or options.relative or options.link_dest
+        return f"{path}/" if is_folder and path and not path.endswith("/") else path
+
+    def explain(self, text: str) -> None:
+        _log.info("%s", text)
+        if self.options.verbose:
+            self.reporter.note(text)
+
+
 class FilePlaces:
     """Says where a file is that is reported by its path in the manifest, or below the root."""
 
@@ -133,13 +174,13 @@ def _joined(folder: str, path: str) -> str:
     return path if folder == "." else f"{folder.rstrip('/')}/{path}"
 
 
-@dataclass(frozen=True)
-class CopyTerms:
-    """The parts of a copy, and what was agreed with its ends. Any thread may use it."""
+@dataclass(frozen=True, kw_only=True)
+class CopyTerms(CopyRequest):
+    """The request, the parts of the copy, and what was agreed with its ends.
 
-    options: Options
-    counters: Counters
-    reporter: Reporter
+    Any thread may use it.
+    """
+
     journal: Journal  # written by later writes (../lanes/work_queue.py)
     context: LaneContext
     algorithm: str  # the digest of the copy
@@ -151,12 +192,8 @@ class CopyTerms:
     earlier: Sequence[str] = ()  # runs that may have left parts
     folds: bool = False  # names at the destination do not differ by case
     checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
-    keep_digests: bool = True
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    listed: PathList | None = None  # what is copied of the source, instead of all of it
-    job: JobTerms = NO_TERMS
-    to: str = ""  # the destination, as typed
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
     nonce: str = ""  # of this run

@@ -134,8 +134,7 @@ class Moves:
     @property
     def moved(self) -> int:
         """How many files have been removed at the source so far, or renamed."""
-        with self._lock:
-            return self._moved
+        return self._moved
 
     def is_everywhere(self, file: bytes) -> bool:
         """Return whether every destination holds this file."""

@@ -28,7 +28,7 @@ class Items:
         self.terms, self.results, self.ending = terms, results, ending
         self._queue, self._counters, self._options = terms.queue, terms.counters, terms.options
         self._builder = PackBuilder(self._packed, terms.job.expected)
-        terms.queue.reserve = self._collected
+        terms.queue.when_idle(self._collected)
 
     def send(
         self,
