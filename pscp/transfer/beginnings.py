@@ -1,4 +1,4 @@
-"""What makes an end the source or the sink of a copy: the requests, and the digest that both have.
+"""The requests that make an end the source or the sink of a copy, and the digest that both have.
 
 Not here: what is settled with both ends before (negotiation.py), who sends the requests
 (lanes/lane.py).

@@ -1,4 +1,4 @@
-"""What is settled with both ends before a copy has lanes: its sources, its digest, and where it
+"""Questions to both ends before a copy has lanes: its sources, its digest, and where it
 lands.
 
 Not here: what makes an end the source or the sink (beginnings.py), the copy's story (copy.py), the
@@ -53,7 +53,7 @@ NO_CLAIM = Claimed()
 
 
 class Agreement(NamedTuple):
-    """What both ends have agreed to."""
+    """Terms that both ends have agreed to."""
 
     target: placing.Target
     nonce: str = ""  # of this run; "" for one that changes nothing

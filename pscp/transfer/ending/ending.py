@@ -31,7 +31,7 @@ _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Fold
 
 
 class Ending:
-    """What is to be done at a copy's end. But for its spools only the queue changes it."""
+    """The work that waits for a copy's end. But for its spools only the queue changes it."""
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results

@@ -53,7 +53,7 @@ class _Folder:
 
 
 class Mirror:
-    """What one copy deletes. Each method says who may call it."""
+    """The deletions of one copy. Each method says who may call it."""
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results

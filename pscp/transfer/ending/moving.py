@@ -32,7 +32,7 @@ _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
 
 
 class Moving:
-    """What one copy removes at its source. For the main thread, but for what the queue runs."""
+    """The removals of one copy at its source. For the main thread, but for what the queue runs."""
 
     def __init__(self, terms: CopyTerms, results: Results) -> None:
         self._terms, self._queue, self._results = terms, terms.queue, results

@@ -47,7 +47,7 @@ _MANY_STEPS = 6  # where the copy lasts longer than these, a step doubles the la
 
 
 class Path(NamedTuple):
-    """What is known of the path to the far end before data moves."""
+    """The path to the far end, as far as it is known before data moves."""
 
     rtt_s: float
     login_s: float  # from the start of the first ssh to the agent's HELLO
@@ -58,7 +58,7 @@ class Path(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Where the copy stands at one moment."""
+    """The state of the copy at one moment."""
 
     now_s: float
     alive: int  # lanes with a connection
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What a copy begins with, and why."""
+    """The lanes that a copy begins with, and why."""
 
     lanes: int
     channels: int  # of each connection

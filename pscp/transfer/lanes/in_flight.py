@@ -1,4 +1,4 @@
-"""What lanes have taken and not finished: a lane's window and its share, the shares of
+"""Work that lanes have taken and not finished: a lane's window and its share, the shares of
 all, and which of it goes over another lane as well.
 
 Not here: what waits, and who may look here and when (work_queue.py), what a lane does with its
@@ -55,7 +55,7 @@ class Window:
 
     @property
     def has_room(self) -> bool:
-        """Whether the lane may take one more piece, of any size."""
+        """Return whether the lane may take one more piece, of any size."""
         return self.in_flight_bytes == 0 or self.in_flight_bytes < self.capacity_bytes
 
     def take(self, size_bytes: int) -> None:
@@ -145,12 +145,13 @@ class LaneShare:
         return self._now_s() - self._taken_s[number] if number in self._taken_s else 0.0
 
     def oldest_chunk(self) -> tuple[int, Chunk] | None:
+        """Return the chunk that was taken first, with its number."""
         chunks = ((n, each) for n, each in self.work.items() if isinstance(each, Chunk))
         return next(chunks, None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether only requests are in flight; those of a stream may wait for very long."""
+        """Return whether only requests are in flight; those of a stream may wait for very long."""
         return all(isinstance(work, Ask) for work in self.work.values())
 
     def held_for(self, least_s: float) -> Chunk | None:

@@ -75,7 +75,7 @@ class Lane:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the agent is ready for the next copy."""
+        """Return whether the agent is ready for the next copy."""
         return self._state is states.Lane.CLOSED_WELL
 
     @property

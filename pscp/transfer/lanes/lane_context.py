@@ -1,6 +1,5 @@
-"""What the lanes of one copy share: the queue, what their ends are to be, and the rate limit, which
-may change while they work: that of one copy (-l), or of all copies that share one
-(../terms/copy_terms.py).
+"""The record that the lanes of one copy share, and the rate limit, which may change while they work:
+that of one copy (-l), or of all copies that share one (../terms/copy_terms.py).
 
 Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a lane's work may take
 (in_flight.py), which frames wait (lane_traffic.py).
@@ -81,7 +80,7 @@ class RateLimiter:
 
     @property
     def has_limit(self) -> bool:
-        """Whether there is a limit, or may be one later."""
+        """Return whether there is a limit, or may be one later."""
         return self._kbit_s is not None
 
     def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
@@ -109,7 +108,7 @@ class RateLimiter:
 
 @dataclass(eq=False)
 class LaneContext:
-    """What every lane of one copy, stream or measurement uses.
+    """The record that every lane of one copy, stream or measurement uses.
 
     Any thread may use it, once set_ends() was called; nothing changes afterwards.
     """

@@ -1,4 +1,4 @@
-"""What goes over one lane: pieces of work become frames or calls of the near end, and the frames
+"""Traffic of one lane: pieces of work become frames or calls of the near end, and the frames
 that come become outcomes of the work.
 
 Not here: which work there is (../walk/items.py), the lane's life and its threads (lane.py), what an

@@ -41,7 +41,7 @@ class ChunkHashes(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a hash is of."""
+    """An extent of a file, and how it is hashed."""
 
     path: str
     identity: files.Identity

@@ -72,7 +72,7 @@ class LaterWrites:
 
 
 class Backlog:
-    """What no lane has taken yet. The queue's lock guards it."""
+    """Work that no lane has taken yet. The queue's lock guards it."""
 
     def __init__(self, iterator_ended: Callable[[], None]) -> None:
         self._iterator_ended = iterator_ended  # called when an iterator has no more chunks

@@ -29,7 +29,7 @@ _OVER = "the copy was over before it had connected"
 
 
 class Phase(enum.Enum):
-    """What a worker is doing."""
+    """The steps of a worker."""
 
     IDLE = enum.auto()  # it has not begun, or waits to connect again
     CONNECTING = enum.auto()
@@ -38,7 +38,7 @@ class Phase(enum.Enum):
 
 
 class WorkerContext(Protocol):
-    """What a worker needs of its pool."""
+    """The pool, as its workers use it."""
 
     context: LaneContext
 
@@ -102,7 +102,7 @@ class Worker(threading.Thread):
 
     @property
     def moved_bytes(self) -> int | None:
-        """What has landed over its lane so far; None while it has none."""
+        """Bytes that have landed over its lane so far; None while it has none."""
         lane = self._lane
         return lane.share.window.moved_bytes if lane is not None else None
 

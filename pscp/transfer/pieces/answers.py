@@ -1,4 +1,4 @@
-"""What an end answers, or a journal says, checked for the shape that it should have.
+"""Checks that what an end answers, or a journal says, has the shape that it should have.
 
 What has another shape raises ValueError, or WireError for a failure.
 

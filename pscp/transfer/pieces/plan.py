@@ -61,7 +61,7 @@ class Job(Protocol):
 
 
 class Taker(Protocol):
-    """What a request needs to know of a lane's share (../lanes/in_flight.py)."""
+    """A lane's share (../lanes/in_flight.py), as a request knows it."""
 
     is_over: bool  # the lane has ended
 
@@ -75,7 +75,7 @@ class Piece:
 
     @property
     def is_progress(self) -> bool:
-        """Whether the copy has come on once this is finished."""
+        """Return whether the copy has come on once this is finished."""
         return True
 
 
@@ -279,7 +279,7 @@ class PackBuilder:
 
 
 class Placement:
-    """Where entries land: each source's name in the manifest, and its name at the destination."""
+    """The places of entries: each source's name in the manifest, and that at the destination."""
 
     def __init__(self, tops: Sequence[source.Top], target_names: list[str]) -> None:
         self._tops, self._names = tops, target_names

@@ -1,5 +1,5 @@
-"""What is asked of a copy, and what does not change once it has begun: its records, and what a job
-asks of its copies beside their options, which are functions and objects of the program.
+"""The request of a copy, and what does not change once it has begun; also what a job asks of its
+copies beside their options: functions and objects of the program.
 
 Not here: what is done with them (../coordinator.py, ../lane_pool.py), what the lanes share
 (../lanes/lane_context.py), a job itself (../../jobs/toml/job.py), the bounds of --min-age and the
@@ -204,7 +204,6 @@ class CopyTerms(CopyRequest):
 
     @functools.cached_property
     def placement(self) -> Placement:
-        """Where each entry lands."""
         return Placement(self.tops, self.target.names)
 
     def next_chunk_bytes(self) -> int:
@@ -229,7 +228,7 @@ class CopyTerms(CopyRequest):
 
 @dataclass(frozen=True)
 class PoolTerms:
-    """What is known when the first lane of a copy or a stream begins. Any thread may use it."""
+    """Facts known when the first lane of a copy or a stream begins. Any thread may use it."""
 
     context: LaneContext
     connections: Connections
@@ -241,12 +240,12 @@ class PoolTerms:
 
     @property
     def has_one_login(self) -> bool:
-        """Whether all lanes are channels of one connection."""
+        """Return whether all lanes are channels of one connection."""
         return self.connections.has_one_login
 
     @property
     def is_tuned(self) -> bool:
-        """Whether the number of lanes follows what is measured (-c auto)."""
+        """Return whether the number of lanes follows what is measured (-c auto)."""
         options = self.options
         is_free = options.connections is None and not options.limit_kbit_s
         return is_free and not options.dry_run and not self.has_one_login

@@ -49,7 +49,7 @@ def token_of(*what: str) -> str:
 
 @dataclass
 class Landed:
-    """What a journal knows of one file."""
+    """A journal's notes of one file."""
 
     algorithm: str
     digests: dict[Extent, str] = field(default_factory=dict)

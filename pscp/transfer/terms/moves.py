@@ -1,4 +1,4 @@
-"""What several copies of the same sources move together: a file leaves its source only once every
+"""Moves of the same sources by several copies: a file leaves its source only once every
 destination holds it.
 
 Not here: what one copy has landed (../ending/moving.py), the last look and the removal

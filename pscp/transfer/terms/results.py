@@ -1,4 +1,4 @@
-"""What became of a copy's files: those that failed, with the lines that tell a user where, why, and
+"""Outcomes of a copy's files: those that failed, with the lines that tell a user where, why, and
 once for each reason what to do; and the digests of those that landed.
 
 What the destination refuses for one reason below one folder is one line with a count, and so is
@@ -67,7 +67,7 @@ def hint_of(number: int, of_source: bool) -> str:
 
 
 class _Reason(NamedTuple):
-    """Why files failed; those with an equal one are shown together."""
+    """A reason why files failed; those with an equal one are shown together."""
 
     of_source: bool
     is_system: bool  # an operating system said no
@@ -76,7 +76,7 @@ class _Reason(NamedTuple):
 
     @property
     def has_folder(self) -> bool:
-        """Whether it is the folder's rather than the file's."""
+        """Return whether it is the folder's rather than the file's."""
         return self.is_system and not self.of_source
 
 
@@ -101,7 +101,7 @@ class FailureLines:
     """Shows the failures of one copy. Only what the queue runs calls it."""
 
     def __init__(self, reporter: Reporter, places: FilePlaces, *, all: bool = False) -> None:
-        """With `all` each failure has a line of its own."""
+        """Show failures, with `all` each in a line of its own."""
         self._note, self._is_live = reporter.note, reporter.is_live
         self._places, self._all = places, all
         self._lines: dict[_Reason, dict[str, _Line]] = {}  # by folder, or file

@@ -1,4 +1,4 @@
-"""What becomes of each entry of the source: selected, looked up, decided, and put on the queue.
+"""The way of each entry of the source: selected, looked up, decided, and put on the queue.
 
 Not here: chunks and packs (../pieces/), what follows once all has landed (../ending/).
 Read next: plan_walk.py, then decide.py.

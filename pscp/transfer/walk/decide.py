@@ -1,4 +1,4 @@
-"""What becomes of an entry: one table, which decides by facts alone. Nothing else decides.
+"""The one table that decides what becomes of an entry, by facts alone. Nothing else decides.
 
 decide() tells by the entry, what its name has there, the copy's terms and what earlier runs left
 which row of ROWS holds: the first that fits. docs/design.md shows them.
@@ -20,7 +20,7 @@ from pscp.transfer.pieces import answers
 
 
 class Action(enum.Enum):
-    """What becomes of an entry."""
+    """The outcome for an entry."""
 
     SEND = "it is copied"
     HASH = "both ends hash it, and what differs is copied"
@@ -31,7 +31,7 @@ class Action(enum.Enum):
 
 
 class State(enum.Enum):
-    """What the entry's name has at the destination."""
+    """The things that an entry's name may have at the destination."""
 
     NOTHING = "nothing"
     SAME = "the same, as far as can be told unread"
@@ -42,7 +42,7 @@ class State(enum.Enum):
 
 
 class Fact(enum.Enum):
-    """What the copy's terms and its history say of an entry."""
+    """Facts of the copy's terms and its history about an entry."""
 
     EXISTING = "--existing"
     IGNORE_EXISTING = "--ignore-existing"
@@ -111,7 +111,7 @@ ROWS = (
 
 
 class Terms(NamedTuple):
-    """What a copy's options say about every entry."""
+    """A copy's options, as far as they are about every entry."""
 
     facts: frozenset[Fact]
     update: bool

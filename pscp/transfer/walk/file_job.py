@@ -67,7 +67,7 @@ class FileJob:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the file is done, or has failed."""
+        """Return whether the file is done, or has failed."""
         return self._life.state is states.File.CLOSED
 
     # --- beginning

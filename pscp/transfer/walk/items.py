@@ -1,4 +1,4 @@
-"""What is done about an item of a copy, once that is decided: it is sent, linked, or was there.
+"""Carries out what was decided about an item of a copy: it is sent, linked, or was there.
 
 Small files, folders and links go in packs, a large file by a FileJob.
 

@@ -53,7 +53,7 @@ Seen = tuple[int, int, int, float]  # those, and since when, by Known's clock
 
 @dataclass
 class Known:
-    """What a run leaves to the next one. Its clock goes on at a boot, as if no time had passed."""
+    """State that a run leaves to the next. Its clock goes on at a boot, as if no time had passed."""
 
     host: str
     boot: str
@@ -122,7 +122,7 @@ class Settled:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any file could be left for the next run."""
+        """Return whether any file could be left for the next run."""
         return bool(self._min_age_s or self._settled_for_s)
 
     @property
@@ -155,7 +155,7 @@ class Settled:
             return is_ready
 
     def is_ready_at(self, path: str) -> bool:
-        """As is_ready(), of a path of this machine. What is no file, or not there, is ready."""
+        """Return is_ready() of a path of this machine. What is no file, or not there, is ready."""
         try:
             found = os.stat(path)
         except OSError:
