@@ -20,10 +20,11 @@ from pscp.connect.onward import OnwardChannel, OnwardOpener
 from pscp.endpoint import failures, onward, requests, wire
 from pscp.endpoint.end import Reply
 from pscp.endpoint.source import listed
-from pscp.ground.errors import CopyError, ProtocolError
+from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.lane_context import Lost
 from pscp.transfer.lanes.relay import FarSource, Packed, RelayEnd
+from pscp.transfer.pieces.answers import as_copy_error
 from pscp.transfer.pieces.plan import Pack
 from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transports import Channel
@@ -83,9 +84,7 @@ class OnwardEnd(RelayEnd):
 
         def begun(answer: object, is_failed: bool) -> None:
             if is_failed:
-                failure = failures.checked(answer)
-                message = f"{failure['path']}: {failure['message']}".lstrip(": ")
-                self._lost(CopyError(message))
+                self._lost(as_copy_error(failures.checked(answer)))
 
         self.answer(request, begun)
 

@@ -16,13 +16,13 @@ import threading
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint import failures, requests, session, wire
-from pscp.ground.errors import ConnectionLost, CopyError, CopyRunning, PscpError
+from pscp.ground.errors import ConnectionLost, CopyRunning, PscpError
 from pscp.transfer.lanes.in_flight import IsParked, LaneShare, never
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
 from pscp.transfer.lanes.relay import RelayEnd
 from pscp.transfer.pieces import states
-from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
+from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
 
 # The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1
@@ -197,4 +197,4 @@ def _as_copy_error(data: failures.Data, begin: requests.Begin) -> PscpError:
     if data["kind"] == failures.SUPERSEDED:
         return CopyRunning(data["message"])
     root = begin.root if isinstance(begin, requests.BeginSink) else ""
-    return CopyError(f"{data['path'] or root}: {data['message']}".lstrip(": "))
+    return as_copy_error(data, root)

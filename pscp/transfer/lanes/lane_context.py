@@ -1,5 +1,5 @@
-"""The record that the lanes of one copy share, and the rate limit, which may change while they work:
-that of one copy (-l), or of all copies that share one (../terms/copy_terms.py).
+"""The record that the lanes of one copy share, and the rate limit (-l), which may change while they
+work. Several copies may share one (../terms/copy_terms.py).
 
 Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a lane's work may take
 (in_flight.py), which frames wait (lane_traffic.py).

@@ -22,11 +22,11 @@ from pscp.connect.messages import named, noting
 from pscp.endpoint import entries, failures, requests, session, system, tree, wire
 from pscp.endpoint.end import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed
-from pscp.ground.errors import ConnectionLost, CopyError, ProtocolError, PscpError
+from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import never
 from pscp.transfer.lanes.lane_context import Lost
-from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
+from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class RelayEnd:
                 failure = failures.checked(answer)
             except wire.WireError as error:
                 raise misshapen(error) from None
-            raise CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))
+            raise as_copy_error(failure)
         agent.session.advance(session.BEGIN_SOURCE)
         self._thread = threading.Thread(target=self._receive, name="relay", daemon=True)
         self._thread.start()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pscp.endpoint import failures, wire
 from pscp.endpoint.files import Extent
-from pscp.ground.errors import ProtocolError
+from pscp.ground.errors import CopyError, ProtocolError
 from pscp.transfer.pieces.plan import Failure
 
 # What is raised where an answer is used that has another shape than the one it should have;
@@ -31,6 +31,11 @@ def misshapen(error: Exception) -> ProtocolError:
 
 def ignored(_: object) -> None:
     """Do nothing about an answer, or a failure."""
+
+
+def as_copy_error(failure: Failure, root: str = "") -> CopyError:
+    """Return the error for an end that cannot begin; without a path it is about its root."""
+    return CopyError(f"{failure['path'] or root}: {failure['message']}".lstrip(": "))
 
 
 def items(value: object) -> Sequence[object]:

@@ -53,7 +53,7 @@ Seen = tuple[int, int, int, float]  # those, and since when, by Known's clock
 
 @dataclass
 class Known:
-    """State that a run leaves to the next. Its clock goes on at a boot, as if no time had passed."""
+    """Notes of a run for the next. The clock goes on at a boot, as if no time had passed."""
 
     host: str
     boot: str
