@@ -233,14 +233,11 @@ class Run:
         return far_source.take(self._request.reporter.note) if far_source is not None else []
 
     def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
-        far_source = self._request.far_source
         if self._options.one_file_system and (sources or agents)[0].is_sftp:
             raise errors.CopyError(
                 "over SFTP one file system is not told from another, so -x needs python3 there"
             )
-        if far_source is None:
-            return self._negotiation.far_tops(agents, self._request.connections)
-        return self._negotiation.far_tops(sources, far_source.connections)
+        return self._negotiation.far_tops(sources or agents)
 
     def _terms(
         self,

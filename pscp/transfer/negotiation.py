@@ -81,12 +81,12 @@ class Negotiation:
                 self._report_missing(failures.data(error.kind, location.path, str(error)))
         return self._named(found)
 
-    def far_tops(self, agents: list[RemoteAgent], connections: Connections) -> list[source.Top]:
+    def far_tops(self, agents: list[RemoteAgent]) -> list[source.Top]:
         """Return the sources at the far end. One that is missing is reported."""
         paths = self._request.from_paths
         tops: list[tuple[str, source.Top]] = []
         literal: list[str] = []  # paths that may be patterns, but are names that exist
-        for path, found in zip(paths, self._expand(agents, connections, paths), strict=True):
+        for path, found in zip(paths, self._expand(agents, paths), strict=True):
             if isinstance(found, dict):
                 self._report_missing(_checked_failure(found), self._request.froms[0].prefix)
                 continue
@@ -97,7 +97,7 @@ class Negotiation:
         if self._request.listed is not None and len(tops) > 1:
             raise errors.DestinationError("the list of --files-from is for one source, not several")
         if literal and not self._options.quiet:
-            self._note_patterns(agents, connections, literal)
+            self._note_patterns(agents, literal)
         return self._named(tops)
 
     def _named(self, found: list[tuple[str, source.Top]]) -> list[source.Top]:
@@ -115,7 +115,7 @@ class Negotiation:
         return [top for _, top in alone]
 
     def _expand(
-        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
+        self, agents: list[RemoteAgent], paths: list[str]
     ) -> list[list[source.Top] | dict[str, object]]:
         """Return for each path the far end's sources, or its failure. Raises ProtocolError."""
         if len(in_pieces(paths)) > 1:
@@ -123,7 +123,7 @@ class Negotiation:
                 f"{len(paths)} sources at the far end have more names than a request (400 KiB)",
                 "name the folder that they are in; --include and --exclude choose in it",
             )
-        answer = self._ask(False, agents, requests.Expand(paths, glob=True), connections)
+        answer = self._ask(agents, requests.Expand(paths, glob=True))
         try:
             return [
                 found
@@ -134,12 +134,10 @@ class Negotiation:
         except (TypeError, ValueError) as error:
             raise errors.ProtocolError(f"sources of another shape: {error}") from None
 
-    def _note_patterns(
-        self, agents: list[RemoteAgent], connections: Connections, paths: list[str]
-    ) -> None:
+    def _note_patterns(self, agents: list[RemoteAgent], paths: list[str]) -> None:
         """Note each path that was taken for a name, and would match others as a pattern."""
         patterns = list(map(as_pattern, paths))
-        tops = self._expand(agents, connections, patterns)
+        tops = self._expand(agents, patterns)
         for path, pattern, found in zip(paths, patterns, tops, strict=True):
             if isinstance(found, list) and [top.name for top in found] != [last_name(path)]:
                 self._request.reporter.note(
@@ -223,7 +221,7 @@ class Negotiation:
             its = request._replace(names=request.names[piece], folders=request.folders[piece])
             if found:
                 its = its._replace(nonce="")
-            found.append(answers.items(self._ask(not self._request.is_push, agents, its)))
+            found.append(answers.items(self._ask(agents, its)))
         roots, names, existing, made, claims = zip(*found, strict=True)
         if len(set(map(answers.text, roots))) > 1:
             raise errors.DestinationError(f"{request.path} was replaced while the copy began")
@@ -245,7 +243,7 @@ class Negotiation:
         """
         if claimed.held:
             known = [*request.known, claimed.held]
-            answer = self._ask(not self._request.is_push, agents, request._replace(known=known))
+            answer = self._ask(agents, request._replace(known=known))
             claimed = _checked_claim(answer)
         if claimed.held:
             raise errors.CopyRunning("the same copy has just begun elsewhere")
@@ -254,18 +252,15 @@ class Negotiation:
         _log.debug("run %s owns the copy; earlier runs: %s", request.nonce, claimed.earlier)
         return claimed
 
-    def _ask_far(
-        self,
-        agents: list[RemoteAgent],
-        request: requests.Request,
-        connections: Connections | None = None,
-    ) -> tuple[object, bool]:
+    def _ask_far(self, agents: list[RemoteAgent], request: requests.Request) -> tuple[object, bool]:
         """Ask the first agent. Return its answer, and whether that is a failure.
 
         If its connection is lost, another one is asked: each of these requests may be made twice.
         Raises ConnectError.
         """
-        connections = connections or self._request.connections
+        connections, far_source = self._request.connections, self._request.far_source
+        if far_source is not None and isinstance(request, requests.Expand):
+            connections = far_source.connections
         for pause_s in (*_PAUSES_S, None):
             try:
                 return agents[0].ask(request)
@@ -279,19 +274,14 @@ class Negotiation:
             replace_dead(agents, connections, self._options, self._request.reporter.note)
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask(
-        self,
-        of_near: bool,
-        agents: list[RemoteAgent],
-        request: requests.Request,
-        connections: Connections | None = None,
-    ) -> object:
-        """Ask one end. Raises DestinationError for its refusal."""
+    def _ask(self, agents: list[RemoteAgent], request: requests.Request) -> object:
+        """Ask the far end for sources, and else the sink. Raises DestinationError for a refusal."""
         found: list[tuple[object, bool]] = []
-        if of_near:
-            self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
+        of_source = isinstance(request, requests.Expand)
+        if of_source or self._request.is_push:
+            found.append(self._ask_far(agents, request))
         else:
-            found.append(self._ask_far(agents, request, connections))
+            self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
         answer, is_failed = found[0]
         if not is_failed:
             return answer
@@ -299,7 +289,6 @@ class Negotiation:
         message, hint = failure["message"], ""
         if message.startswith(placing.NO_FOLDER) and not self._options.mkpath:
             hint = "--mkpath makes the folders above DEST that are missing"
-        of_source = isinstance(request, requests.Expand)
         end = self._request.froms[0] if of_source else self._request.to
         raise errors.DestinationError(f"{end.prefix}{failure['path'] or end.path}: {message}", hint)
 

@@ -151,7 +151,7 @@ class DestinationLookup:
         elif action is Action.LINK and not self._terms.options.dry_run:
             self._items.link_later(item)
         elif entry.kind == tree.FILE:
-            self._send(item, there.left, self._basis_bytes(entry, there), why)
+            self._send(item, there, why)
         else:
             self._items.send(as_new(item) if there.kind == "" else item, why=why)
 
@@ -170,13 +170,14 @@ class DestinationLookup:
         may_reuse = self._terms.reuses and self._terms.options.resume and there.kind == tree.FILE
         return there.size_bytes if may_reuse and not goes_in_pack(entry) else 0
 
-    def _same_size(self, item: Placed) -> int:
-        """Return the basis for a file that was found to differ from one of its size."""
-        return self._basis_bytes(item.entry, There(tree.FILE, item.entry.size, 0, []))
+    def _send_differing(self, item: Placed) -> None:
+        """Copy a file that was found to differ from one of its size."""
+        self._send(item, There(tree.FILE, item.entry.size, 0, []), CONTENT)
 
-    def _send(self, item: Placed, left: list[str], basis_bytes: int, why: str = CONTENT) -> None:
-        """Copy a file, continuing the part of the last of the runs in `left`."""
-        options = self._terms.options
+    def _send(self, item: Placed, there: There, why: str) -> None:
+        """Copy a file, continuing the part of the last run that has left one."""
+        options, left = self._terms.options, there.left
+        basis_bytes = self._basis_bytes(item.entry, there)
         if not left or goes_in_pack(item.entry) or options.dry_run:
             self._items.send(item, basis_bytes=basis_bytes, why=why)
             return
@@ -236,7 +237,7 @@ class DestinationLookup:
             for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
                 end = sum(stretch[-1])
                 if isinstance(mine, dict) or not _are_same(mine, theirs):
-                    self._send(item, [], self._same_size(item))
+                    self._send_differing(item)
                 elif end < item.entry.size:
                     self._compare([item], end)
                 else:
@@ -274,7 +275,7 @@ class DestinationLookup:
         """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
 
         def failed(_: Failure) -> None:
-            self._send(item, [], self._same_size(item))
+            self._send_differing(item)
 
         def then_source(there: object) -> None:
             def then(here: object) -> None:
@@ -304,7 +305,7 @@ class DestinationLookup:
                 if _are_same(here[0], there[0]):
                     self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
-                    self._send(item, [], self._same_size(item))
+                    self._send_differing(item)
 
             self._hash_both([item], [piece], self._terms.algorithm, compared)
 
