@@ -3,9 +3,8 @@
 One child process for each lane exchanges the frames of endpoint/wire.py with the coordinator, as an
 agent does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is the same copy. A
 module has the name of the one in endpoint/ that does the same step: agent.py, source.py, sink.py,
-protocol/files.py, tree.py, protocol/paths.py, placing.py, commit.py, fence.py, leftovers.py.
-Besides there are the protocol (protocol/packets.py, protocol/client.py), tasks and the event loop,
-and digests.
+tree.py, placing.py, commit.py, fence.py, leftovers.py. Besides there are the protocol, digests, and
+removal.py for what is in endpoint/mirror.py and endpoint/moving.py.
 
 May import transports/, endpoint/.
 

@@ -23,7 +23,7 @@ from pscp.sftp.digests import Hashing
 from pscp.sftp.end import End
 from pscp.sftp.protocol import packets, tasks
 from pscp.sftp.protocol.client import Client
-from pscp.sftp.protocol.event_loop import In, Loop, Out
+from pscp.sftp.protocol.event_loop import In, Lines, Loop, Out
 from pscp.sftp.protocol.remote_hash import Program
 from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
 from pscp.sftp.sink import Outcome
@@ -110,7 +110,7 @@ class SftpAgent:
         def end() -> None:
             self._is_ending = True
 
-        return In(read_fd, _SignalBytes(), end)
+        return In(read_fd, Lines(), end)
 
     def _is_over(self) -> bool:
         has_ended = self._incoming.is_at_end or self._client.incoming.is_at_end
@@ -214,8 +214,7 @@ class SftpAgent:
     def answer(self, id_: int, request: requests.Request) -> None:
         is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
         if isinstance(request, requests.OF_COPY) and request.modules:
-            import pscp.sftp.mirror  # they add requests of their own
-            import pscp.sftp.moving  # noqa: F401
+            import pscp.sftp.removal  # noqa: F401 - it adds requests
         if is_change:
             self.end.begin(request)
             self._frames.follow_role()
@@ -236,19 +235,6 @@ class SftpAgent:
         except failures.EXPECTED as error:
             answer, failed = failures.from_exception(error, requests.path_of(request)), True
         self._frames.reply(id_, answer, failed)
-
-
-class _SignalBytes:
-    """A decoder for the pipe of set_wakeup_fd(), which drops what it reads."""
-
-    def __init__(self) -> None:
-        self._room = memoryview(bytearray(64))
-
-    def space(self) -> memoryview:
-        return self._room
-
-    def filled(self, count: int) -> None:
-        pass
 
 
 def _read_marker() -> bytes:

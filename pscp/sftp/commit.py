@@ -39,23 +39,21 @@ class Destination:
         self.root = Root(client, request.root)
         if request.made:
             self.root.mark(request.made, marker_name(request.token))
-        self.client, self.nonce, self.token = client, request.nonce, request.token
-        self._client, self._hashing = client, hashing
-        self._nonce, self._earlier = request.nonce, request.earlier
+        self.client, self._hashing = client, hashing
+        self.nonce, self.token, self._earlier = request.nonce, request.token, request.earlier
+        self.fence = Fence(client, self.root.full(""), request.token)
         # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
-        self._private = f"{self.token}{self._nonce}{os.urandom(3).hex()}"
-        server = request.server
-        umask = server.get("umask")
+        self._private = f"{self.token}{self.nonce}{os.urandom(3).hex()}"
+        umask, private = (request.server.get(name) for name in ("umask", "private"))
         umask = umask if isinstance(umask, int) else _UMASK
-        client.is_single = bool(server.get("is_single"))
+        client.is_single = bool(request.server.get("is_single"))
         # The owner and access of a file that was made private here, if known.
-        private = server.get("private")
         self._made_private = private if isinstance(private, list) else None
         self._policy = metadata.Policy(request.preserve, request.archive, umask)
         self.root_checked = start(self._check_root())  # raises SftpError, Refusal
 
     async def _check_root(self) -> None:
-        if not (await self._client.stat(self.root.full(""))).is_folder:
+        if not (await self.client.stat(self.root.full(""))).is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
 
     # --- metadata
@@ -66,8 +64,8 @@ class Destination:
         The requests are sent in the first step, so start() keeps their order among others.
         """
         owner = self._owner(value)
-        owned = [] if owner is None else [self._client.fsetstat(handle, owner)]
-        changed = self._client.fsetstat(handle, self._attrs(value, before))
+        owned = [] if owner is None else [self.client.fsetstat(handle, owner)]
+        changed = self.client.fsetstat(handle, self._attrs(value, before))
         await outcomes(*owned)
         await self._set_mode(changed)
 
@@ -105,14 +103,13 @@ class Destination:
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
         """Return the name of this run's part of a file, or of the run with this nonce."""
-        return _beside(path, self.token + (nonce or self._nonce))
+        return _beside(path, self.token + (nonce or self.nonce))
 
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
 
     async def _explain(self, error: Exception, wanted_bytes: int = 1) -> Exception:
-        """Return the error, or ENOSPC where it comes from a full disk."""
-        return await self._client.explain(error, self.root.full(""), wanted_bytes)
+        return await self.client.explain(error, self.root.full(""), wanted_bytes)
 
     async def _failure(self, error: Exception, path: str) -> failures.Data:
         return failures.from_exception(await self._explain(error), path)
@@ -123,48 +120,41 @@ class Destination:
         return [await self._each(request.entries, self._hard_link), []]
 
     async def _hard_link(self, value: tree.Entry) -> None:
-        if not self._client.has(sftp.HARDLINK):
+        if sftp.HARDLINK not in self.client.extensions:
             message = "is a hard link, and this server makes none over SFTP"
             raise Refusal(failures.UNSUPPORTED, value.path, message)
         first = await self.root.at(value.target)
         path = await self.root.at(value.path, make=True)
-        replaced(await lookup(self._client, path), value.path)
+        replaced(await lookup(self.client, path), value.path)
         part = self._private_part(path)
-        await self._client.hardlink(first, part)
+        await self.client.hardlink(first, part)
         try:
-            await self._client.rename(part, path)
+            await self.client.rename(part, path)
         finally:
-            await outcomes(self._client.remove(part))  # rename does nothing when both are the same
+            await outcomes(self.client.remove(part))  # rename does nothing when both are the same
 
     async def folders(self, request: requests.Folders) -> list[tuple[int, failures.Data]]:
         gone = set()
         for value in request.entries:  # the deepest first, so that one may empty the next
-            if "filled" in value.extra and await self._is_dropped(value.path):
-                gone.add(value.path)
+            if "filled" not in value.extra:
+                continue
+            with contextlib.suppress(SftpError):  # it is not there, or something is in it
+                found = await self.client.lstat(self.root.full(value.path))
+                if found.mode is not None and is_unfinished(found.mode):
+                    await self.root.rmdir(value.path)
+                    gone.add(value.path)
 
         async def finish(value: tree.Entry) -> None:
-            if value.path not in gone:
-                await self._finish_folder(value)
+            if value.path in gone:
+                return
+            await self.root.folder(value.path, value.path)
+            path, owner = self.root.full(value.path), self._owner(value)
+            if owner is not None:
+                await outcomes(self.client.setstat(path, owner))
+            if self._policy.preserve or "new" in value.extra:
+                await self._set_mode(self.client.setstat(path, self._attrs(value)))
 
         return await self._each(request.entries, finish)
-
-    async def _is_dropped(self, folder: str) -> bool:
-        """Remove a folder that this copy has made and that is empty. Return whether it was so."""
-        path = self.root.full(folder)
-        with contextlib.suppress(SftpError):  # it is not there, or something is in it
-            found = await self._client.lstat(path)
-            if found.mode is not None and is_unfinished(found.mode):
-                await self.root.rmdir(folder)
-                return True
-        return False
-
-    async def _finish_folder(self, value: tree.Entry) -> None:
-        await self.root.folder(value.path, value.path)
-        path, owner = self.root.full(value.path), self._owner(value)
-        if owner is not None:
-            await outcomes(self._client.setstat(path, owner))
-        if self._policy.preserve or "new" in value.extra:
-            await self._set_mode(self._client.setstat(path, self._attrs(value)))
 
     async def _each(
         self, entries: list[tree.Entry], act: Callable[[tree.Entry], Steps[None]]
@@ -180,7 +170,6 @@ class Destination:
     # --- what is there already
 
     async def look(self, request: asked.Look) -> list[list[object]]:
-        """Return what asked.Look says of each path."""
         return list(await gather(*[self._look_at(path) for path in request.paths]))
 
     async def _look_at(self, path: str) -> list[object]:
@@ -190,22 +179,23 @@ class Destination:
             full = await self.root.at(path)
         except (SftpError, Refusal):
             return ["", 0, 0, [], 0, [], ""]  # the attempt to write there will tell
-        parts = [self._client.lstat(self._part(full, nonce)) for nonce in self._earlier]
-        found, *left = await outcomes(self._client.lstat(full), *parts)
+        parts = [self.client.lstat(self._part(full, nonce)) for nonce in self._earlier]
+        found, *left = await outcomes(self.client.lstat(full), *parts)
         named = zip(self._earlier, left, strict=True)
         runs = [nonce for nonce, part in named if isinstance(part, Attrs)]
-        return [*_kind_and_size(found), runs, *await self._of_metadata(full, found)]
-
-    async def _of_metadata(self, path: bytes, found: Attrs | Exception) -> list[object]:
-        """Return the mode, the owner and the target of what was found at this path."""
         if isinstance(found, Exception):
-            return [0, [], ""]
+            return ["", 0, 0, runs, 0, [], ""]
         target = b""
         if found.is_link:
             with contextlib.suppress(SftpError):
-                target = await self._client.readlink(path)
+                target = await self.client.readlink(full)
         owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
-        return [stat.S_IMODE(found.mode or 0), owner, to_text(target)]
+        row = [found.kind, found.size or 0, found.mtime_ns]
+        if found.mode is not None and is_unfinished(found.mode):  # is nothing: endpoint/sink.py
+            row = ["", 0, 0]
+        elif found.kind == packets.OTHER:
+            row = [packets.OTHER, 0, 0]
+        return [*row, runs, stat.S_IMODE(found.mode or 0), owner, to_text(target)]
 
     async def digests(self, request: asked.DigestsThere) -> list[object]:
         """Return per file, or part, the hex digest of each extent, or the failure."""
@@ -220,7 +210,7 @@ class Destination:
         full = await self.root.at(path)
         if is_part:
             full = self._part(full)
-        status = await lookup(self._client, full)
+        status = await lookup(self.client, full)
         if status is None:
             return [None] * len(extents)
         if not status.is_file:
@@ -230,7 +220,7 @@ class Destination:
         return await self._hashing.hex_digests(full, extents, algorithm, small)
 
     async def extents(self, request: asked.ExtentsThere) -> tuple[list[list[int]], bool]:
-        status = await self._client.lstat(await self.root.at(request.path))
+        status = await self.client.lstat(await self.root.at(request.path))
         return extents_behind(request.offset, status.size or 0)
 
     async def inherit(self, request: asked.Inherit) -> bool:
@@ -238,10 +228,10 @@ class Destination:
         value = request.entry
         path = await self.root.at(value.path)
         own, part = self._part(path), self._part(path, request.nonce)
-        there, left = await outcomes(self._client.lstat(own), self._client.lstat(part))
+        there, left = await outcomes(self.client.lstat(own), self.client.lstat(part))
         if isinstance(there, SftpError) and self._is_private(left, value.size):
-            await outcomes(self._client.rename_if_free(part, own))
-            [there] = await outcomes(self._client.lstat(own))
+            await outcomes(self.client.rename_if_free(part, own))
+            [there] = await outcomes(self.client.lstat(own))
         return self._is_private(there, value.size)  # another lane may have renamed it
 
     def _is_private(self, found: Attrs | Exception, size_bytes: int) -> bool:
@@ -262,12 +252,12 @@ class Destination:
         try:
             full = await self.root.at(request.path)
             parts = [self._part(full, nonce) for nonce in request.nonces]
-            final, *there = await gather(*[lookup(self._client, each) for each in (full, *parts)])
+            final, *there = await gather(*[lookup(self.client, each) for each in (full, *parts)])
             if final is None or not final.is_file:
                 found = zip(parts, there, strict=True)
                 parts = [part for part, status in found if not was_file(status)]
-            await outcomes(*[self._client.remove(part) for part in parts])
-            left = await gather(*[lookup(self._client, part) for part in parts])
+            await outcomes(*[self.client.remove(part) for part in parts])
+            left = await gather(*[lookup(self.client, part) for part in parts])
             return None if len(parts) < len(there) else not any(left)
         except SftpError as error:
             return is_missing(error)
@@ -275,31 +265,22 @@ class Destination:
             return False
 
     async def sweep(self, request: requests.Sweep) -> None:
-        """Remove the parts of small files that lanes which died left in these folders."""
         await outcomes(*[self._sweep(folder) for folder in request.folders])
 
     async def _sweep(self, folder: str) -> None:
+        """Remove the parts of small files that lanes which died left in a folder."""
         await self.root.folder(folder, folder)
-        path, handles = self.root.full(folder), self._client.handles
-        await handles.take(1)
-        try:
-            names = [name for name, _ in await list_folder(self._client, path)]
-        finally:
-            handles.give(1)
-        parts = private_parts(names, self.token, [*self._earlier, self._nonce])
-        await outcomes(*[self._client.remove(join(path, part)) for part in parts])
+        path = self.root.full(folder)
+        async with self.client.handles.taken(1):
+            names = [name for name, _ in await list_folder(self.client, path)]
+        parts = private_parts(names, self.token, [*self._earlier, self.nonce])
+        await outcomes(*[self.client.remove(join(path, part)) for part in parts])
 
     async def revoke(self, request: requests.Revoke) -> None:
         """Do nothing: SFTP has no lock that holds back what a lost lane still has on its way."""
 
-    async def owner(self) -> str:
-        """Return the run that owns the copy; "" where none does, or there is no fence."""
-        return await Fence(self._client, self.root.full(""), self.token).owner()
-
     async def release(self, request: requests.Release) -> None:
-        """Remove the fence of a copy that is complete."""
-        fence = Fence(self._client, self.root.full(""), self.token)
-        await fence.release(self._nonce)
+        await self.fence.release(self.nonce)
 
     async def unmark(self, request: requests.Unmark) -> None:
         await self.root.unmark()
@@ -312,8 +293,8 @@ class Destination:
         if not self._policy.preserve:
             return
         path = await self.root.at(value.path)
-        if (await self._client.lstat(path)).is_file:
-            await self._client.setstat(path, self._attrs(value))
+        if (await self.client.lstat(path)).is_file:
+            await self.client.setstat(path, self._attrs(value))
 
 
 def _beside(path: bytes, key: str) -> bytes:
@@ -344,12 +325,3 @@ def replaced(status: Attrs | None, path: str) -> Attrs | None:
         return status
     what = "a folder" if status.is_folder else "a special file"
     raise Refusal(failures.DESTINATION, path, f"is {what} at the destination")
-
-
-def _kind_and_size(found: Attrs | Exception) -> list[object]:
-    """Return kind, size, mtime_ns; an unfinished folder is nothing, as in endpoint/sink.py."""
-    if isinstance(found, Exception) or (found.mode is not None and is_unfinished(found.mode)):
-        return ["", 0, 0]
-    if found.kind == packets.OTHER:
-        return [packets.OTHER, 0, 0]
-    return [found.kind, found.size or 0, found.mtime_ns]

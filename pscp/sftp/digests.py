@@ -94,15 +94,12 @@ class Hashing:
         """
         found = await self.by_far_end(extent, algorithm)
         if found is not None and not self.is_trusted:
-            await self._first_check.take(1)  # one at a time, so that not everything is read back
-            try:
+            async with self._first_check.taken(1):  # so that not everything is read back
                 if not self.is_trusted and self.algorithm:
                     digest = await self.read_back(extent, algorithm)
                     self.is_trusted = digest == found
                     if not self.is_trusted:
                         self.distrust()
-            finally:
-                self._first_check.give(1)
         if found is not None and self.is_trusted:
             return found
         return await self.read_back(extent, algorithm)

@@ -4,7 +4,7 @@ The same records are answered as by endpoint/end.py, each in a task of its own. 
 or a sink answers, that answers itself.
 
 Not here: frames (agent.py), what source and sink do (source.py, sink.py), what few copies ask for
-(mirror.py, moving.py).
+(removal.py).
 Read next: sink.py.
 """
 

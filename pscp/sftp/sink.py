@@ -25,7 +25,7 @@ from pscp.sftp.commit import Destination, replaced, times
 from pscp.sftp.digests import Digests, Hashing
 from pscp.sftp.protocol import client as sftp
 from pscp.sftp.protocol import packets
-from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.client import Client, Filesystem
 from pscp.sftp.protocol.files import Extent, File, Files
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import is_missing, lookup
@@ -86,10 +86,10 @@ class Sink(Destination):
         await self.root_checked
         part = self._part(await self.root.at(value.path, make=True))
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
-        status, handle, free = await outcomes(
-            self._client.lstat(part),
-            self._client.open_in_turn(part, flags, 0o600),
-            self._client.free_bytes(self.root.full("")),
+        status, handle, space = await outcomes(
+            self.client.lstat(part),
+            self.client.open_in_turn(part, flags, 0o600),
+            self.client.filesystem(self.root.full("")),
         )
         if isinstance(handle, Exception):
             raise await self._explain(handle)
@@ -97,25 +97,20 @@ class Sink(Destination):
             if isinstance(status, Attrs) and not status.is_file:
                 raise Refusal(failures.UNSAFE, value.path, "its part is not a file there")
             if self._is_closed and isinstance(status, Exception):  # the copy ended meanwhile
-                await outcomes(self._client.remove(part))
+                await outcomes(self.client.remove(part))
                 raise status
             size = None if isinstance(status, Exception) else status.size
+            is_full = isinstance(space, Filesystem) and space.free_bytes < value.size
+            if is_full and not size and "sparse" not in value.extra:
+                raise SftpError(packets.FAILURE, number=errno.ENOSPC)
             if not size or size != value.size:
-                known_free = free if isinstance(free, int) and not size else None
-                await self._make_room(handle, value, known_free)
+                [problem] = await outcomes(self.client.fsetstat(handle, Attrs(size=value.size)))
+                if isinstance(problem, SftpError) and problem.code != packets.OP_UNSUPPORTED:
+                    raise await self._explain(problem)
             return handle
         except BaseException:
-            self._client.close(handle)
+            self.client.close(handle)
             raise
-
-    async def _make_room(self, handle: bytes, value: tree.Entry, free_bytes: int | None) -> None:
-        if free_bytes is not None and "sparse" not in value.extra and free_bytes < value.size:
-            raise SftpError(packets.FAILURE, number=errno.ENOSPC)
-        try:
-            await self._client.fsetstat(handle, Attrs(size=value.size))
-        except SftpError as error:
-            if error.code != packets.OP_UNSUPPORTED:
-                raise await self._explain(error) from None
 
     def write(self, id_: int, offset: int, view: memoryview, check: bytes = b"") -> None:
         """Write a block, which is lent until that is done. complete() tells what went wrong.
@@ -135,13 +130,13 @@ class Sink(Destination):
             chunk.held.append((offset, bytes(view)))
             return
         with contextlib.suppress(SftpError, Refusal):  # complete() tells
-            chunk.writes += self._client.write(chunk.file.opening.result(), offset, view)
+            chunk.writes += self.client.write(chunk.file.opening.result(), offset, view)
 
     def _new_chunk(self, id_: int) -> _Chunk:
         hashers = {}  # none where the source's digest is compared with the far end's
         if self._hashing.beside(self._algorithm) or not self._hashing.is_wanted:
             hashers = self._hashing.new_hashers(self._algorithm)
-        file = None if self._client.is_single else self._files.get(id_)
+        file = None if self.client.is_single else self._files.get(id_)
         if file is not None:
             file.chunks += 1
         return _Chunk(file, hashers)
@@ -187,7 +182,7 @@ class Sink(Destination):
         try:
             handle = await file.opening
             if chunk.held and chunk.is_late:
-                await self._client.lstat(self._part(self.root.full(file.value.path)))
+                await self.client.lstat(self._part(self.root.full(file.value.path)))
             await self._write_held(handle, chunk)
         finally:
             file.chunks -= 1
@@ -205,12 +200,12 @@ class Sink(Destination):
         try:
             await self._write_held(handle, chunk)
         finally:
-            await self._client.close(handle)
+            await self.client.close(handle)
 
     async def _write_held(self, handle: bytes, chunk: _Chunk) -> None:
         held, chunk.held = chunk.held, []
         for offset, data in held:
-            chunk.writes += self._client.write(handle, offset, memoryview(data))
+            chunk.writes += self.client.write(handle, offset, memoryview(data))
         await gather(*chunk.writes)
 
     def abandon(self) -> None:
@@ -224,7 +219,7 @@ class Sink(Destination):
 
     async def make(self, request: requests.Make) -> int:
         """Make the part of a file that has no chunk, being one hole; return its receipt."""
-        await self._client.close(await self._open_part(request.entry))
+        await self.client.close(await self._open_part(request.entry))
         return wire.SOME_PART
 
     async def finish(self, request: requests.Finish) -> None:
@@ -236,22 +231,22 @@ class Sink(Destination):
         value = request.entry
         path = await self.root.at(value.path, make=True)
         try:
-            looking = start(lookup(self._client, path))
+            looking = start(lookup(self.client, path))
             if not await self._is_finished(value, path, request.strong, looking):
                 await self._rename(value, path, await looking)
         except Exception:
-            await outcomes(self._client.remove(self._part(path)))
+            await outcomes(self.client.remove(self._part(path)))
             raise
 
     async def _rename(self, value: tree.Entry, path: bytes, there: Attrs | None) -> None:
         before, part = replaced(there, value.path), self._part(path)
-        handle = await self._client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
+        handle = await self.client.open_in_turn(part, packets.FOR_READ | packets.FOR_WRITE)
         described = start(self._describe(handle, value, before))  # before the CLOSE, as the FSYNC
-        synced = start(self._client.fsync(handle))
-        await outcomes(self._client.close(handle))
+        synced = start(self.client.fsync(handle))
+        await outcomes(self.client.close(handle))
         await described
         await synced
-        await self._client.rename(part, path)
+        await self.client.rename(part, path)
 
     async def _is_finished(
         self, value: tree.Entry, path: bytes, strong: str, looking: Future[Attrs | None]
@@ -262,14 +257,14 @@ class Sink(Destination):
         Raises Refusal where neither the part nor the file is right.
         """
         part = self._part(path)
-        status, final = await outcomes(self._client.lstat(part), looking)
+        status, final = await outcomes(self.client.lstat(part), looking)
         is_gone = isinstance(status, SftpError) and is_missing(status)
         if isinstance(status, Exception) and not is_gone:
             raise status
         if await self._is_whole(part, status, value, strong):
             return False
         if strong and await self._is_whole(path, final, value, strong):
-            await outcomes(self._client.remove(part))  # made late, if it is there at all
+            await outcomes(self.client.remove(part))  # made late, if it is there at all
             await self._adopt(value)
             return True
         if is_gone and not strong and await self._is_whole(path, final, value, ""):
@@ -339,10 +334,10 @@ class Sink(Destination):
             extent = Extent(part, 0, len(body), True)
             if is_wanted and not await self._hashing.matches(extent, expected):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
-            await self._client.rename(part, path)
+            await self.client.rename(part, path)
         except Exception as error:
             explained = await self._explain(error, len(body) + _BESIDE_BYTES)
-            await outcomes(self._client.remove(part))  # only now, as it makes room
+            await outcomes(self.client.remove(part))  # only now, as it makes room
             raise explained from None
 
     async def _write_file(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
@@ -350,44 +345,40 @@ class Sink(Destination):
 
         With -p there is a third: some servers do what is requested next before they write.
         """
-        handles = self._client.handles
-        await handles.take(1)
-        try:
+        async with self.client.handles.taken(1):
             create = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
-            looked, opened = self._client.lstat(path), self._client.open(part, create, 0o600)
+            looked, opened = self.client.lstat(path), self.client.open(part, create, 0o600)
             status, handle = await outcomes(looked, opened)
             if isinstance(handle, Exception):
                 raise handle
             asked: list[Future[None]] = []
             try:
                 before = replaced(status if isinstance(status, Attrs) else None, value.path)
-                asked += self._client.write(handle, 0, memoryview(body))
+                asked += self.client.write(handle, 0, memoryview(body))
                 if self._policy.preserve:
                     await outcomes(*asked)
                 asked.append(start(self._describe(handle, value, before)))
-                asked.append(start(self._client.fsync(handle)))
+                asked.append(start(self.client.fsync(handle)))
             finally:
-                asked.append(self._client.close(handle))
+                asked.append(self.client.close(handle))
             await gather(*asked)
-        finally:
-            handles.give(1)
 
     async def _make_link(self, value: tree.Entry) -> None:
         path = await self.root.at(value.path, make=True)
-        replaced(await lookup(self._client, path), value.path)
+        replaced(await lookup(self.client, path), value.path)
         part = self._private_part(path)
-        await self._client.symlink(to_bytes(value.target), part)
+        await self.client.symlink(to_bytes(value.target), part)
         try:
-            if not (await self._client.lstat(part)).is_link:
+            if not (await self.client.lstat(part)).is_link:
                 raise Refusal(failures.UNSUPPORTED, value.path, "the server made no link of it")
-            if self._policy.preserve and self._client.has(sftp.LSETSTAT):
+            if self._policy.preserve and sftp.LSETSTAT in self.client.extensions:
                 owner = self._owner(value)
                 if owner is not None:
-                    await outcomes(self._client.lsetstat(part, owner))
-                await outcomes(self._client.lsetstat(part, times(value)))
-            await self._client.rename(part, path)
+                    await outcomes(self.client.lsetstat(part, owner))
+                await outcomes(self.client.lsetstat(part, times(value)))
+            await self.client.rename(part, path)
         except Exception:
-            await outcomes(self._client.remove(part))
+            await outcomes(self.client.remove(part))
             raise
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ from pscp.endpoint.chosen import Above, Listed, above_path
 from pscp.endpoint.files import Changed, Unsized
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Known, Top, known
-from pscp.sftp.chosen import ChosenWalk
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Digests, Hashing
 from pscp.sftp.protocol import packets
@@ -51,10 +50,8 @@ class Source:
     def __init__(
         self, client: Client, hashing: Hashing, request: requests.BeginSource, send: wire.Send
     ) -> None:
-        self.client = client
-        self._client, self._hashing, self._send = client, hashing, send
+        self.client, self._hashing, self._send = client, hashing, send
         self._tops, self._rules = request.tops, request.rules
-        self.follows = request.rules.follow
         self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, self._open_for_chunks)
         self._is_tried = False  # was it tried whether a file opens only once at a time?
@@ -67,13 +64,12 @@ class Source:
     async def walk(self, request: requests.Walk) -> tuple[list[tree.Entry], bool]:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
-            self._walk = Walk(self._client, self._tops, self._rules).entries(request.after)
+            self._walk = Walk(self.client, self._tops, self._rules).entries(request.after)
         return await self._next(self._walk, request.most)
 
     async def listed(self, request: Listed) -> tuple[list[tree.Entry], bool]:
-        """Do as walk(), for listed paths."""
         if request.restart or self._walk is None:
-            walk = ChosenWalk(self._client, self._tops, self._rules)
+            walk = Walk(self.client, self._tops, self._rules)
             self._walk = walk.listed(request.paths, request.after)
         return await self._next(self._walk, request.most)
 
@@ -84,7 +80,7 @@ class Source:
             Top("", above_path(self._tops[number].path, levels), True)
             for number, levels in request.folders
         ]
-        return list(await ChosenWalk(self._client, tops, rules).described())
+        return await Walk(self.client, tops, rules).described()
 
     async def _next(
         self, walk: AsyncIterator[tree.Entry], most: int
@@ -103,17 +99,13 @@ class Source:
         found = self._tops[top]
         return to_bytes(found.path), path.partition("/")[2] if found.name else path
 
-    def name(self, top: int) -> str:
-        """Return the name of a source; "" for the contents of a folder."""
-        return self._tops[top].name
-
     def _full(self, value: tree.Entry) -> bytes:
         root, rest = self.where(value.top, value.path)
         return join(root, to_bytes(rest)) if rest else root
 
-    def _status(self, path: bytes) -> Future[Attrs]:
+    def status(self, path: bytes) -> Future[Attrs]:
         """Request the attributes that the file has now."""
-        return self._client.stat(path) if self._rules.follow else self._client.lstat(path)
+        return self.client.stat(path) if self._rules.follow else self.client.lstat(path)
 
     # --- large files, by chunks
 
@@ -126,31 +118,31 @@ class Source:
     async def _open(self, value: tree.Entry) -> bytes:
         """Open a file of the manifest; return its handle. Raises Changed, SftpError."""
         path = self._full(value)
-        opening = start(self._client.open_in_turn(path, packets.FOR_READ))
-        status, handle = await outcomes(self._status(path), opening)
+        opening = start(self.client.open_in_turn(path, packets.FOR_READ))
+        status, handle = await outcomes(self.status(path), opening)
         if isinstance(handle, Exception):
             raise handle
         if isinstance(status, Exception) or not _is_same(status, value):
-            await outcomes(self._client.close(handle))
+            await outcomes(self.client.close(handle))
             raise status if isinstance(status, Exception) else Changed()
         return handle
 
     async def _open_for_chunks(self, value: tree.Entry) -> bytes:
         """Do as _open(); and open the first file twice, to learn whether that is possible here."""
         first = start(self._open(value))
-        others = [] if self._is_tried else [self._client.open(self._full(value), packets.FOR_READ)]
+        others = [] if self._is_tried else [self.client.open(self._full(value), packets.FOR_READ)]
         self._is_tried = True
         found, *second = await outcomes(first, *others)
         for handle in second:
             if isinstance(handle, bytes):
-                self._client.close(handle)
+                self.client.close(handle)
         if any(_is_taken(each) for each in (found, *second)) and not self._has_waited:
-            self._client.is_single = True
+            self.client.is_single = True
         if _is_taken(found) and not self._has_waited:  # by another lane, or for another reason
             try:
                 return await self._open(value)
             except SftpError:
-                self._client.is_single, self._has_waited = False, True
+                self.client.is_single, self._has_waited = False, True
                 raise
         if isinstance(found, Exception):
             raise found
@@ -162,10 +154,10 @@ class Source:
         if before is None:
             return handle
         await before.requested
-        if not self._client.is_single:
+        if not self.client.is_single:
             return handle
         await before.sent  # which may have closed the handle
-        await self._client.give_way()
+        await self.client.give_way()
         file = self._files.get(chunk.id)
         file.chunks += 1  # until it is closed
         return await file.opening
@@ -208,8 +200,8 @@ class Source:
             self._send(wire.DATA, chunk.id, offset, view)
             offset += len(view)
 
-        gate, budget = chunk.before.sent if chunk.before else None, self._client.reading
-        reading = Reading(self._client, handle, offset, length, take, budget=budget, gate=gate)
+        gate, budget = chunk.before.sent if chunk.before else None, self.client.reading
+        reading = Reading(self.client, handle, offset, length, take, budget=budget, gate=gate)
         reading.sent.add_done_callback(chunk.set_requested)
         digest = start(self._digest(chunk.extent, self._algorithm))
         check = start(self._check(handle, path, chunk.file.value, reading))
@@ -217,7 +209,7 @@ class Source:
         if gate is not None:
             await gate
         await check
-        if self._client.is_single:
+        if self.client.is_single:
             await self._files.close_handle(chunk.id)
         if count != length:
             raise Changed()
@@ -271,7 +263,7 @@ class Source:
         Raises Changed, SftpError.
         """
         await reading.sent
-        for status in await outcomes(self._client.fstat(handle), self._status(path)):
+        for status in await outcomes(self.client.fstat(handle), self.status(path)):
             if isinstance(status, Exception):
                 raise status
             if not _is_same(status, value):
@@ -299,15 +291,11 @@ class Source:
     async def _read_whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
         """Return a small file's content and digest. Raises Changed, SftpError."""
         path, parts = self._full(value), [b""]
-        handles = self._client.handles
-        await handles.take(1)
-        try:
+        async with self.client.handles.taken(1):
             handle = await self._open(value)
             length = value.size or 1  # of an empty file too, as it may not be empty
-            await read_all(self._client, handle, 0, length, lambda view: parts.append(bytes(view)))
-            status, _ = await outcomes(self._client.fstat(handle), self._client.close(handle))
-        finally:
-            handles.give(1)
+            await read_all(self.client, handle, 0, length, lambda view: parts.append(bytes(view)))
+            status, _ = await outcomes(self.client.fstat(handle), self.client.close(handle))
         body = b"".join(parts)
         if isinstance(status, Exception):
             raise status
@@ -341,10 +329,10 @@ class Source:
         path = self._full(value)
         if not value.size:
             await self._read_whole(value)
-        if not _is_same(await self._status(path), value):
+        if not _is_same(await self.status(path), value):
             raise Changed()
         digests = await self._hashing.hex_digests(path, extents, algorithm)
-        if not _is_same(await self._status(path), value):
+        if not _is_same(await self.status(path), value):
             raise Changed()
         return digests
 

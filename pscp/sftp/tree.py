@@ -1,9 +1,10 @@
 """The walk of a source over SFTP, in the order of endpoint/tree.py, folders read ahead.
 
 A folder's listing has its entries' metadata; only links take requests of their own. The folders
-that come next are listed ahead, so that a tree of many folders does not wait for each.
+that come next are listed ahead, so that a tree of many folders does not wait for each. The entries
+of listed paths are those of endpoint/chosen.py.
 
-Not here: contents (source.py), sources as typed (placing.py).
+Not here: contents (source.py), what a path as typed means (placing.py).
 Read next: source.py.
 """
 
@@ -15,17 +16,19 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from pscp.endpoint import failures, tree
+from pscp.endpoint.chosen import ABOVE, ALL, Row
 from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.tree import Entry, Rules
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
-from pscp.sftp.protocol.paths import join
+from pscp.sftp.protocol.paths import Root, join
 from pscp.sftp.protocol.tasks import Task, gather, outcomes, start
 
 _AT_ONCE = 4  # READDIRs in flight for one folder
 _AHEAD = 32  # folders that are listed before it is their turn
+_PATHS_AHEAD = 64  # of a list, that are looked at before it is their turn
 # Memory for one listing: a million names of 255 bytes fit. One that is read ahead may have a share
 # of it; where it takes more, it is read again when it is its turn.
 _LISTING_BYTES = 640 * 1024 * 1024
@@ -43,10 +46,6 @@ class Found(NamedTuple):
 
 class TooLong(failures.Refusal):
     """The error of a listing that takes too much memory; it may have no end."""
-
-    def __init__(self, path: bytes) -> None:
-        message = "is a folder with more names than can be kept here"
-        super().__init__(failures.UNSUPPORTED, to_text(path), message)
 
 
 async def list_folder(
@@ -68,7 +67,8 @@ async def list_folder(
                     found += each
                     size_bytes += sum(len(name) + _NAME_BYTES for name, _ in each)
             if size_bytes > most_bytes:
-                raise TooLong(path)
+                message = "is a folder with more names than can be kept here"
+                raise TooLong(failures.UNSUPPORTED, to_text(path), message)
             errors = [each for each in answers if isinstance(each, Exception)]
             for error in errors:
                 if not (isinstance(error, SftpError) and error.code == packets.EOF):
@@ -92,14 +92,72 @@ class Walk:
 
     async def entries(self, after: tuple[int, str] | None) -> AsyncIterator[Entry]:
         """Yield all entries; with `after` (top, path) only those behind it in the order."""
-        last = _place(*after) if after else None
+        last = tree.place(*after) if after else None
         for number, top in enumerate(self._tops):
             if last is not None and number < last[0]:
                 continue
             async for entry in self._below(number, top):
-                if last is None or _place(number, entry.path) > last:
+                if last is None or tree.place(number, entry.path) > last:
                     yield entry
 
+    async def listed(
+        self, rows: Sequence[Row], after: tuple[int, str] | None
+    ) -> AsyncIterator[Entry]:
+        """Yield the entries of these paths of the first top; with `after` only those behind it."""
+        last = tree.place(*after) if after else None
+        root = Root(self._client, self._tops[0].path)
+        for begin in range(0, len(rows), _PATHS_AHEAD):
+            group = rows[begin : begin + _PATHS_AHEAD]
+            group = [row for row in group if not self._is_below_excluded(row[0])]
+            looks = await outcomes(*[self._look_at(root, path) for path, _ in group])
+            for (path, how), found in zip(group, looks, strict=True):
+                async for entry in self._of_path(path, root.full(path), how, found):
+                    if last is None or tree.place(0, entry.path) > last:
+                        yield entry
+
+    async def described(self) -> list[Entry]:
+        """Return the entry of each top itself."""
+        paths = [to_bytes(top.path) for top in self._tops]
+        looks = await gather(*[self._look(path, path, None) for path in paths])
+        return [entry for found in looks for entry in self._entry(0, "", found, [b""])]
+
+    # --- of listed paths
+
+    async def _look_at(self, root: Root, path: str) -> Found:
+        """Find out what a path names. Raises Refusal, SftpError where the way there is none."""
+        if path and not self._rules.follow:
+            await root.folder(path.rpartition("/")[0], path)
+        return await self._look(root.full(path), root.full(path), None)
+
+    async def _of_path(
+        self, path: str, full: bytes, how: int, found: Found | Exception
+    ) -> AsyncIterator[Entry]:
+        if isinstance(found, Exception):
+            failure = failures.from_exception(found, path)
+            if isinstance(found, failures.Refusal):
+                message = "is below a link or a file (-L follows links)"
+                failure = failures.data(failures.UNSUPPORTED, path, message)
+            elif not isinstance(found, SftpError):
+                raise found
+            entries = [_error(0, path, failure)]
+        elif how == ALL:
+            async for entry in self._below(0, Top(path, to_text(full), True)):
+                yield entry
+            return
+        else:
+            entries = self._entry(0, path, found, [b""])
+        for entry in entries:
+            if how != ABOVE or entry.kind == tree.FOLDER:
+                yield entry
+
+    def _is_below_excluded(self, path: str) -> bool:
+        while "/" in path and self._rules.filters:
+            path = path.rpartition("/")[0]
+            if tree.is_excluded(self._filters, path, True):
+                return True
+        return False
+
+    # --- of whole folders
     async def _below(self, number: int, top: Top) -> AsyncIterator[Entry]:
         """Yield a top and all that is below it, depth first, without recursion."""
         full = to_bytes(top.path)
@@ -133,18 +191,15 @@ class Walk:
     # --- listings
 
     def _read_ahead(self, folder: bytes, path: str, children: list[Found]) -> None:
-        if not self._rules.recursive:
-            return
         for found in children:
             if len(self._ahead) >= _AHEAD:
                 return
-            if isinstance(found.status, Attrs) and found.status.is_folder:
-                if tree.is_excluded(self._filters, _below(path, found.name), True):
-                    continue
-                full = join(folder, found.name)
-                if full not in self._ahead:
-                    share = self._list(full, _LISTING_BYTES // _AHEAD)
-                    self._ahead[full] = start(share)
+            full = join(folder, found.name)
+            is_folder = isinstance(found.status, Attrs) and found.status.is_folder
+            if not is_folder or full in self._ahead:
+                continue
+            if not tree.is_excluded(self._filters, _below(path, found.name), True):
+                self._ahead[full] = start(self._list(full, _LISTING_BYTES // _AHEAD))
 
     async def _children(self, folder: bytes) -> list[Found]:
         ahead = self._ahead.pop(folder, None)
@@ -200,21 +255,18 @@ class Walk:
             return []
         if isinstance(status, dict):
             return [_error(number, path, {**status, "path": path})]
-        problem = self._problem(status, found, ancestors, is_top=len(ancestors) == 1)
+        problem, is_below_top = "", len(ancestors) > 1
+        if is_below_top and (b"/" in found.name or b"\0" in found.name or not found.name):
+            problem = "is a name that no file can have"
+        elif status.is_folder and not self._rules.recursive:
+            problem = "is a folder (use -r)"
+        elif status.is_folder and found.real and found.real in ancestors:
+            problem = "a loop of links"
+        elif status.kind == packets.OTHER:
+            problem = "is not a file, a folder or a link"
         if problem:
             return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
         return [self._describe(number, path, status, found)]
-
-    def _problem(self, status: Attrs, found: Found, ancestors: list[bytes], is_top: bool) -> str:
-        if not is_top and (b"/" in found.name or b"\0" in found.name or not found.name):
-            return "is a name that no file can have"
-        if status.is_folder:
-            if not self._rules.recursive:
-                return "is a folder (use -r)"
-            return "a loop of links" if found.real and found.real in ancestors else ""
-        if status.is_file or status.is_link:
-            return ""
-        return "is not a file, a folder or a link"
 
     def _describe(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
         extra: dict[str, object] = {}
@@ -233,10 +285,6 @@ class Walk:
 
 def _below(path: str, name: bytes) -> str:
     return f"{path}/{to_text(name)}" if path else to_text(name)
-
-
-def _place(top: int, path: str) -> tuple[int, list[bytes]]:
-    return top, to_bytes(path).split(b"/")
 
 
 def _error(number: int, path: str, failure: failures.Data) -> Entry:

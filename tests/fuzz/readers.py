@@ -388,7 +388,7 @@ def _questions(client: Client) -> list[tasks.Future[Any]]:
     asked: list[tasks.Future[Any]] = [
         client.lstat(b"a"), client.open(b"a", 1), client.readdir(b"h"), client.realpath(b"."),
         client.readlink(b"l"), client.opendir(b"d"), client.remove(b"f"), client.fstat(b"h"),
-        tasks.start(client.get_limits()), tasks.start(client.free_bytes(b"a")),
+        tasks.start(client.get_limits()), tasks.start(client.filesystem(b"b")),
         tasks.start(client.filesystem(b"a")), *client.write(b"h", 0, memoryview(b"x" * 100)),
     ]  # fmt: skip
     landed = tasks.Future[Any]()

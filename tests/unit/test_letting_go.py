@@ -26,7 +26,7 @@ ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
 # goes. A new one belongs into letting_go.py, or here with its reason.
 NAMES_OF_A_PERSON = {
     "endpoint/letting_go.py let_go": "the one removal, after is_safe_to_remove()",
-    "sftp/mirror.py let_go": "the same over SFTP",
+    "sftp/removal.py _let_go": "the same over SFTP",
 }
 REPLACES = {
     "endpoint/commit.py replace": "a durable part takes the name; what had it is kept before",
@@ -42,7 +42,7 @@ MADE_JUST_NOW = {
     "endpoint/paths.py rmdir": "the same",
     "sftp/protocol/paths.py rmdir": "the same over SFTP",
     "endpoint/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
-    "sftp/commit.py _is_dropped": "the same over SFTP",
+    "sftp/commit.py folders": "the same over SFTP",
 }
 PSCPS_OWN = {
     "endpoint/commit.py unlink_private": "a part",
@@ -68,8 +68,8 @@ PSCPS_OWN = {
     "sftp/fence.py release": "a fence",
     "sftp/fence.py _fill": "a fence",
     "sftp/leftovers.py _judge": "a part or fence, for --clean",
-    "sftp/mirror.py _has_removed_parts": "parts of this copy in a folder that goes",
-    "sftp/moving.py _mark": "the mark beside a source",
+    "sftp/removal.py _has_removed_parts": "parts of this copy in a folder that goes",
+    "sftp/removal.py _mark": "the mark beside a source",
     "sftp/sink.py _open_part": "a part",
     "sftp/sink.py finish": "a part",
     "sftp/sink.py _is_finished": "a part",

@@ -29,8 +29,7 @@ from pscp.endpoint import (
 from pscp.endpoint.requests import Pieces, Words
 from pscp.endpoint.wire import to_json
 from pscp.sftp import end as sftp_end
-from pscp.sftp import mirror as sftp_mirror  # noqa: F401 - adds its answers
-from pscp.sftp import moving as sftp_moving  # noqa: F401
+from pscp.sftp import removal as sftp_removal  # noqa: F401 - adds its answers
 from pscp.transfer.negotiation import in_pieces
 
 # What only some copies ask: of modules that the agent gets when such a copy begins.

@@ -1,8 +1,7 @@
 """The client's side of SFTP: any number of requests in flight, each a Future of its answer.
 
-A request that the server refuses raises SftpError. Answers come in any order, and are told apart
-by the requests' numbers. OpenSSH's extensions are used where the server has them, else what comes
-nearest.
+A request that the server refuses raises SftpError. OpenSSH's extensions are used where the server
+has them, else what comes nearest.
 
 Not here: the layout of packets (packets.py), what a copy requests (../sink.py, ../source.py).
 Read next: ../digests.py.
@@ -13,12 +12,13 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.event_loop import Buffer, In, Loop, Out
 from pscp.sftp.protocol.packets import Answer, Attrs, Cursor, SftpError
-from pscp.sftp.protocol.tasks import Budget, Future, outcomes
+from pscp.sftp.protocol.tasks import Budget, Future, gather, outcomes
 
 POSIX_RENAME, STATVFS = b"posix-rename@openssh.com", b"statvfs@openssh.com"
 HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
@@ -42,6 +42,14 @@ Read = Callable[[memoryview], T]  # reads an answer's payload
 Landed = Callable[[memoryview | None, SftpError | None], None]
 
 
+class Filesystem(NamedTuple):
+    """What the server tells of a filesystem (OpenSSH's PROTOCOL, 4.7)."""
+
+    free_bytes: int  # that a user may still write
+    is_read_only: bool
+    number: int
+
+
 class Client:
     """The SFTP client of one channel."""
 
@@ -63,34 +71,24 @@ class Client:
         self.syncing = 0  # requests under way that may take the server very long
         self.out.put(packets.INIT_PACKET)
 
-    def has(self, extension: bytes) -> bool:
-        return extension in self.extensions
-
-    # --- in
-
     def _may_rest(self, count: int) -> bool:
         """May more gather before the next read, of an answer to a READ or of those to WRITEs?"""
         return self._decoder.is_trickling(count) or self._writing_bytes > _MANY_BYTES
 
     def _take_all(self) -> None:
         while (answer := self._decoder.next()) is not None:
-            if answer.type == packets.VERSION:
-                self._take_version(answer)
+            if answer.type != packets.VERSION:
+                take = self._waiting.pop(answer.id, None)
+                if take is None:
+                    raise packets.BadPacket("an answer to nothing that was asked")
+                take(answer)
                 continue
-            take = self._waiting.pop(answer.id, None)
-            if take is None:
-                raise packets.BadPacket("an answer to nothing that was asked")
-            take(answer)
-
-    def _take_version(self, answer: Answer) -> None:
-        if self.version.done():
-            raise packets.BadPacket("a second VERSION")
-        number, self.extensions = packets.version(answer.payload)
-        if number < 3:
-            raise packets.BadPacket(f"SFTP version {number}; pscp needs 3")
-        self.version.set_result(None)
-
-    # --- out
+            if self.version.done():
+                raise packets.BadPacket("a second VERSION")
+            number, self.extensions = packets.version(answer.payload)
+            if number < 3:
+                raise packets.BadPacket(f"SFTP version {number}; pscp needs 3")
+            self.version.set_result(None)
 
     def _send(
         self, type_: int, payload: bytes, take: Callable[[Answer], None], view: Buffer = b""
@@ -134,10 +132,10 @@ class Client:
 
     async def get_limits(self) -> None:
         """Ask the server how large a READ and a WRITE may be, and how many files may be open."""
-        if not self.has(LIMITS):
+        if LIMITS not in self.extensions:
             return
         try:
-            limits = await self.extended(LIMITS, b"", _four_numbers)
+            limits = await self.extended(LIMITS, b"", lambda view: _numbers(view, 4))
         except SftpError:
             return
         packet, read, write, handles = limits
@@ -203,15 +201,13 @@ class Client:
             where = packets.text(handle) + packets.large(offset + begin)
             payload = where + packets.number(len(piece))
             changes.append(self._change(packets.WRITE, payload, piece))
-        total_bytes = len(view)
-
-        def finish() -> None:
-            self._writing_bytes -= total_bytes
-
+        self._count_writing(len(view))
         if changes:
-            self._writing_bytes += total_bytes
-            changes[-1].add_done_callback(finish)
+            changes[-1].add_done_callback(partial(self._count_writing, -len(view)))
         return changes
+
+    def _count_writing(self, more_bytes: int) -> None:
+        self._writing_bytes += more_bytes
 
     def fstat(self, handle: bytes) -> Future[Attrs]:
         return self._ask(packets.FSTAT, packets.text(handle), packets.ATTRS, _attrs)
@@ -221,7 +217,7 @@ class Client:
 
     async def fsync(self, handle: bytes) -> None:
         """Bring the file to the disk, where the server can."""
-        if not self.has(FSYNC):
+        if FSYNC not in self.extensions:
             return
         self.syncing += 1
         try:
@@ -274,7 +270,7 @@ class Client:
     async def rename(self, path: bytes, to: bytes) -> None:
         """Rename, replacing a file; where the server cannot, that is removed a moment before."""
         both = packets.text(path) + packets.text(to)
-        if self.has(POSIX_RENAME):
+        if POSIX_RENAME in self.extensions:
             await self._change_by_extension(POSIX_RENAME, both)
             return
         try:
@@ -294,28 +290,23 @@ class Client:
     def hardlink(self, path: bytes, to: bytes) -> Future[None]:
         return self._change_by_extension(HARDLINK, packets.text(path) + packets.text(to))
 
-    async def free_bytes(self, path: bytes) -> int | None:
-        """Return how many bytes a user may still write to this filesystem, if the server tells."""
-        found = await self._filesystem(path)
-        return found[0] if found is not None else None
-
-    async def _filesystem(self, path: bytes) -> tuple[int, bool] | None:
-        """Return the free bytes, and whether the filesystem is read-only, if the server tells."""
-        if not self.has(STATVFS):
+    async def filesystem(self, path: bytes) -> Filesystem | None:
+        """Return what the server tells of the filesystem that a path is in, if anything."""
+        if STATVFS not in self.extensions:
             return None
         try:
-            return await self.extended(STATVFS, packets.text(path), _of_filesystem)
+            return await self.extended(STATVFS, packets.text(path), _filesystem)
         except SftpError:
             return None
 
-    async def filesystem(self, path: bytes) -> int | None:
-        """Return the number of the filesystem that a path is in, if the server tells."""
-        if not self.has(STATVFS):
-            return None
-        try:
-            return await self.extended(STATVFS, packets.text(path), _filesystem_number)
-        except SftpError:
-            return None
+    async def are_apart(self, path: bytes, other: bytes) -> bool | None:
+        """Return whether these paths are in two filesystems; None where the server does not tell.
+
+        Where it tells for one of them only, they count as apart.
+        """
+        found = await gather(self.filesystem(path), self.filesystem(other))
+        numbers = [each.number if each else None for each in found]
+        return None if numbers == [None, None] else numbers[0] != numbers[1]
 
     async def explain(self, error: Exception, path: bytes, wanted_bytes: int) -> Exception:
         """Return the error, or what a mere "Failure" means: a full disk, or a read-only one.
@@ -323,10 +314,10 @@ class Client:
         SFTP has a status for neither. A disk is full where fewer bytes are free than wanted.
         """
         if isinstance(error, SftpError) and error.code == packets.FAILURE:
-            free_bytes, is_read_only = await self._filesystem(path) or (wanted_bytes, False)
-            if is_read_only:
+            found = await self.filesystem(path)
+            if found is not None and found.is_read_only:
                 return SftpError(error.code, number=errno.EROFS)
-            if free_bytes < wanted_bytes:
+            if found is not None and found.free_bytes < wanted_bytes:
                 return SftpError(error.code, number=errno.ENOSPC)
         return error
 
@@ -362,24 +353,16 @@ def _one_name(view: memoryview) -> bytes:
     return found[0][0]
 
 
-def _four_numbers(view: memoryview) -> list[int]:
+def _numbers(view: memoryview, count: int) -> list[int]:
     cursor = Cursor(view)
-    return [cursor.large() for _ in range(4)]
+    return [cursor.large() for _ in range(count)]
 
 
-def _of_filesystem(view: memoryview) -> tuple[int, bool]:
-    """Return the free bytes, and whether it is read-only (OpenSSH's PROTOCOL, 4.7).
+def _filesystem(view: memoryview) -> Filesystem:
+    """Return what a struct statvfs says.
 
     Free are f_frsize times f_bavail, and 0 where there are inodes (f_files), but none is free.
     """
-    found = Cursor(view)
-    numbers = [found.large() for _ in range(10)]
-    _, fragment, _, _, blocks, inodes, _, free_inodes, _, flags = numbers
+    _, fragment, _, _, blocks, inodes, _, free_inodes, number, flags = _numbers(view, 10)
     free_bytes = 0 if inodes and not free_inodes else fragment * blocks
-    return free_bytes, bool(flags & _READ_ONLY)
-
-
-def _filesystem_number(view: memoryview) -> int:
-    """Return f_fsid."""
-    found = Cursor(view)
-    return [found.large() for _ in range(9)][-1]
+    return Filesystem(free_bytes, bool(flags & _READ_ONLY), number)

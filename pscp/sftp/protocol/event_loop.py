@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import select
 import time
@@ -28,17 +29,31 @@ from pscp.sftp.protocol.tasks import Future
 Buffer = bytes | memoryview
 _BUFFERS_MOST = 64  # in one writev
 _REST_MOST_S = 0.008
+_LINE_MOST_BYTES = 1024 * 1024
 
 
 class Decoder(Protocol):
     """Has the room that an In reads into."""
 
+    def space(self) -> memoryview: ...
+    def filled(self, count: int) -> None: ...
+
+
+class Lines:
+    """A decoder that divides what is read into lines."""
+
+    def __init__(self) -> None:
+        self._room = memoryview(bytearray(64 * 1024))
+        self._rest = b""
+        self.lines: deque[bytes] = deque()
+
     def space(self) -> memoryview:
-        """Return the room for the next bytes."""
-        ...
+        return self._room
 
     def filled(self, count: int) -> None:
-        """Take note that so many bytes were read into it."""
+        *lines, self._rest = (self._rest + bytes(self._room[:count])).split(b"\n")
+        self._rest = self._rest[-_LINE_MOST_BYTES:]
+        self.lines.extend(lines)
 
 
 class _Pace:
@@ -57,10 +72,9 @@ class _Pace:
         self.due_s = self._last_s = 0.0
 
     def moved(self, moved_bytes: int, *, may_rest: bool) -> None:
-        """Take note that so many bytes were read or written; set the time of the next call."""
-        now_s = time.monotonic()
+        """Set the time of the next call, after one that has read or written so many bytes."""
+        self.due_s = now_s = time.monotonic()
         took_s, self._last_s = now_s - self._last_s, now_s
-        self.due_s = now_s
         if may_rest and moved_bytes:
             self.due_s += min(self._worth_bytes * took_s / moved_bytes, _REST_MOST_S)
 
@@ -86,8 +100,7 @@ class Out:
     def flush(self) -> None:
         """Write as much as the descriptor takes now. Raises BrokenPipeError."""
         while self._buffers:
-            first = min(len(self._buffers), _BUFFERS_MOST)
-            buffers = [self._buffers[place] for place in range(first)]
+            buffers = list(itertools.islice(self._buffers, _BUFFERS_MOST))
             try:
                 count = os.writev(self.fd, buffers)
             except BlockingIOError:
@@ -175,7 +188,11 @@ class Loop:
                 if out.pace.due_s <= now_s:
                     out.flush()
             self._wait()
-            self._call_due()
+            now_s = time.monotonic()
+            due = [callback for at_s, callback in self._timers if at_s <= now_s]
+            self._timers = [timer for timer in self._timers if timer[0] > now_s]
+            for callback in due:
+                callback()
 
     def _wait(self) -> None:
         """Wait for a descriptor or a timer, and read what came."""
@@ -200,13 +217,6 @@ class Loop:
         for fd, events in wanted.items():
             self._poll.register(fd, events)
         self._polled = wanted
-
-    def _call_due(self) -> None:
-        now_s = time.monotonic()
-        due = [callback for at_s, callback in self._timers if at_s <= now_s]
-        self._timers = [timer for timer in self._timers if timer[0] > now_s]
-        for callback in due:
-            callback()
 
     def remove(self, fd: int) -> None:
         """Forget a descriptor that is about to be closed."""

@@ -1,7 +1,6 @@
 """Far files: their handles, kept open while there is work, and READs of an extent, many in flight.
 
-A server may answer in any order, and with less than was requested; what is missing is requested
-again. Bytes that come too early are kept until it is their turn.
+A server may answer in any order, and with less than was requested.
 
 Not here: what is done with the bytes (../source.py, ../sink.py, ../digests.py).
 Read next: ../digests.py.
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from pscp.endpoint import tree
@@ -144,17 +144,14 @@ class Reading:
         return self._handed_on_bytes
 
     def _send(self, piece: _Piece, offset: int, length: int) -> None:
-        def landed(view: memoryview | None, error: SftpError | None) -> None:
-            self._landed(piece, view, error)
-
-        self._client.read(self._handle, offset, length, landed)
+        self._client.read(self._handle, offset, length, partial(self._landed, piece))
 
     def _landed(self, piece: _Piece, view: memoryview | None, error: SftpError | None) -> None:
         if view is None:
             piece.is_end = self._is_stopping = True
             if error is not None and error.code != packets.EOF:
                 self._error = self._error or error
-        elif piece is self._pieces[0] and self._is_open() and piece.data is None:
+        elif piece is self._pieces[0] and self._is_open and piece.data is None:
             self._hand(view)
             if len(view) < piece.length:  # a short answer: the piece is now the rest
                 piece.offset, piece.length = piece.offset + len(view), piece.length - len(view)
@@ -170,6 +167,7 @@ class Reading:
                 return
         self._hand_on()
 
+    @property
     def _is_open(self) -> bool:
         return self._gate is None or self._gate.done()
 
@@ -180,7 +178,7 @@ class Reading:
 
     def _hand_on(self) -> None:
         """Hand on the bytes that have come and whose turn it is."""
-        while self._pieces and (self._is_open() or self._error is not None):
+        while self._pieces and (self._is_open or self._error is not None):
             piece = self._pieces[0]
             if not piece.is_end and (piece.data is None or 0 < len(piece.data) < piece.length):
                 return

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from pscp.endpoint import hashes
-from pscp.sftp.protocol.event_loop import In, Loop, Out
+from pscp.sftp.protocol.event_loop import In, Lines, Loop, Out
 from pscp.sftp.protocol.tasks import Future
 
 # In the order in which they are tried, up to the first for SHA-256. The script has their numbers,
@@ -30,9 +30,7 @@ TOOLS = (
     ("sha256", "sha256"),
     ("shasum", "sha256"),
 )
-_FAST_SHA256 = (
-    "openssl"  # it uses the processor's instructions; coreutils' takes four times as long
-)
+_FAST_SHA256 = "openssl"  # uses the processor's instructions; coreutils' takes four times as long
 # Starting the programs costs as much as hashing 3 MiB: near, chunks are larger than with an agent.
 # Far, too few of them would fit in a lane's window while some are verified. docs/performance.md.
 CHUNK_BYTES, NEAR_S = 8 * 1024 * 1024, 0.01
@@ -41,7 +39,6 @@ _PATIENCE_S = 10.0  # for the trials: a forced command may wait for other input
 _END_S = 2.0
 _SILENT_S, _LEAST_BYTES_S = 60.0, 1e6  # a program that takes longer, or is slower, stands still
 _FILES_MOST = 64  # of one run of the program
-_LINE_MOST_BYTES = 1024 * 1024
 _ODD = re.compile(rb"[\x00-\x1f\x7f\\]")  # would end a word, or have the output escaped
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_./,:+-]")
 
@@ -67,23 +64,6 @@ _SCRIPT = (
 COMMAND = f"exec sh -c '{_SCRIPT}'"
 
 
-class _Lines:
-    """Divides what is read into lines."""
-
-    def __init__(self) -> None:
-        self._room = memoryview(bytearray(64 * 1024))
-        self._rest = b""
-        self.lines: deque[bytes] = deque()
-
-    def space(self) -> memoryview:
-        return self._room
-
-    def filled(self, count: int) -> None:
-        *lines, self._rest = (self._rest + bytes(self._room[:count])).split(b"\n")
-        self._rest = self._rest[-_LINE_MOST_BYTES:]
-        self.lines.extend(lines)
-
-
 class _Request:
     """A request for the digest of an extent, or for those of a group of small files."""
 
@@ -106,12 +86,12 @@ class Program:
 
     def __init__(self, argv: Sequence[str], loop: Loop) -> None:
         """`argv` runs COMMAND at the far end."""
-        self.tools: dict[str, tuple[int, str]] = {}  # algorithm -> number, name
+        self.tools: dict[str, tuple[int, str]] = {}  # by algorithm: its number, and its name
         self.ready: Future[None] = Future()
-        self._loop, self._lines = loop, _Lines()
+        self._loop, self._lines = loop, Lines()
         self._requests: deque[_Request] = deque()
         self._small: dict[int, list[tuple[bytes, Future[bytes | None]]]] = {}
-        self._trials: list[bytes] = []
+        self._trials: dict[bytes, bytes] = {}  # a tool's number, and what it answered
         self.is_over = False
         self._late_s = 0.0  # when the answer to the first request is late
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
@@ -123,7 +103,7 @@ class Program:
         self._in = In(self._child.stdout.fileno(), self._lines, self._take)
         loop.outs.append(self._out)
         loop.ins.append(self._in)
-        loop.call_later(_PATIENCE_S, self._give_up)
+        loop.call_later(_PATIENCE_S, lambda: None if self.ready.done() else self.close())
         # An internal-sftp in its place reads this as the length of a packet, and ends.
         self._out.put(b"hello hello\n")
 
@@ -158,16 +138,14 @@ class Program:
         until the run before is over.
         """
         for number, files in list(self._small.items()):
-            while len(files) >= _FILES_MOST or (files and not self._is_running):
+            while files:
+                is_running = any(request.is_group for request in self._requests)
+                if is_running and len(files) < _FILES_MOST:
+                    break
                 group = files[:_FILES_MOST]
                 del files[:_FILES_MOST]
                 line = b"f\t%d\t%s\n" % (number, b"\t".join(path for path, _ in group))
                 self._queue(line, _Request([digest for _, digest in group], 0, is_group=True))
-
-    @property
-    def _is_running(self) -> bool:
-        """Is a group of small files being hashed, or waiting for that?"""
-        return any(request.is_group for request in self._requests)
 
     def _send(self, *words: str | int, length: int = 0) -> Future[bytes | None]:
         digest: Future[bytes | None] = Future()
@@ -194,7 +172,11 @@ class Program:
         while self._lines.lines:
             line = self._lines.lines.popleft()
             if not self.ready.done():
-                self._take_trial(line)
+                if line == b".":  # behind the trials
+                    self._choose_tools()
+                    self.ready.set_result(None)
+                number, _, answer = line.partition(b" ")
+                self._trials[number] = answer
             elif line != b"." and self._requests:
                 self._requests[0].found.append(_digest(line))
             elif self._requests:
@@ -202,35 +184,18 @@ class Program:
                 self._begin_first()
                 request.finish()
 
-    def _take_trial(self, line: bytes) -> None:
-        """Take a line of the tools' trials: a tool's number and its digest, or the "." behind."""
-        if line != b".":
-            self._trials.append(line)
-            return
-        self._try(self._trials)
-        self.ready.set_result(None)
-
-    def _try(self, lines: list[bytes]) -> None:
-        answers = dict(line.split(b" ", 1) for line in lines if b" " in line)
-        for place, (name, algorithm) in enumerate(TOOLS):
+    def _choose_tools(self) -> None:
+        for number, (name, algorithm) in enumerate(TOOLS, 1):
             if algorithm in self.tools or algorithm not in hashes.ALGORITHMS:
                 continue
             hasher = hashes.new(algorithm)
             hasher.update(_TRIAL)
-            if _digest(answers.get(b"%d" % (place + 1), b"")) == hasher.digest():
-                self.tools[algorithm] = place + 1, name
-        if "blake2b" in self.tools and self._has_fast_sha256():
-            self.tools["blake2b"] = self.tools.pop("blake2b")  # now the last choice
-
-    def _has_fast_sha256(self) -> bool:
-        if self.tools.get("sha256", (0, ""))[1] != _FAST_SHA256:
-            return False
-        speeds = hashes.speeds()
-        return speeds["sha256"] > speeds["blake2b"]
-
-    def _give_up(self) -> None:
-        if not self.ready.done():
-            self.close()
+            if _digest(self._trials.get(b"%d" % number, b"")) == hasher.digest():
+                self.tools[algorithm] = number, name
+        if "blake2b" in self.tools and self.tools.get("sha256", (0, ""))[1] == _FAST_SHA256:
+            speeds = hashes.speeds()
+            if speeds["sha256"] > speeds["blake2b"]:
+                self.tools["blake2b"] = self.tools.pop("blake2b")  # now the last choice
 
     def check(self) -> None:
         """Close the program if it has ended, or stands still."""
@@ -255,16 +220,15 @@ class Program:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        requests, self._requests = self._requests, deque()
-        small, self._small = self._small, {}
+        requests, self._requests = list(self._requests), deque()
+        for files in self._small.values():
+            requests.append(_Request([digest for _, digest in files], 0, is_group=True))
+        self._small = {}
         if not self.ready.done():
             self.tools = {}
             self.ready.set_result(None)
         for request in requests:
             request.finish(failed=True)
-        for files in small.values():
-            for _, digest in files:
-                digest.set_result(None)
 
 
 def _word(path: bytes) -> str:

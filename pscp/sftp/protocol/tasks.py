@@ -10,8 +10,9 @@ Read next: event_loop.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Generic, Protocol, TypeVar, overload
 
 from pscp.endpoint import failures
@@ -128,10 +129,7 @@ class Task(Future[T]):
             _run_queue.tasks -= 1
             self.set_exception(error)
         else:
-            awaited.add_done_callback(self._go_on)
-
-    def _go_on(self) -> None:
-        _run_queue.run(self._step, is_first=False)
+            awaited.add_done_callback(lambda: _run_queue.run(self._step, is_first=False))
 
 
 def start(steps: Steps[T]) -> Task[T]:
@@ -168,6 +166,15 @@ class Budget:
             wanted, turn = self._waiting.popleft()
             self._left -= wanted
             turn.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def taken(self, amount: int) -> AsyncIterator[None]:
+        """Take from the budget, and give it back at the end."""
+        await self.take(amount)
+        try:
+            yield
+        finally:
+            self.give(amount)
 
 
 @overload

@@ -1,0 +1,292 @@
+"""What a mirror deletes (--delete), and what a copy that moves does at its source, over SFTP.
+
+The requests are those of endpoint/mirror.py and endpoint/moving.py. SFTP has no inodes: what was
+seen of a file is its size and mtime, and a filesystem that takes two names for one is known by the
+names. It has no locks either: whether this run owns the copy is looked at before some files at a
+time are removed. A mount point is known where the server has statvfs@openssh.com.
+
+Not here: when any of this is asked (../transfer/ending/mirror.py, ../transfer/ending/moving.py).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from pscp.endpoint import failures, fence, mirror, moving, tree
+from pscp.endpoint.files import Changed
+from pscp.endpoint.paths import check, is_pscps_own, to_bytes, to_text, without_own
+from pscp.sftp import end
+from pscp.sftp.protocol import packets
+from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.packets import Attrs, SftpError
+from pscp.sftp.protocol.paths import Root, is_missing, join, lookup
+from pscp.sftp.protocol.tasks import gather, outcomes, results
+from pscp.sftp.sink import Sink
+from pscp.sftp.source import Source
+from pscp.sftp.tree import list_folder
+
+_AT_ONCE = 32  # files that are looked at, and then removed, at once
+
+# --- what the destination has, and the source has not
+
+
+async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
+    sink, left_bytes = of.the_sink(), mirror.ANSWER_BYTES
+    answers: list[object] = []
+    for piece in request.pieces:
+        if left_bytes <= 0:
+            answers.append([[], True])
+            continue
+        try:
+            rows, is_all = await _rows(sink, piece, left_bytes)
+        except failures.EXPECTED as error:
+            answers.append(failures.from_exception(error, piece[0]))
+            continue
+        left_bytes -= sum(mirror.weight_bytes(row[0]) for row in rows)
+        answers.append([rows, not is_all])
+    return answers
+
+
+async def _rows(sink: Sink, piece: mirror.Piece, most_bytes: int) -> tuple[list[mirror.Row], bool]:
+    """Return the first of a piece's rows, at least one, and whether these were all."""
+    folder, low, high, names = piece
+    client, root = sink.client, _new_root(sink)
+    path, listed = root.full(folder), {to_bytes(name) for name in names}
+    try:
+        await root.folder(folder, folder)
+        there = dict(await list_folder(client, path))
+    except SftpError as error:
+        if is_missing(error):
+            return [], True
+        raise
+    there = {name: there[name] for name in there if b"/" not in name and b"\0" not in name}
+    found = mirror.in_piece(without_own(there.keys() - listed), low, high)
+    # Where the filesystem takes two names for one, the copy's own file may have another.
+    same = await _unlisted(client, path, listed - there.keys()) if found else []
+    folded = {_folded(name) for name in same}
+    rows: list[mirror.Row] = []
+    for name in found:
+        if most_bytes <= 0:
+            return rows, False
+        others = mirror.variants(name) - there.keys() if low or high else set()
+        if _folded(name) in folded or await _unlisted(client, path, others):
+            continue
+        status = there[name]
+        if status.mode is None:
+            status = await client.lstat(join(path, name))
+        is_mount = status.is_folder and await client.are_apart(path, join(path, name))
+        kind = mirror.MOUNT if is_mount else status.kind
+        rows.append([to_text(name), kind, _seen(status)])
+        most_bytes -= mirror.weight_bytes(rows[-1][0])
+    return rows, True
+
+
+async def _unlisted(client: Client, folder: bytes, names: Iterable[bytes]) -> list[bytes]:
+    """Return those names that there are, though the folder's listing has none of them."""
+    asked = list(names)
+    found = await outcomes(*[client.lstat(join(folder, name)) for name in asked])
+    return [n for n, each in zip(asked, found, strict=True) if isinstance(each, Attrs)]
+
+
+def _new_root(sink: Sink) -> Root:
+    """Return the destination's root, below which each folder is checked anew."""
+    return Root(sink.client, to_text(sink.root.full("")))
+
+
+def _folded(name: bytes) -> str:
+    return unicodedata.normalize("NFC", to_text(name).casefold())
+
+
+def _seen(status: Attrs) -> str:
+    return "" if status.is_folder else f"{status.size} {status.mtime}"
+
+
+async def _absent(of: end.End, request: mirror.Absent) -> list[object]:
+    source = of.the_source()
+    return await results(
+        (listed[1], _there_after_all(source, request.crosses, listed)) for listed in request.folders
+    )
+
+
+async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed) -> list[str]:
+    """Return those names that the folder has. Raises Changed where it is no folder by now."""
+    top, folder, _, names = listed
+    root, rest = source.where(top, folder)
+    path = join(root, to_bytes(rest)) if rest else root
+    client = source.client
+    if not (await source.status(path)).is_folder:
+        raise Changed()
+    if not crosses and await client.are_apart(root, path) is not False:
+        return names
+    found = await gather(*[lookup(client, join(path, to_bytes(name))) for name in names])
+    return [name for name, status in zip(names, found, strict=True) if status is not None]
+
+
+# --- what is removed
+
+
+async def _remove(of: end.End, request: mirror.Remove) -> list[object]:
+    sink = of.the_sink()
+    found: list[object] = []
+    extras = request.extras
+    while len(found) < len(extras):
+        # What is in a folder is removed before the folder is.
+        count = 1 if extras[len(found)][1] == tree.FOLDER else _AT_ONCE
+        some = extras[len(found) : len(found) + count]
+        await _check_owned(sink)
+        root = _new_root(sink)
+        found += await results((extra[0], _remove_extra(sink, root, extra)) for extra in some)
+    return _failed(found)
+
+
+def _failed(found: list[object]) -> list[object]:
+    """Return the place and the failure of each that failed."""
+    return [(place, failure) for place, failure in enumerate(found) if failure is not None]
+
+
+async def _check_owned(sink: Sink) -> None:
+    """Raise Refusal where another run owns the copy, or none does."""
+    owner = await sink.fence.owner()
+    if not owner:
+        message = "it has no fence of this copy, so nothing can be deleted there"
+        raise failures.Refusal(failures.DESTINATION, to_text(sink.root.full("")), message)
+    if owner != sink.nonce:
+        raise fence.superseded()
+
+
+async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
+    """Remove a name. Raises Refusal where it is another thing by now, SftpError."""
+    path, kind, seen = extra
+    try:
+        full = await root.at(path)
+    except SftpError as error:
+        if is_missing(error):
+            return
+        raise
+    status = await lookup(sink.client, full)
+    if status is None:  # removed already, maybe by a lane that was lost then
+        return
+    if (status.kind, _seen(status)) != (kind, seen) or is_pscps_own(full.rpartition(b"/")[2]):
+        raise mirror.not_as_listed(path)
+    try:
+        await _let_go(sink.client, full, is_folder=kind == tree.FOLDER)
+    except SftpError:
+        if kind != tree.FOLDER or not await _has_removed_parts(sink, path, full):
+            raise
+        await _let_go(sink.client, full, is_folder=True)
+
+
+async def _let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
+    """Remove a name that a person gave, as endpoint/letting_go.py does. Raises SftpError."""
+    await (client.rmdir(path) if is_folder else client.remove(path))
+
+
+async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
+    """Remove the parts of earlier runs of this copy from a folder that goes. Return whether there
+    were only such; raises Refusal where other copies' are left.
+    """
+    names = {name for name, _ in await list_folder(sink.client, path)}
+    if without_own(names):
+        return False
+    own = {name for name in names if mirror.is_part_of(name, sink.token)}
+    await outcomes(*[sink.client.remove(join(path, name)) for name in own])
+    if names - own:
+        raise mirror.parts_of_others(folder)
+    return True
+
+
+async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[object]:
+    source = of.the_source()
+    if request.folder:
+        raise failures.Refusal(failures.UNSUPPORTED, request.folder, "no folder of this machine's")
+    found: list[object] = []
+    while len(found) < len(request.moved):
+        some = request.moved[len(found) : len(found) + _AT_ONCE]
+        found += await results((moved[1].path, _remove_source(source, moved)) for moved in some)
+    return _failed(found)
+
+
+async def _remove_source(source: Source, moved: moving.Moved) -> None:
+    """Remove a file of the source. Raises Changed where it is another, Refusal, SftpError."""
+    kind, known = moved
+    path = await _at(source, known.top, known.path)
+    status = await lookup(source.client, path)
+    if status is None:  # removed already, maybe by a lane that was lost then
+        return
+    if kind != tree.LINK and status.is_link:
+        raise moving.through_a_link(known.path)
+    is_same = status.mtime_ns == known.mtime_ns and (
+        status.is_link if kind == tree.LINK else status.is_file and status.size == known.size
+    )
+    if not is_same:
+        raise Changed()
+    await _let_go(source.client, path)
+
+
+async def _at(source: Source, top: int, path: str) -> bytes:
+    """Return where a file of the source is. Raises Refusal where that is reached through a link."""
+    root, rest = source.where(top, path)
+    try:
+        return await Root(source.client, to_text(root)).at(rest) if rest else root
+    except failures.Refusal:
+        raise moving.through_a_link(path) from None
+
+
+# --- what is asked before a source is removed
+
+
+async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
+    source = of.the_source()
+    looking = []
+    for top, path, name in request.sources:
+        folder = moving.folder_beside(*source.where(top, path), path)
+        looking.append(lookup(source.client, join(folder or b"/", to_bytes(name))))
+    return [found is not None for found in await gather(*looking)]
+
+
+async def _mark(of: end.End, request: moving.Mark) -> None:
+    source = of.the_source()
+    top, path, name = request.beside
+    folder = (await _at(source, top, path)).rpartition(b"/")[0]
+    full = join(folder or b"/", check(name))
+    if request.is_made:
+        handle = await source.client.open(full, packets.FOR_WRITE | packets.CREATE, 0o600)
+        await source.client.close(handle)
+    elif await lookup(source.client, full) is not None:
+        await source.client.remove(full)
+
+
+async def _make_durable(of: end.End, request: moving.MakeDurable) -> list[object]:
+    sink = of.the_sink()
+    return _failed(await results((path, _sync(sink, path)) for path in request.paths))
+
+
+async def _sync(sink: Sink, path: str) -> None:
+    """Bring a file to the disk, where the server can; SFTP cannot bring a folder's names there."""
+    full = await sink.root.at(path)
+    if not (await sink.client.lstat(full)).is_file:
+        return
+    async with sink.client.handles.taken(1):
+        handle = await sink.client.open(full, packets.FOR_READ)
+        try:
+            await sink.client.fsync(handle)
+        finally:
+            await sink.client.close(handle)
+
+
+async def _destination(of: end.End, request: moving.Destination) -> tuple[str, list[str]]:
+    return "", []  # SFTP cannot tell
+
+
+_ANSWERS: dict[type, end.Answer] = {
+    mirror.Extras: _extras,
+    mirror.Absent: _absent,
+    mirror.Remove: _remove,
+    moving.SamePlace: _same_place,
+    moving.Mark: _mark,
+    moving.MakeDurable: _make_durable,
+    moving.Destination: _destination,
+    moving.RemoveSources: _remove_sources,
+}
+end.ANSWERS.update(_ANSWERS)
