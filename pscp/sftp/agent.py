@@ -26,7 +26,6 @@ from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.event_loop import In, Lines, Loop, Out
 from pscp.sftp.protocol.remote_hash import Program
 from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
-from pscp.sftp.sink import Outcome
 
 _LINGER_S = 1.5  # for tasks that are under way at the end
 _MARKER_BYTES = 16
@@ -38,12 +37,9 @@ class SftpAgent:
     """The far end of one lane."""
 
     def __init__(self, *, fds: list[int], verify: str, program: list[str]) -> None:
-        """Serve one lane.
+        """Serve one lane, by these descriptors to read from the SFTP server, and to write to it.
 
-        Args:
-            fds: the descriptors to read from the SFTP server, and to write to it.
-            verify: the option --verify.
-            program: the command that runs hash programs at the far end; may be empty.
+        `program` is the command that runs hash programs at the far end; it may be empty.
         """
         self._verify, self._program_argv = verify, program
         self._loop = Loop()
@@ -94,11 +90,16 @@ class SftpAgent:
 
     def _finish_tasks(self) -> None:
         """Take no more frames, and let tasks end for a moment, so that they leave no parts."""
-        self._is_ending = True
+        self._is_ending, client = True, self._client
         end_s = time.monotonic() + _LINGER_S
         self._loop.call_later(_LINGER_S, lambda: None)
         self.end.drop_role()
-        self._loop.run_until(lambda: self._is_idle() or time.monotonic() > end_s)
+
+        def is_over() -> bool:
+            is_busy = tasks.are_alive() or self._out.waiting_bytes or client.out.waiting_bytes
+            return not is_busy or client.incoming.is_at_end or time.monotonic() > end_s
+
+        self._loop.run_until(is_over)
 
     def _new_signal_input(self) -> In:
         """Return the input that ends the loop at SIGTERM: the pipe of set_wakeup_fd()."""
@@ -115,10 +116,6 @@ class SftpAgent:
     def _is_over(self) -> bool:
         has_ended = self._incoming.is_at_end or self._client.incoming.is_at_end
         return has_ended or self._is_ending or self._error is not None
-
-    def _is_idle(self) -> bool:
-        is_busy = tasks.are_alive() or self._out.waiting_bytes or self._client.out.waiting_bytes
-        return not is_busy or self._client.incoming.is_at_end
 
     def _before_wait(self) -> None:
         if self._program is not None:
@@ -161,9 +158,7 @@ class SftpAgent:
     def _tick(self, answered_s: float, probe: Task[None] | None) -> None:
         """Send a TICK, and again every TICK_S, while the server answers or syncs a file.
 
-        Args:
-            answered_s: when the server was last known to answer.
-            probe: the last request for that, which it may not have answered.
+        It was last known to answer at `answered_s`, and may not have answered `probe`.
         """
         now_s = time.monotonic()
         if probe is None or probe.done():
@@ -187,18 +182,17 @@ class SftpAgent:
 
     def complete(self, id_: int, offset: int, length: int, digest: bytes) -> None:
         outcome = self.end.the_sink().complete(id_, offset, length, digest)
-        ack = self._acknowledge(id_, offset, length, outcome, self._last_ack)
-        self._last_ack = self._start(ack)
+        before, receipt = self._last_ack, wire.SOME_PART  # SFTP tells no inode
 
-    async def _acknowledge(
-        self, id_: int, offset: int, length: int, outcome: Task[Outcome], before: Task[None] | None
-    ) -> None:
-        """Acknowledge a chunk after the one before it, whichever was verified first."""
-        matches, failure = await outcome
-        if before is not None:
-            await before
-        receipt, acknowledge = wire.SOME_PART, self._frames.acknowledge  # SFTP tells no inode
-        acknowledge(id_, offset, length, receipt=receipt, matches=matches, failure=failure)
+        async def acknowledge() -> None:  # after the chunk before, whichever was verified first
+            matches, failure = await outcome
+            if before is not None:
+                await before
+            self._frames.acknowledge(
+                id_, offset, length, receipt=receipt, matches=matches, failure=failure
+            )
+
+        self._last_ack = self._start(acknowledge())
 
     def land_pack(
         self, id_: int, listed: list[tree.Entry], rows: list[object], bodies: memoryview
@@ -220,21 +214,20 @@ class SftpAgent:
             self._frames.follow_role()
         earlier = [task for task in self._replies if not task.done()]
         after = earlier if is_change else []  # that a copy is over comes behind all its answers
-        self._replies = [*earlier, self._start(self._reply(id_, request, after))]
 
-    async def _reply(self, id_: int, request: requests.Request, after: list[Task[None]]) -> None:
-        """Answer a request, once the tasks of `after` have ended."""
-        failed = False
-        try:
-            await outcomes(*after)
-            if isinstance(request, requests.Pack):
-                rows, bodies = await self.end.the_source().pack(request.files)
-                self._frames.reply_with_pack(id_, rows, bodies)
-                return
-            answer = await self.end.answer(request)
-        except failures.EXPECTED as error:
-            answer, failed = failures.from_exception(error, requests.path_of(request)), True
-        self._frames.reply(id_, answer, failed)
+        async def reply() -> None:
+            try:
+                await outcomes(*after)
+                if isinstance(request, requests.Pack):
+                    rows, bodies = await self.end.the_source().pack(request.files)
+                    self._frames.reply_with_pack(id_, rows, bodies)
+                else:
+                    self._frames.reply(id_, await self.end.answer(request))
+            except failures.EXPECTED as error:
+                failure = failures.from_exception(error, requests.path_of(request))
+                self._frames.reply(id_, failure, failed=True)
+
+        self._replies = [*earlier, self._start(reply())]
 
 
 def _read_marker() -> bytes:

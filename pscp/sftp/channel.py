@@ -36,7 +36,7 @@ _MAIN = (
 )
 
 
-class SftpChannel:
+class SftpChannel(Channel):
     """The channel of a lane over SFTP: the program, and the channel that it uses."""
 
     needs_agent = False
@@ -63,14 +63,12 @@ class SftpChannel:
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd = (file.fileno() for file in self._files[:2])
-        self.error_fd = below.error_fd
-        self.control: Control | None = below.control
+        self.error_fd, self.control = below.error_fd, below.control
         for fd in (self.write_fd, self.read_fd):
             system.widen_pipe(fd)
 
     @property
     def pid(self) -> int:
-        """The process that encrypts."""
         return self._below.pid
 
     def answers(self, limit_s: float) -> bool:
@@ -102,12 +100,14 @@ class SftpChannel:
         raise NotImplementedError("only its own program uses these descriptors")
 
     def explain(self, said: str) -> PscpError:
-        """Return why the program, or the channel below it, ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_END_S)
         status = self._child.returncode
         if status is not None and status > 0:
-            words = last_line(self._read_errors())
+            fd = self._files[2].fileno()
+            has_words = select.select([fd], [], [], 0)[0]
+            errors = os.read(fd, _ERRORS_MAX_BYTES) if has_words else b""
+            words = last_line(errors.decode(errors="replace"))
             if status == NO_SFTP_STATUS:
                 return _no_sftp(words)
             if status == PROTOCOL_STATUS:
@@ -119,12 +119,6 @@ class SftpChannel:
         if isinstance(error, NoAgent):
             return _no_sftp(last_line(said))
         return error
-
-    def _read_errors(self) -> str:
-        fd = self._files[2].fileno()
-        if not select.select([fd], [], [], 0)[0]:
-            return ""
-        return os.read(fd, _ERRORS_MAX_BYTES).decode(errors="replace")
 
 
 def _no_sftp(message: str) -> NoSftp:

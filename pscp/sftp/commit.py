@@ -198,7 +198,6 @@ class Destination:
         return [*row, runs, stat.S_IMODE(found.mode or 0), owner, to_text(target)]
 
     async def digests(self, request: asked.DigestsThere) -> list[object]:
-        """Return per file, or part, the hex digest of each extent, or the failure."""
         return await results(
             (path, self._digests(path, is_part, extents, request.hash))
             for is_part, path, extents in request.files

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 
 from pscp.endpoint import hashes
+from pscp.endpoint.files import Changed
 from pscp.endpoint.requests import Pieces
 from pscp.sftp.protocol import client, packets
 from pscp.sftp.protocol.client import Client
@@ -27,6 +28,7 @@ _CHECK_LEAST_BYTES = 256  # the shortest extent that may be asked for
 _PARAMIKO, _PARAMIKO_MOST_BYTES = b"md5,sha1", 64 * 1024
 
 Digests = dict[str, bytes]  # of one content, by algorithm
+FarDigest = tuple[bytes | None, bool]  # None: not verified; did the far end compute it?
 
 
 class Hashing:
@@ -108,10 +110,8 @@ class Hashing:
         self, path: bytes, extents: Pieces, algorithm: str, small: tuple[int, int] | None = None
     ) -> list[str | None]:
         """Return each extent's digest, as of_extent(); `small` is the whole of a small file."""
-        asked = [
-            self.of_extent(Extent(path, *extent, tuple(extent) == small), algorithm)
-            for extent in extents
-        ]
+        pieces = [Extent(path, *extent, tuple(extent) == small) for extent in extents]
+        asked = [self.of_extent(piece, algorithm) for piece in pieces]
         return [None if digest is None else digest.hex() for digest in await gather(*asked)]
 
     async def by_far_end(self, extent: Extent, algorithm: str) -> bytes | None:
@@ -132,23 +132,20 @@ class Hashing:
             handle = await self._client.open_in_turn(extent.path, packets.FOR_READ)
         except SftpError:
             return None
-        try:
-            return await self._ask_check_file(handle, extent)
-        finally:
-            await self._client.close(handle)
-
-    async def _ask_check_file(self, handle: bytes, extent: Extent) -> bytes | None:
         payload = packets.text(handle) + packets.text(self._check_file.encode("ascii"))
         payload += packets.large(extent.offset) + packets.large(extent.length) + packets.number(0)
         names = (b"check-file-handle", b"check-file") if self._has_handle_form else (b"check-file",)
-        for name in names:
-            try:
-                return await self._client.extended(name, payload, _check_file_digest)
-            except SftpError as error:
-                if error.code != packets.OP_UNSUPPORTED:
-                    return None
-                self._has_handle_form = False
-        return None
+        try:
+            for name in names:
+                try:
+                    return await self._client.extended(name, payload, _check_file_digest)
+                except SftpError as error:
+                    if error.code != packets.OP_UNSUPPORTED:
+                        return None
+                    self._has_handle_form = False
+            return None
+        finally:
+            await self._client.close(handle)
 
     async def read_back(self, extent: Extent, algorithm: str) -> bytes | None:
         """Read an extent; return its digest, None where the file is shorter."""
@@ -175,6 +172,48 @@ class Hashing:
         if found is not None:
             self.distrust()
         return True
+
+    # --- of what is sent from the far end
+
+    def hashers_of_sent(self, algorithm: str, *, has_content: bool) -> dict[str, hashes.Hasher]:
+        """Return the hashers for what is sent, by algorithm.
+
+        There is none where the far end's digest is used, which has been right before.
+        """
+        if self.is_wanted and self.is_trusted and has_content and not self.beside(algorithm):
+            return {}
+        return self.new_hashers(algorithm)
+
+    async def of_sent(self, extent: Extent, algorithm: str) -> FarDigest:
+        """Return the digest of what lies at the far end."""
+        if not self.is_wanted or not extent.length:
+            return None, False
+        found = await self.by_far_end(extent, self.beside(algorithm) or algorithm)
+        if found is not None:
+            return found, True
+        return await self.read_back(extent, algorithm), False
+
+    async def settle(
+        self, extent: Extent, algorithm: str, hashers: dict[str, hashes.Hasher], there: FarDigest
+    ) -> bytes:
+        """Return the digest that the sink compares with what arrived there. Raises Changed.
+
+        `hashers` had what was sent; `there` is from of_sent().
+        """
+        digest, is_of_far_end = there
+        own = {name: hasher.digest() for name, hasher in hashers.items()}
+        if not self.is_wanted or not extent.length:
+            return own[algorithm]
+        if is_of_far_end and digest in own.values():
+            self.is_trusted = True
+            return own[algorithm]
+        if is_of_far_end and own:  # the far end's first digest was wrong
+            digest = await self.read_back(extent, algorithm)
+            if digest == own[algorithm]:
+                self.distrust()
+        if digest is None:
+            raise Changed()
+        return digest
 
 
 def _new_hasher(algorithm: str) -> hashes.Hasher:

@@ -66,7 +66,6 @@ class End:
         return self.source
 
     async def answer(self, request: requests.Request) -> object:
-        """Return the answer. Raises what failures.EXPECTED lists."""
         act = ANSWERS.get(type(request))
         if act is None:
             raise _needs_agent()
@@ -80,7 +79,6 @@ class End:
             raise _needs_agent()
 
     async def ping(self, request: requests.Ping | requests.End | None = None) -> None:
-        """Wait for an answer of the server."""
         await self._client.realpath(b".")
 
     async def expand(self, request: requests.Expand) -> list[object]:
@@ -141,7 +139,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Clean: End.clean,
     owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
-    chosen.Listed: _by_source(Source.listed),
+    chosen.Listed: _by_source(Source.walk),
     chosen.Above: _by_source(Source.above),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),

@@ -1,10 +1,7 @@
 """The fence of a copy over SFTP: the same file as in endpoint/fence.py, but without a lock.
 
-It names the run that owns the copy, and the runs before it that may have left parts. Without locks
-it does not hold back what a server still does for an earlier run.
-
-Making it also shows properties of the server: the file's mode shows the umask, and a second OPEN
-whether a file opens only once at a time. So no lane has to find these out.
+So it does not hold back what a server still does for an earlier run. Making it also shows
+properties of the server, which no lane has to find out then.
 
 Not here: what the run that owns a copy may do (sink.py).
 Read next: placing.py.
@@ -65,8 +62,8 @@ class Fence:
 
     async def release(self, nonce: str) -> None:
         """Remove the fence of a copy that is complete, if it is still this run's."""
-        before, state = await outcomes(self._client.stat(self._root), self._read())
-        if isinstance(state, dict) and state["run"] == nonce:
+        before, owner = await outcomes(self._client.stat(self._root), self.owner())
+        if owner == nonce:
             await outcomes(self._client.remove(self._path))
             await self._keep_times(before)
 

@@ -13,20 +13,12 @@ import time
 from collections.abc import AsyncIterator
 
 from pscp.endpoint import failures
-from pscp.endpoint.leftovers import (
-    DAY_S,
-    FAILED,
-    FOUND,
-    HELD,
-    Item,
-    Page,
-    fence_token,
-    part_token,
-)
+from pscp.endpoint import leftovers as known
+from pscp.endpoint.leftovers import DAY_S, Item, fence_token, part_token
 from pscp.endpoint.paths import to_bytes, to_text
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
-from pscp.sftp.protocol.paths import absolute, is_missing, join, lookup, was_file
+from pscp.sftp.protocol.paths import absolute, is_folder, is_missing, join, was_file
 from pscp.sftp.tree import list_folder
 
 
@@ -39,7 +31,7 @@ class Search:
 
     async def page(self) -> dict[str, object]:
         """Return what was found within two seconds, and whether it was the last. Raises Refusal."""
-        page = Page()
+        page = known.Page()
         async for item in self._items:
             if not page.add(item):
                 break
@@ -48,19 +40,18 @@ class Search:
     async def _search(self) -> AsyncIterator[Item | None]:
         """Yield each item, and None after each folder. A folder comes before its folders."""
         root = await absolute(self._client, to_bytes(self._path))
-        status = await lookup(self._client, root, follow=True)
-        if status is None or not status.is_folder:
+        if not await is_folder(self._client, root):
             raise failures.Refusal(failures.DESTINATION, self._path, "no such folder")
         pending: list[tuple[bytes, frozenset[bytes]]] = [(b"", frozenset())]
         while pending:
             path, fenced = pending.pop()
             try:
-                found = await list_folder(self._client, join(root, path) if path else root)
+                listed = await list_folder(self._client, join(root, path) if path else root)
             except SftpError as error:
                 if not is_missing(error):
                     yield _failed(path, error)
                 continue
-            found = [(name, status) for name, status in found if name and b"/" not in name]
+            found = [(name, status) for name, status in listed if name and b"/" not in name]
             young = {fence_token(name) for name, status in found if _age_s(status) < DAY_S}
             fenced |= young - {b""}
             folders = []
@@ -82,22 +73,22 @@ class Search:
             return None
         row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0), was_file(status)]
         if _age_s(status) < DAY_S or part_token(name) in fenced:
-            return HELD, row
+            return known.HELD, row
         try:
             now = await self._client.lstat(full)
             if now.mtime != status.mtime or now.size != status.size:
-                return HELD, row
+                return known.HELD, row
             if self._remove:
                 await self._client.remove(full)
         except SftpError as error:
             if is_missing(error):
                 return None
             return _failed(path, error)
-        return FOUND, row
+        return known.FOUND, row
 
 
 def _failed(path: bytes, error: SftpError) -> Item:
-    return FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
+    return known.FAILED, [to_text(path), failures.from_exception(error, "")["message"]]
 
 
 def _age_s(status: Attrs) -> float:

@@ -20,7 +20,7 @@ from pscp.endpoint.placing import Target
 from pscp.endpoint.source import Top, as_glob
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
-from pscp.sftp.protocol.paths import absolute, join, lookup
+from pscp.sftp.protocol.paths import absolute, is_folder, join, lookup
 from pscp.sftp.protocol.tasks import gather, outcomes, start
 from pscp.sftp.tree import list_folder
 
@@ -73,8 +73,8 @@ async def _names(client: Client, folder: bytes) -> list[bytes]:
 async def _top(client: Client, full: bytes) -> Top:
     name = os.path.basename(full.rstrip(b"/"))
     [status] = await outcomes(client.stat(full))
-    is_folder = isinstance(status, Attrs) and status.is_folder
-    return Top(to_text(b"" if name in (b".", b"..") else name), to_text(full), is_folder)
+    is_there = isinstance(status, Attrs) and status.is_folder
+    return Top(to_text(b"" if name in (b".", b"..") else name), to_text(full), is_there)
 
 
 async def resolve(client: Client, request: requests.Target) -> Target:
@@ -87,19 +87,18 @@ async def resolve(client: Client, request: requests.Target) -> Target:
     if path.endswith((b"/", b"/.")):  # a server may resolve only the last of what is missing
         path = path.removesuffix(b".").rstrip(b"/") or b"/"
     real, status = await gather(_real(client, path), lookup(client, path, follow=True))
-    is_folder, exists = status is not None and status.is_folder, status is not None
-    is_own = is_folder and placing.may_be_own(destination, folders)
+    is_there, exists = status is not None and status.is_folder, status is not None
+    is_own = is_there and placing.may_be_own(destination, folders)
     is_own = is_own and await _is_own(client, real, request.token)
-    step = placing.decide(destination, folders, is_folder=is_folder, exists=exists, is_own=is_own)
+    step = placing.decide(destination, folders, is_folder=is_there, exists=exists, is_own=is_own)
     if step == placing.INTO:
         return await _existing(client, real, names)
     parent, name = os.path.split(real)
     if request.mkpath:
         parent, name = await _above(client, parent, name, make=bool(request.nonce))
-    above = start(lookup(client, parent, follow=True))
+    above = start(is_folder(client, parent))
     found = start(_existing(client, parent, [to_text(name)]))
-    status = await above
-    if status is None or not status.is_folder:
+    if not await above:
         message = placing.NO_FOLDER + to_text(parent)
         raise failures.Refusal(failures.DESTINATION, destination, message)
     if step == placing.AS:
@@ -129,8 +128,7 @@ async def _make_folder(client: Client, path: bytes) -> None:
     try:
         await client.mkdir(path)
     except SftpError:
-        status = await lookup(client, path, follow=True)
-        if status is None or not status.is_folder:
+        if not await is_folder(client, path):
             raise
 
 
@@ -151,19 +149,16 @@ async def _is_own(client: Client, folder: bytes, token: str) -> bool:
     inside = join(folder, marker_name(token))
     beside = join(os.path.dirname(folder), fence_name(token))
     found = await outcomes(client.stat(folder), client.lstat(inside), client.lstat(beside))
-    seen = [
+    itself, marker, fence = [
         placing.Seen(each.is_file, each.uid) if isinstance(each, Attrs) else None for each in found
     ]
-    itself, marker, fence = seen
     is_empty = False
     if marker is None and fence is not None:
-        [listed] = await outcomes(list_folder(client, folder))
-        is_empty = listed == []
+        is_empty = await outcomes(list_folder(client, folder)) == ([],)
     return itself is not None and placing.is_own(itself.owner, marker, fence, is_empty=is_empty)
 
 
 async def _existing(client: Client, root: bytes, names: list[str]) -> Target:
-    """Return the target for these names in a folder that is there."""
     named = [name for name in names if name]
     found = await gather(*[lookup(client, join(root, to_bytes(name))) for name in named])
     there = {name for name, status in zip(named, found, strict=True) if status is not None}

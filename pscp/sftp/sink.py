@@ -1,9 +1,8 @@
 """The sink end of a copy over SFTP: does as endpoint/sink.py does, by requests to the server.
 
-Parts, names and order are the same: `.NAME.HASH.KEY.pscp-part` is written at offsets by any lane,
-verified, synced where the server can, given its metadata, then renamed. Blocks are written as they
-arrive. What arrives of a chunk so late that another lane may have it by then is held until the
-chunk is complete, and written only where the part is still there.
+Parts, names and order are the same. Blocks are written as they arrive. What arrives of a chunk so
+late that another lane may have it by then is held until the chunk is complete, and written only
+where the part is still there.
 
 Not here: metadata, and what is there already (commit.py), digests of what was written
 (digests.py), frames (agent.py).

@@ -3,7 +3,7 @@
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
 sent on in order, then its digest. Nothing but size and mtime tells whether a file changed.
 
-Not here: the walk (tree.py), the entries of a list (chosen.py), digests of far files (digests.py).
+Not here: the walk (tree.py), digests of far files (digests.py).
 Read next: agent.py.
 """
 
@@ -17,7 +17,7 @@ from pscp.endpoint.files import Changed, Unsized
 from pscp.endpoint.paths import to_bytes
 from pscp.endpoint.source import Known, Top, known
 from pscp.sftp.commit import extents_behind
-from pscp.sftp.digests import Digests, Hashing
+from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.files import Extent, File, Files, Reading, read_all
@@ -26,7 +26,6 @@ from pscp.sftp.protocol.paths import join
 from pscp.sftp.protocol.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
 
-FarDigest = tuple[bytes | None, bool]  # None: not verified; did the far end compute it?
 _WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/source.py
 
 
@@ -61,17 +60,22 @@ class Source:
 
     # --- the manifest
 
-    async def walk(self, request: requests.Walk) -> tuple[list[tree.Entry], bool]:
+    async def walk(self, request: requests.Walk | Listed) -> tuple[list[tree.Entry], bool]:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
-            self._walk = Walk(self.client, self._tops, self._rules).entries(request.after)
-        return await self._next(self._walk, request.most)
-
-    async def listed(self, request: Listed) -> tuple[list[tree.Entry], bool]:
-        if request.restart or self._walk is None:
             walk = Walk(self.client, self._tops, self._rules)
-            self._walk = walk.listed(request.paths, request.after)
-        return await self._next(self._walk, request.most)
+            if isinstance(request, Listed):
+                self._walk = walk.listed(request.paths, request.after)
+            else:
+                self._walk = walk.entries(request.after)
+        batch: list[tree.Entry] = []
+        total_bytes = 0
+        async for entry in self._walk:
+            batch.append(entry)
+            total_bytes += len(wire.to_json(entry))
+            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= request.most:
+                return batch, False
+        return batch, True
 
     async def above(self, request: Above) -> list[tree.Entry]:
         """Return the entries of folders above sources."""
@@ -81,18 +85,6 @@ class Source:
             for number, levels in request.folders
         ]
         return await Walk(self.client, tops, rules).described()
-
-    async def _next(
-        self, walk: AsyncIterator[tree.Entry], most: int
-    ) -> tuple[list[tree.Entry], bool]:
-        batch: list[tree.Entry] = []
-        total_bytes = 0
-        async for entry in walk:
-            batch.append(entry)
-            total_bytes += len(wire.to_json(entry))
-            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
-                return batch, False
-        return batch, True
 
     def where(self, top: int, path: str) -> tuple[bytes, str]:
         """Return the path of a source, and what comes after it in that of a file; "": itself."""
@@ -122,9 +114,11 @@ class Source:
         status, handle = await outcomes(self.status(path), opening)
         if isinstance(handle, Exception):
             raise handle
-        if isinstance(status, Exception) or not _is_same(status, value):
+        try:
+            _check_same(status, value)
+        except Exception:
             await outcomes(self.client.close(handle))
-            raise status if isinstance(status, Exception) else Changed()
+            raise
         return handle
 
     async def _open_for_chunks(self, value: tree.Entry) -> bytes:
@@ -191,7 +185,7 @@ class Source:
         """Send the chunk's blocks; return its digest. Raises Changed, SftpError."""
         path, offset, length, _ = chunk.extent
         handle = await self._handle(chunk)
-        hashers = self._hashers(self._algorithm, True)
+        hashers = self._hashing.hashers_of_sent(self._algorithm, has_content=True)
 
         def take(view: memoryview) -> None:
             nonlocal offset
@@ -203,7 +197,7 @@ class Source:
         gate, budget = chunk.before.sent if chunk.before else None, self.client.reading
         reading = Reading(self.client, handle, offset, length, take, budget=budget, gate=gate)
         reading.sent.add_done_callback(chunk.set_requested)
-        digest = start(self._digest(chunk.extent, self._algorithm))
+        there = start(self._hashing.of_sent(chunk.extent, self._algorithm))
         check = start(self._check(handle, path, chunk.file.value, reading))
         count = await reading.run()
         if gate is not None:
@@ -213,49 +207,7 @@ class Source:
             await self._files.close_handle(chunk.id)
         if count != length:
             raise Changed()
-        return await self._decide(chunk.extent, self._algorithm, hashers, await digest)
-
-    def _hashers(self, algorithm: str, has_content: bool) -> dict[str, hashes.Hasher]:
-        """Return the hashers for what is sent, by algorithm.
-
-        There is none where the far end's digest is used, which has been right before.
-        """
-        is_trusted = self._hashing.is_wanted and self._hashing.is_trusted
-        if is_trusted and has_content and not self._hashing.beside(algorithm):
-            return {}
-        return self._hashing.new_hashers(algorithm)
-
-    async def _digest(self, extent: Extent, algorithm: str) -> FarDigest:
-        """Return the digest of what lies at the far end."""
-        if not self._hashing.is_wanted or not extent.length:
-            return None, False
-        ours = self._hashing.beside(algorithm) or algorithm
-        found = await self._hashing.by_far_end(extent, ours)
-        if found is not None:
-            return found, True
-        return await self._hashing.read_back(extent, algorithm), False
-
-    async def _decide(
-        self, extent: Extent, algorithm: str, hashers: dict[str, hashes.Hasher], digest: FarDigest
-    ) -> bytes:
-        """Return the digest that the sink compares with what arrived there. Raises Changed.
-
-        `hashers` had what was sent; `digest` is from _digest().
-        """
-        there, is_of_far_end = digest
-        own: Digests = {name: hasher.digest() for name, hasher in hashers.items()}
-        if not self._hashing.is_wanted or not extent.length:
-            return own[algorithm]
-        if is_of_far_end and there in own.values():
-            self._hashing.is_trusted = True
-            return own[algorithm]
-        if is_of_far_end and own:  # the far end's first digest was wrong
-            there = await self._hashing.read_back(extent, algorithm)
-            if there == own[algorithm]:
-                self._hashing.distrust()
-        if there is None:
-            raise Changed()
-        return there
+        return await self._hashing.settle(chunk.extent, self._algorithm, hashers, await there)
 
     async def _check(self, handle: bytes, path: bytes, value: tree.Entry, reading: Reading) -> None:
         """Check, behind the last READ, that the open file and its name's are the manifest's.
@@ -264,10 +216,7 @@ class Source:
         """
         await reading.sent
         for status in await outcomes(self.client.fstat(handle), self.status(path)):
-            if isinstance(status, Exception):
-                raise status
-            if not _is_same(status, value):
-                raise Changed()
+            _check_same(status, value)
 
     async def extents(self, request: requests.Extents) -> tuple[list[list[int]], bool]:
         return extents_behind(request.offset, request.file.size)
@@ -275,7 +224,6 @@ class Source:
     # --- small files, by packs
 
     async def pack(self, files: list[Known]) -> tuple[list[object], list[bytes]]:
-        """Return for each file [size, hex digest] or a failure; and the contents."""
         rows: list[object] = []
         bodies: list[bytes] = []
         reading = [self._read_whole(known(file)) for file in files]
@@ -297,27 +245,22 @@ class Source:
             await read_all(self.client, handle, 0, length, lambda view: parts.append(bytes(view)))
             status, _ = await outcomes(self.client.fstat(handle), self.client.close(handle))
         body = b"".join(parts)
-        if isinstance(status, Exception):
-            raise status
-        if body and not status.size:
+        if body and isinstance(status, Attrs) and not status.size:
             raise Unsized()
-        if len(body) != value.size or not _is_same(status, value):
+        _check_same(status, value)
+        if len(body) != value.size:
             raise Changed()
-        return body, await self._digest_of_body(path, body)
-
-    async def _digest_of_body(self, path: bytes, body: bytes) -> bytes:
         algorithm = hashes.STRONG if self._strong else self._algorithm
-        hashers = self._hashers(algorithm, bool(body))
+        hashers = self._hashing.hashers_of_sent(algorithm, has_content=bool(body))
         for hasher in hashers.values():
             hasher.update(body)
         extent = Extent(path, 0, len(body), True)
-        digest = await self._digest(extent, algorithm)
-        return await self._decide(extent, algorithm, hashers, digest)
+        there = await self._hashing.of_sent(extent, algorithm)
+        return body, await self._hashing.settle(extent, algorithm, hashers, there)
 
     # --- digests, to resume and to check strongly
 
     async def digests(self, request: requests.Digests) -> list[object]:
-        """Return per file the hex digest of each extent, or the failure."""
         return await results(
             (file.path, self._digests(known(file), extents, request.hash))
             for file, extents in request.files
@@ -329,11 +272,9 @@ class Source:
         path = self._full(value)
         if not value.size:
             await self._read_whole(value)
-        if not _is_same(await self.status(path), value):
-            raise Changed()
+        _check_same(await self.status(path), value)
         digests = await self._hashing.hex_digests(path, extents, algorithm)
-        if not _is_same(await self.status(path), value):
-            raise Changed()
+        _check_same(await self.status(path), value)
         return digests
 
     def close(self) -> None:
@@ -345,6 +286,10 @@ def _is_taken(found: object) -> bool:
     return isinstance(found, SftpError) and found.code == packets.FAILURE
 
 
-def _is_same(status: Attrs, value: tree.Entry) -> bool:
-    """Is it the same file, as far as size and mtime tell?"""
-    return status.is_file and (status.size, status.mtime_ns) == (value.size, value.mtime_ns)
+def _check_same(status: Attrs | Exception, value: tree.Entry) -> None:
+    """Raise Changed where it is another file, as far as size and mtime tell; or the exception."""
+    if isinstance(status, Exception):
+        raise status
+    same = value.size, value.mtime_ns
+    if not status.is_file or (status.size, status.mtime_ns) != same:
+        raise Changed()

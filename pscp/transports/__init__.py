@@ -1,64 +1,22 @@
 """Ways to the far end: OpenSSH, and the libraries asyncssh and paramiko. Each makes a Channel.
 
 Not here: what is sent over a channel (../connect/agent_program.py, ../transfer/lanes/lane.py).
-Read next: openssh.py, ssh_settings.py.
+Read next: channel.py, openssh.py, ssh_settings.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.transports import openssh, ssh_settings
+from pscp.transports.channel import Channel
 from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import Child, SshSetup
 from pscp.transports.ssh_settings import Request, mux_client_argv, program_argv, transport_of
 
 __all__ = ["Channel", "Control", "Request", "SshSetup", "open_channel", "resolve", "transport_of"]
-
-
-class Channel(Protocol):
-    """One byte pipe to a command at the far end: the descriptors of a child process."""
-
-    read_fd: int  # the command's standard output
-    write_fd: int  # the command's standard input
-    error_fd: int  # the standard error of the command and of the transport
-    control: Control | None  # the socket by which channels share its connection
-    needs_agent: bool  # whether an agent has to be sent
-
-    @property
-    def pid(self) -> int:
-        """The process that encrypts, or one that hands over its descriptors; 0: this one."""
-        ...
-
-    def answers(self, limit_s: float) -> bool:
-        """Return whether a connection that was kept open answers within this time.
-
-        True for a channel with a login of its own, of which nothing is known yet.
-        """
-        ...
-
-    def end(self) -> None:
-        """End the channel, from any thread; a thread that reads or writes sees its end."""
-
-    def let_go(self, patience_s: float) -> None:
-        """Let a login that nobody needs any more end by itself, but only so long; then close.
-
-        The far end sees the end of its input. sshd counts a login that is cut as an offence.
-        """
-
-    def close(self) -> None:
-        """End the channel and close the descriptors. Idempotent."""
-
-    def explain(self, messages: str, /) -> PscpError:
-        """Return why the channel ended, given the text that came on `error_fd`."""
-        ...
-
-    def lent(self) -> None:
-        """Close read_fd and write_fd here, since a child process has them now."""
 
 
 def open_channel(

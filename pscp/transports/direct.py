@@ -15,15 +15,13 @@ import threading
 
 from pscp.endpoint import link
 from pscp.ground.errors import ConnectionLost, PscpError
-from pscp.transports.control_sockets import Control
+from pscp.transports.channel import Channel
 from pscp.transports.openssh import Child
 
 
-class PlainChannel:
+class PlainChannel(Channel):
     """The socket of one lane, without a cipher."""
 
-    control: Control | None = None
-    needs_agent = True  # not SFTP
     pid = 0  # no process encrypts
 
     def __init__(self, sock: socket.socket) -> None:
@@ -33,17 +31,10 @@ class PlainChannel:
         self._closing = threading.Lock()  # guards what follows
         self._is_closed = False
 
-    def answers(self, limit_s: float) -> bool:
-        return True  # whoever made it has had an answer
-
     def end(self) -> None:
         with self._closing:
             if not self._is_closed:
                 self.link.hang_up()
-
-    def let_go(self, patience_s: float) -> None:
-        """Close it at once, since it has no login of its own."""
-        self.close()
 
     def close(self) -> None:
         self.end()

@@ -36,7 +36,9 @@ def main(words: list[str]) -> int:
         print(f"ssh: Could not resolve hostname {host}: {error.strerror}", file=sys.stderr)
         return 255
     try:
-        _pass(connected(found, *words[3:]))
+        made, to_ssh = connected(found, *words[3:]), socket.socket(fileno=1)
+        number = made.fileno().to_bytes(4, sys.byteorder)
+        to_ssh.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, number)])
     except OSError as error:
         print(f"ssh: connect to host {host} port {port}: {error.strerror}", file=sys.stderr)
         return 255
@@ -46,7 +48,12 @@ def main(words: list[str]) -> int:
 
 
 def connected(
-    found: _Found, timeout_s: str, address: str, *settings: str, watched_fd: int = 0
+    found: _Found,
+    timeout_s: str,
+    address: str,
+    congestion: str,
+    *sizes: str,
+    watched_fd: int = 0,
 ) -> socket.socket:
     """Connect a socket to the first of these addresses that answers.
 
@@ -57,7 +64,11 @@ def connected(
     for family, kind, protocol, _, peer in found:
         try:
             made = socket.socket(family, kind, protocol)
-            _set(made, *settings)
+            if congestion != "-":
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+            for option, size in zip((socket.SO_RCVBUF, socket.SO_SNDBUF), sizes, strict=True):
+                if size != "-":
+                    made.setsockopt(socket.SOL_SOCKET, option, int(size))
             if address != "-":
                 made.bind(socket.getaddrinfo(address.encode(), None, family, kind)[0][4])
             _connect(made, peer, until_s, watched_fd)
@@ -65,14 +76,6 @@ def connected(
         except OSError as error:
             failure = error
     raise failure
-
-
-def _set(made: socket.socket, congestion: str, rcvbuf: str, sndbuf: str) -> None:
-    if congestion != "-":
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    for option, size in ((socket.SO_RCVBUF, rcvbuf), (socket.SO_SNDBUF, sndbuf)):
-        if size != "-":
-            made.setsockopt(socket.SOL_SOCKET, option, int(size))
 
 
 def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched_fd: int) -> None:
@@ -91,12 +94,6 @@ def _connect(made: socket.socket, peer: _Address, until_s: float | None, watched
     if code:
         raise OSError(code, os.strerror(code))
     made.setblocking(True)
-
-
-def _pass(made: socket.socket) -> None:
-    number = made.fileno().to_bytes(4, sys.byteorder)
-    to_ssh = socket.socket(fileno=1)
-    to_ssh.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, number)])
 
 
 if __name__ == "__main__":

@@ -10,54 +10,45 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
-import threading
 from collections.abc import Sequence
 
-from pscp.endpoint import system
 from pscp.ground import errors
+from pscp.transports.channel import Pipes
 from pscp.transports.control_sockets import USERS, Control
 from pscp.transports.mux_protocol import MuxMaster, Refused
-from pscp.transports.openssh import end_input, error_of, last_line
+from pscp.transports.openssh import error_of, last_line
 from pscp.transports.ssh_settings import Request
 
 _END_S = 2.0  # for the exit status, once the pipes have ended
 _FAILED_STATUS = 255  # as ssh's
 
 
-class MuxChannel:
-    """A session on a connection that is open already. As transports.Channel."""
+class MuxChannel(Pipes):
+    """A session on a connection that is open already."""
 
-    needs_agent = True
+    pid = 0  # that of the ssh, once it has answered
 
     def __init__(self, control: Control, request: Request, environment: Sequence[str]) -> None:
         """Ask for the session. Raises ConnectionLost if no ssh listens at the socket."""
-        self.control: Control | None = control
-        self.pid = 0  # that of the ssh, once it has answered
         self._path, self._is_users = control.path, control.persist == USERS
         self._failure: errors.PscpError | None = None  # why the session was not opened
         self._is_open = False
-        self._closing = threading.Lock()  # held where descriptors are closed or replaced
         try:
             self._master = MuxMaster(control.path)
         except OSError as error:
             raise errors.ConnectionLost(f"a connection that was kept: {error}") from None
-        far_in, self.write_fd = os.pipe()
-        self.read_fd, far_out = os.pipe()
-        self.error_fd, far_error = os.pipe()
-        self._fds = [self.write_fd, self.read_fd, self.error_fd]
-        far_fds = (far_in, far_out, far_error)
+        super().__init__()
+        self.control = control
         try:
-            for fd in (self.write_fd, self.read_fd):
-                system.widen_pipe(fd)
             self._master.ask_alive()
             self._master.ask_session(
-                request.text, environment, far_fds, is_subsystem=request.is_subsystem
+                request.text, environment, self.far_fds, is_subsystem=request.is_subsystem
             )
         except OSError as error:
             self.close()
             raise errors.ConnectionLost(f"a connection that was kept: {error}") from None
         finally:
-            for fd in far_fds:
+            for fd in self.far_fds:
                 os.close(fd)
 
     def answers(self, limit_s: float) -> bool:
@@ -74,40 +65,24 @@ class MuxChannel:
                 self._failure = error_of(_FAILED_STATUS, str(error))
             except TimeoutError:
                 self._failure = errors.ConnectionLost(f"no answer after {limit_s:.0f} s")
-                self._retire()
+                if not self._is_users:
+                    self._retire()
             except OSError as error:
                 self._failure = errors.ConnectionLost(str(error))
         return self._is_open
 
     def _retire(self) -> None:
-        if not self._is_users:
-            with contextlib.suppress(OSError), contextlib.closing(MuxMaster(self._path)) as master:
-                master.stop()
+        with contextlib.suppress(OSError), contextlib.closing(MuxMaster(self._path)) as master:
+            master.stop()
 
     def end(self) -> None:
         self._master.end()
-        with self._closing:
-            if self.write_fd in self._fds:
-                end_input(self.write_fd)
+        self._end_input()
 
     def close(self) -> None:
         self.end()
         self._close_fds(3)
         self._master.close()
-
-    def let_go(self, patience_s: float) -> None:
-        """Close it at once, since it has no login that could be cut."""
-        self.close()
-
-    def lent(self) -> None:
-        self._close_fds(2)
-
-    def _close_fds(self, count: int) -> None:
-        with self._closing:
-            for fd in (self.write_fd, self.read_fd, self.error_fd)[:count]:
-                if fd in self._fds:
-                    self._fds.remove(fd)
-                    os.close(fd)
 
     def explain(self, messages: str, /) -> errors.PscpError:
         if self._failure is not None:

@@ -24,6 +24,7 @@ from pscp.ground.log import Log
 from pscp.options.option_rows import TIMEOUT_S
 from pscp.options.options import Options
 from pscp.transports import socket_options
+from pscp.transports.channel import Channel, end_input
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 
@@ -147,7 +148,14 @@ def resolve(host: Location, options: Options) -> SshSetup:
     if asked.returncode:
         lines = messages.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
         raise errors.UsageError(f"{options.program}: {lines[0]}", "see ssh_config(5)")
-    configured, default = _settings(output), _settings(default_output)
+    text, default_text = (each.decode(errors="replace") for each in (output, default_output))
+    configured, default = (
+        dict(line.split(" ", 1) for line in each.splitlines() if " " in line)
+        for each in (text, default_text)
+    )
+    import hashlib  # here: `ssh -G` is run while ssh logs in
+
+    kept = [line for line in output.splitlines() if not line.startswith(b"loglevel ")]  # of -d
     ciphers, users_master = configured.get("ciphers"), configured.get("controlpath", "none")
     return SshSetup(
         ciphers_are_ours=ciphers == default.get("ciphers") and not options.cipher,
@@ -155,25 +163,11 @@ def resolve(host: Location, options: Options) -> SshSetup:
         route=socket_options.Route.read(configured),
         offered=tuple(ciphers.split(",")) if ciphers else (),
         forbids_direct=b"\nsetenv PSCP_PLANE=ssh\n" in output,
-        digest=_digest(output),
+        digest=hashlib.sha256(b"\n".join(kept)).hexdigest(),
         users_master="" if users_master == "none" else users_master,
-        send_env=tuple(_all_of("sendenv", output)),
-        set_env=tuple(_all_of("setenv", output)),
+        send_env=tuple(re.findall("^sendenv (.+)$", text, re.MULTILINE)),
+        set_env=tuple(re.findall("^setenv (.+)$", text, re.MULTILINE)),
     )
-
-
-def _digest(output: bytes) -> str:
-    """Return a digest of what `ssh -G` says, without what -d changes."""
-    import hashlib  # here: `ssh -G` is run while ssh logs in
-
-    lines = [line for line in output.splitlines() if not line.startswith(b"loglevel ")]
-    return hashlib.sha256(b"\n".join(lines)).hexdigest()
-
-
-def _all_of(key: str, output: bytes) -> list[str]:
-    """Return the values of a keyword that `ssh -G` lists in several lines."""
-    found = re.findall(rf"^{key} (.+)$", output.decode(errors="replace"), re.MULTILINE)
-    return [str(value) for value in found]
 
 
 def _start_ssh(argv: list[str]) -> subprocess.Popen[bytes]:
@@ -187,11 +181,6 @@ def _start_ssh(argv: list[str]) -> subprocess.Popen[bytes]:
 
 def _cannot_run(program: str, error: OSError) -> errors.UsageError:
     return errors.UsageError(f"cannot run {program}: {error.strerror}", "-S names the ssh program")
-
-
-def _settings(output: bytes) -> dict[str, str]:
-    lines = output.decode(errors="replace").splitlines()
-    return dict(line.split(" ", 1) for line in lines if " " in line)
 
 
 def _check_cpus(cpus: tuple[int, ...]) -> None:
@@ -220,10 +209,8 @@ _SHOWN_MAX = 400  # characters of a command line in the log; the remote command 
 _log = Log("transports")
 
 
-class Child:
+class Child(Channel):
     """A running ssh, or a program that behaves as ssh does."""
-
-    needs_agent = True
 
     def __init__(
         self, argv: list[str], may_prompt: bool, cpu: int | None, control: Control | None, *,
@@ -269,9 +256,6 @@ class Child:
 
             self._master_pid = process_of(self.control.path) or 0
         return self._master_pid or self._child.pid
-
-    def answers(self, limit_s: float) -> bool:
-        return True  # its login is waited for elsewhere
 
     def end(self) -> None:
         if self._child.poll() is None:
@@ -335,17 +319,6 @@ def _signal_tree(pid: int, kind: signal.Signals) -> None:
     for each in reversed(found):  # a parent that sees its child end may start another
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(each, kind)
-
-
-def end_input(fd: int) -> None:
-    """Let the reader of this pipe see its end, and every later write to it fail.
-
-    The number stays in use, since another thread may be about to write to it.
-    """
-    read_fd, write_fd = os.pipe()
-    os.close(read_fd)
-    os.dup2(write_fd, fd, inheritable=False)
-    os.close(write_fd)
 
 
 def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:

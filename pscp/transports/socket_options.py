@@ -1,15 +1,12 @@
-"""The options of the sockets below ssh, how the stock ssh gets a socket that has them, and where
-the socket of a channel's connection is: in an ssh process, or in this one.
+"""The options of the sockets below ssh, and the socket of a channel's connection.
 
 A congestion control and the buffers' sizes are set before a socket connects. ssh has no options
-for them, but it takes a connected socket from its ProxyCommand (ProxyUseFdpass), which is then
-fdpass.py. The address to connect from is ssh's own -b, unless fdpass.py makes the socket anyway.
+for them, but it takes a connected socket from its ProxyCommand (ProxyUseFdpass): fdpass.py.
 
 Linux lends a process the descriptors of its children (pidfd_getfd(2)), unless Yama or a container's
 seccomp profile forbids it. An option that is set on the lent descriptor is the connection's.
 
-Not here: the rest of ssh's command line (openssh.py), what a connected socket says
-(../endpoint/congestion.py). Read next: fdpass.py.
+Not here: what a connected socket says (../endpoint/congestion.py). Read next: fdpass.py.
 """
 
 from __future__ import annotations
@@ -52,41 +49,28 @@ def borrow(pid: int) -> LiveSocket | None:
     except (AttributeError, OSError):  # not Linux; or the process is gone
         return None
     try:
-        if not _is_running_child(process):
+        # Its id may be another process's by now: then this raises, as for what is no child.
+        if os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return None
-        for number in _sockets_of(pid):
-            lent = _lent(process, number)
-            found = _connected_tcp(lent) if lent >= 0 else None
-            if found is not None:
-                return found
+        for number in range(_DESCRIPTORS_MAX):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                    found = _lent(process, number)
+                    if found is not None:
+                        return found
+        return None
+    except OSError:
         return None
     finally:
         os.close(process)
 
 
-def _is_running_child(process: int) -> bool:
-    """Return whether this is a child of ours: its id may be another process's by now."""
-    try:
-        return os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except OSError:
-        return False
-
-
-def _sockets_of(pid: int) -> list[int]:
-    """Return the numbers of a process's first descriptors that are sockets."""
-    found = []
-    for number in range(_DESCRIPTORS_MAX):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
-                found.append(number)
-    return found
-
-
-def _lent(process: int, number: int) -> int:
-    """Return a duplicate of a process's descriptor; -1 where it lends none."""
+def _lent(process: int, number: int) -> LiveSocket | None:
+    """Return what a process lends of its descriptor, if that is a connected socket of TCP."""
     import ctypes  # here: only far pushes need it
 
-    return int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0))
+    lent = int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0))
+    return _connected_tcp(lent) if lent >= 0 else None
 
 
 def _connected_tcp(descriptor: int) -> LiveSocket | None:
@@ -96,12 +80,10 @@ def _connected_tcp(descriptor: int) -> LiveSocket | None:
     except OSError:  # it is no socket
         os.close(descriptor)
         return None
-    try:
+    with contextlib.suppress(OSError):  # it is not connected
         if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
             found.getpeername()
             return LiveSocket(found)
-    except OSError:  # it is not connected
-        pass
     found.close()
     return None
 
@@ -119,10 +101,11 @@ class Route(NamedTuple):
 
     @classmethod
     def read(cls, settings: dict[str, str]) -> Route:
-        proxies = [("ProxyJump", "proxyjump"), ("ProxyCommand", "proxycommand")]
-        set_ones = [f"{name} {settings[key]}" for name, key in proxies if key in settings]
+        """Return the route from the lines of `ssh -G`."""
+        names = ("ProxyJump", "ProxyCommand")
+        proxies = (f"{name} {settings[name.lower()]}" for name in names if name.lower() in settings)
         return cls(
-            proxy=next(iter(set_ones), ""),
+            proxy=next(proxies, ""),
             family=settings.get("addressfamily", "any"),
             timeout_s=settings.get("connecttimeout", "none"),
             address=settings.get("bindaddress", ""),
@@ -137,11 +120,15 @@ def words(options: Options, route: Route, number: int) -> list[str]:
     address = options.address(number)
     if not _are_ours(options):
         return ["-b", address] if address else []
+    import shlex  # here: few copies need it
+
+    def quoted(*words: str) -> str:  # for the user's shell, and for ssh, which expands tokens
+        return shlex.join(words).replace("%", "%%")
+
     sizes = (options.rcvbuf_bytes, options.sndbuf_bytes)
     wishes = (address or route.address, options.congestion, *sizes)
-    given = (route.family, route.timeout_s, *(str(each or "-") for each in wishes))
-    program = " ".join(map(_quoted, (sys.executable or "python3", "-I", "-S", _FDPASS)))
-    settings = " ".join(map(_quoted, given))
+    settings = quoted(route.family, route.timeout_s, *(str(each or "-") for each in wishes))
+    program = quoted(sys.executable or "python3", "-I", "-S", _FDPASS)
     found = ["-oProxyUseFdpass=yes", f"-oProxyCommand={program} '%h' %p {settings}"]
     return found + ["-oCanonicalizeHostname=always"] * route.canonical
 
@@ -159,9 +146,10 @@ def check(options: Options, route: Route, is_push: bool) -> list[str]:
         _check_congestion(options.congestion)
         if not is_push:
             notes.append("--congestion is for what this end sends; on a pull the far end's counts")
-    sizes = (("rcv", options.rcvbuf_bytes), ("snd", options.sndbuf_bytes))
-    notes += [_check_buffer(way, size_bytes) for way, size_bytes in sizes if size_bytes]
-    return [note for note in notes if note]
+    for way, size_bytes in (("rcv", options.rcvbuf_bytes), ("snd", options.sndbuf_bytes)):
+        if size_bytes and (note := _check_buffer(way, size_bytes)):
+            notes.append(note)
+    return notes
 
 
 def _are_ours(options: Options) -> bool:
@@ -192,13 +180,6 @@ def _check_route(names: str, options: Options, route: Route) -> None:
         )
 
 
-def _quoted(word: str) -> str:
-    """Quote a word of a ProxyCommand for the user's shell, and for ssh, which expands tokens."""
-    import shlex  # here: few copies need it
-
-    return shlex.quote(word).replace("%", "%%")
-
-
 def _check_address(address: str) -> None:
     import socket  # here and below: it takes 9 ms, and few copies need it
 
@@ -224,20 +205,16 @@ def _check_congestion(name: str) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.IPPROTO_TCP, option, name.encode())
     except OSError as error:
-        is_reserved = error.errno == errno.EPERM
-        kept = "this user may not use it" if is_reserved else "this kernel does not offer it"
+        kept, which = "this kernel does not offer it", "available"
+        if error.errno == errno.EPERM:
+            kept, which = "this user may not use it", "allowed"
+        offered = "see sysctl net.inet.tcp.cc"  # FreeBSD
+        with contextlib.suppress(OSError), open(_OFFERED.format(which)) as file:
+            offered = file.read().strip()
         raise UsageError(
-            f"--congestion {name}: {kept}; there is: {_offered(is_reserved)}",
+            f"--congestion {name}: {kept}; there is: {offered}",
             f"as root: sysctl net.ipv4.tcp_allowed_congestion_control, or modprobe tcp_{name}",
         ) from None
-
-
-def _offered(is_reserved: bool) -> str:
-    try:
-        with open(_OFFERED.format("allowed" if is_reserved else "available")) as offered:
-            return offered.read().strip()
-    except OSError:
-        return "see sysctl net.inet.tcp.cc"  # FreeBSD
 
 
 def _check_buffer(way: str, wanted_bytes: int) -> str:

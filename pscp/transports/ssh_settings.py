@@ -91,12 +91,10 @@ def transport_of(options: Options) -> str:
     """Return the transport: --transport, or for auto openssh if there is an ssh, else asyncssh."""
     if options.transport != "auto":
         return options.transport
-    return "openssh" if options.program != "ssh" or _has_ssh() else "asyncssh"
-
-
-def _has_ssh() -> bool:  # as shutil.which(), whose import would delay the first ssh
+    # As shutil.which(), whose import would delay the first ssh.
     paths = (os.path.join(folder, "ssh") for folder in os.get_exec_path())
-    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
+    has_ssh = any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
+    return "openssh" if options.program != "ssh" or has_ssh else "asyncssh"
 
 
 def resolve(host: Location, options: Options) -> SshSetup:
@@ -106,9 +104,12 @@ def resolve(host: Location, options: Options) -> SshSetup:
         raise _refused("-S", transport, "it is the name of an ssh program")
     if options.config_file not in (None, "none") and not os.path.isfile(str(options.config_file)):
         raise UsageError(f"-F {options.config_file}: no such file")
-    _check_ciphers(options.cipher, transport)
+    for name in (options.cipher or "").lstrip("+^-").split(","):
+        if name and name not in CIPHERS[transport]:
+            known = ", ".join(CIPHERS[transport])
+            raise UsageError(f"{name}: {transport} has no such cipher", f"it has {known}")
     for key, value in _pairs(options):
-        if key.lower() not in (known.lower() for known in KEYWORDS[transport]):
+        if key.lower() not in map(str.lower, KEYWORDS[transport]):
             raise _refused(f"-o {key}", transport, "--transport openssh knows all of ssh_config(5)")
         if key.lower() == "port" and not value.isdecimal():
             raise UsageError(f"-o Port={value}: that is no port")
@@ -159,13 +160,6 @@ def _refused(what: str, transport: str, hint: str) -> UsageError:
     return UsageError(f"{what}: not with --transport {transport}", hint)
 
 
-def _check_ciphers(names: str | None, transport: str) -> None:
-    for name in (names or "").lstrip("+^-").split(","):
-        if name and name not in CIPHERS[transport]:
-            known = ", ".join(CIPHERS[transport])
-            raise UsageError(f"{name}: {transport} has no such cipher", f"it has {known}")
-
-
 def _pairs(options: Options) -> list[tuple[str, str]]:
     """Return the keywords and values of -o. Raises UsageError for another syntax."""
     found = []
@@ -177,27 +171,18 @@ def _pairs(options: Options) -> list[tuple[str, str]]:
     return found
 
 
-def lines_of_options(host: Location, options: Options, number: int) -> tuple[str, ...]:
+def _config_lines(host: Location, options: Options, number: int) -> tuple[str, ...]:
     """Return the user's options as lines of ssh_config(5)."""
-    address = options.address(number)
     given: list[tuple[str, object]] = [("ConnectTimeout", options.timeout_s), *_pairs(options)]
-    given += [("IdentityFile", _quoted(path)) for path in options.identities]
+    for path in options.identities:
+        if '"' in path or "\\" in path:
+            raise UsageError(f'{path}: a quote or a "\\" cannot be in the name of an identity here')
+        given.append(("IdentityFile", f'"{path}"'))
     given += [("Ciphers", options.cipher), ("ProxyJump", options.jump), ("User", host.user)]
-    given += [("Port", host.port or options.port), ("BindAddress", address)]
+    given += [("Port", host.port or options.port), ("BindAddress", options.address(number))]
     given += [("Compression", "yes" if options.compress else "")]
     given += [("AddressFamily", {4: "inet", 6: "inet6"}.get(options.address_family or 0))]
     return tuple(f"{key} {value}" for key, value in given if value)
-
-
-def _quoted(path: str) -> str:
-    if '"' in path or "\\" in path:
-        raise UsageError(f'{path}: a quote or a "\\" cannot be in the name of an identity here')
-    return f'"{path}"'
-
-
-def _preferred(setup: SshSetup, transport: str) -> tuple[str, ...]:
-    wanted = setup.ciphers().split(",") if setup.ciphers_are_ours else []
-    return tuple(name for name in wanted if name in CIPHERS[transport])
 
 
 def settings_of(
@@ -211,15 +196,16 @@ def settings_of(
     control: Control | None,
 ) -> Settings:
     """Return the settings for a connection; `number` counts the connections from 0."""
+    ciphers = setup.ciphers().split(",") if setup.ciphers_are_ours else []
     files = _USER_CONFIG if options.config_file is None else (options.config_file,)
     expanded = (os.path.expanduser(file) for file in files if file != "none")
     return Settings(
         host=str(host.host),
-        lines=lines_of_options(host, options, number),
+        lines=_config_lines(host, options, number),
         files=tuple(file for file in expanded if os.path.isfile(file)),
         request=request,
         may_prompt=may_prompt,
-        ciphers=_preferred(setup, transport_of(options)),
+        ciphers=tuple(name for name in ciphers if name in CIPHERS[transport_of(options)]),
         control=control.path if control is not None and control.is_master else "",
         congestion=options.congestion or "",
         rcvbuf_bytes=options.rcvbuf_bytes or 0,

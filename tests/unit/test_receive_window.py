@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from pscp.ground.values import MIB
-from pscp.transports.libraries.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
+from pscp.transports.libraries.asyncssh_pump import FIRST_BYTES, Window, most_bytes, round_trip_s
 
 PACKET_BYTES = 32 * 1024
 

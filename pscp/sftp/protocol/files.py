@@ -56,7 +56,6 @@ class Files:
         start(self.close_handle(id_))
 
     def get(self, id_: int) -> File:
-        """Return a file, and open it where it is not open."""
         file = self._open.get(id_)
         if file is None:
             idle = [known for known, each in self._open.items() if not each.chunks]

@@ -201,7 +201,6 @@ class Cursor:
 
 
 def version(view: memoryview) -> tuple[int, dict[bytes, bytes]]:
-    """Return the server's version, and its extensions."""
     cursor = Cursor(view)
     number_, found = cursor.number(), {}
     while not cursor.is_over:
@@ -211,7 +210,6 @@ def version(view: memoryview) -> tuple[int, dict[bytes, bytes]]:
 
 
 def failure(view: memoryview) -> SftpError | None:
-    """Return the error of a STATUS; None for OK."""
     cursor = Cursor(view)
     code = cursor.number()
     message = b"" if cursor.is_over else cursor.text()[:_WORDS_MAX_BYTES]
@@ -219,7 +217,6 @@ def failure(view: memoryview) -> SftpError | None:
 
 
 def names(view: memoryview) -> list[tuple[bytes, Attrs]]:
-    """Return the names and attributes that a NAME lists."""
     cursor = Cursor(view)
     count = cursor.number()
     if count > MAX_NAMES:

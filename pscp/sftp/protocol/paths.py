@@ -23,7 +23,6 @@ _CHECKS_MOST = 4096  # folders whose checks are remembered
 
 
 def join(folder: bytes, name: bytes) -> bytes:
-    """Return the path of a name in a folder."""
     return folder + name if folder.endswith(b"/") else folder + b"/" + name
 
 
@@ -53,13 +52,18 @@ async def lookup(client: Client, path: bytes, follow: bool = False) -> Attrs | N
         raise
 
 
+async def is_folder(client: Client, path: bytes) -> bool:
+    """Tell whether there is a folder at this path, or a link to one. Raises SftpError."""
+    status = await lookup(client, path, follow=True)
+    return status is not None and status.is_folder
+
+
 def was_file(found: Attrs | None) -> bool:
     """Is it a part that was the file itself (endpoint/parts.py)?"""
     return found is not None and found.is_file and bool((found.mode or 0) & WAS_FILE)
 
 
 def is_missing(error: SftpError) -> bool:
-    """Does the error say that there is no such name?"""
     return error.code == packets.NO_SUCH_FILE or error.errno == errno.ENOENT
 
 
@@ -145,10 +149,11 @@ class Root:
             problem, status = await outcomes(
                 self._client.mkdir(full, UNFINISHED), self._client.lstat(full)
             )
-            if problem is None:
-                await self._make_private(full, status)
-            is_unfinished_one = isinstance(status, Attrs) and is_unfinished(status.mode or 0)
-            if folder == self._marked and (problem is None or is_unfinished_one):
+            mode = status.mode if isinstance(status, Attrs) else None
+            is_new, is_private = problem is None, is_unfinished(mode or 0)
+            if is_new and mode is not None and not is_private:  # the server ignored what was asked
+                await outcomes(self._client.setstat(full, Attrs(mode=UNFINISHED)))
+            if folder == self._marked and (is_new or is_private):
                 await self._put_marker()
         else:
             [status] = await outcomes(self._client.lstat(full))
@@ -158,8 +163,3 @@ class Root:
             what = ascii(folder.rpartition("/")[2])
             message = f"{what} is a link or a file there, not a folder"
             raise failures.Refusal(failures.UNSAFE, path, message)
-
-    async def _make_private(self, folder: bytes, status: Attrs | Exception) -> None:
-        """Set a new folder's mode, where the server ignored it, or its sticky bit."""
-        if isinstance(status, Attrs) and status.mode is not None and not is_unfinished(status.mode):
-            await outcomes(self._client.setstat(folder, Attrs(mode=UNFINISHED)))

@@ -18,7 +18,8 @@ import os
 import socket
 import tempfile
 from collections.abc import Sequence
-from typing import IO, Any
+from functools import partial
+from typing import Any
 
 import asyncssh
 
@@ -59,31 +60,20 @@ async def _serve(settings: Settings) -> int:
 # --- the connection
 
 
-def _files(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> tuple[IO[str], list[str]]:
-    """Return a temporary file with these lines, and the paths of it and of the other files."""
-    own = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the caller closes it
-    own.write("\n".join([f"Host {name}", *lines, ""]))
-    own.flush()
-    own.seek(0)
-    return own, [f"/dev/fd/{own.fileno()}", *files]
-
-
-def _target(name: str, paths: list[str], settings: Settings) -> tuple[Target, Config]:
-    user = getpass.getuser()
-    try:
-        config = Config.read(paths, user, name)
-        return Target.read(name, settings, user, config.words), config
-    except (OSError, ValueError) as error:
-        raise Wrong(f"Bad configuration option: {error}") from None
-
-
 async def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> tuple[asyncssh.SSHClientConnection, list[asyncssh.SSHClientConnection]]:
     """Log in; return the connection, and those that it goes through. Raises Failed."""
-    own, paths = _files(name, lines, settings.files)
-    with own:
-        target, config = _target(name, paths, settings)
+    with tempfile.TemporaryFile("w+") as own:
+        own.write("\n".join([f"Host {name}", *lines, ""]))
+        own.flush()
+        own.seek(0)
+        paths, user = [f"/dev/fd/{own.fileno()}", *settings.files], getpass.getuser()
+        try:
+            config = Config.read(paths, user, name)
+            target = Target.read(name, settings, user, config.words)
+        except (OSError, ValueError) as error:
+            raise Wrong(f"Bad configuration option: {error}") from None
         helper.check_sockets(target, settings)
         jumps: list[asyncssh.SSHClientConnection] = []
         through = helper.jump_settings(target, depth)
@@ -92,20 +82,16 @@ async def connect(
             jumps = [last, *before]
         client = _Client(target, config)
         asked = _arguments(target, config, settings, paths, client)
-        return await _login(target, settings, client, jumps, asked), jumps
+        if jumps:
+            asked["tunnel"] = jumps[0]
+        elif not target.proxy_command:
+            asked["sock"] = helper.connected(target, settings)
+        return await _login(target, client, asked), jumps
 
 
 async def _login(
-    target: Target,
-    settings: Settings,
-    client: _Client,
-    jumps: list[asyncssh.SSHClientConnection],
-    asked: dict[str, Any],
+    target: Target, client: _Client, asked: dict[str, Any]
 ) -> asyncssh.SSHClientConnection:
-    if jumps:
-        asked["tunnel"] = jumps[0]
-    elif not target.proxy_command:
-        asked["sock"] = helper.connected(target, settings)
     try:
         with helper.limited(target):
             return await asyncssh.connect(target.name, **asked)
@@ -147,10 +133,8 @@ def _arguments(
         "command": None, "request_pty": False, "agent_forwarding": False,
         "x11_forwarding": False, "ignore_encrypted": True,
     }  # fmt: skip
-    identities = config.get("IdentityFile", ())
-    if isinstance(identities, list):
-        expanded = [os.path.expanduser(path) for path in identities]
-        asked["client_keys"] = [path for path in expanded if os.path.isfile(path)]
+    if isinstance(config.get("IdentityFile", ()), list):
+        asked["client_keys"] = [*client.identities]
     if settings.ciphers and config.get("Ciphers") is None:
         asked["encryption_algs"] = "^" + ",".join(settings.ciphers)
     if config.get("ServerAliveInterval") is None:
@@ -159,11 +143,8 @@ def _arguments(
 
 
 def _match(known: asyncssh.SSHKnownHosts, host: str, port: int, target: Target) -> tuple[Any, ...]:
-    """Return what is known of a host, with all keys of it that are revoked.
-
-    match() forgets those of `[host]:port` where it has no other line of that name.
-    """
     keys, authorities, revoked, *others = known.match(host, "", port)
+    # It forgets those of `[host]:port` that are revoked where it has no other line of that name.
     for each in target.known():
         if each.marker == REVOKED:
             with contextlib.suppress(asyncssh.KeyImportError):
@@ -181,8 +162,8 @@ class _Client(asyncssh.SSHClient):
         self.failed: Failed | None = None
         self.tried: list[str] = []
         self._passwords_left = self._rounds_left = target.tries
-        identities = config.get("IdentityFile")
-        self._identities = list(identities) if isinstance(identities, list) else []
+        paths = map(os.path.expanduser, config.words("IdentityFile"))
+        self.identities = [path for path in paths if os.path.isfile(path)]
 
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
@@ -204,27 +185,15 @@ class _Client(asyncssh.SSHClient):
     def public_key_auth_requested(self) -> list[asyncssh.SSHKey] | None:
         """Return the next encrypted key; asyncssh has tried all others before."""
         self.tried = [*dict.fromkeys([*self.tried, "publickey"])]
-        while self._identities:
-            path = os.path.expanduser(self._identities.pop(0))
-            if os.path.isfile(path) and (key := self._decrypted(path)) is not None:
-                return [key]
-        return None
-
-    def _decrypted(self, path: str) -> asyncssh.SSHKey | None:
-        try:
-            asyncssh.read_private_key(path)
-            return None  # asyncssh has tried this key
-        except asyncssh.KeyImportError as error:
-            if not str(error).startswith("Passphrase"):
-                return None
-        for _ in range(self._target.tries):
-            given = helper.prompt(self._target, f"Enter passphrase for key '{path}': ")
-            if not given:
-                return None
+        while self.identities:
+            path = self.identities.pop(0)
             try:
-                return asyncssh.read_private_key(path, given)
-            except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-                continue
+                asyncssh.read_private_key(path)  # without an error asyncssh has tried this key
+            except asyncssh.KeyImportError as error:
+                if str(error).startswith("Passphrase"):
+                    key = helper.decrypted(self._target, path, partial(_read_key, path))
+                    if key is not None:
+                        return [key]
         return None
 
     def password_auth_requested(self) -> str | None:
@@ -232,9 +201,8 @@ class _Client(asyncssh.SSHClient):
         self._passwords_left -= 1
         if self._passwords_left < 0:
             return None
-        if self._passwords_left + 1 < self._target.tries:
-            helper.say(helper.AGAIN)
-        return helper.ask_password(self._target)
+        is_again = self._passwords_left + 1 < self._target.tries
+        return helper.ask_password(self._target, is_again=is_again)
 
     def kbdint_auth_requested(self) -> str | None:
         self.tried = [*dict.fromkeys([*self.tried, "keyboard-interactive"])]
@@ -244,13 +212,14 @@ class _Client(asyncssh.SSHClient):
     def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
     ) -> list[str] | None:
-        answers = []
-        for question, is_echoed in prompts:
-            answer = helper.question(self._target, question, is_echoed)
-            if answer is None:
-                return None
-            answers.append(answer)
-        return answers
+        return helper.answers(self._target, prompts)
+
+
+def _read_key(path: str, passphrase: str) -> asyncssh.SSHKey | None:
+    try:
+        return asyncssh.read_private_key(path, passphrase)
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+        return None
 
 
 # --- channels
@@ -271,8 +240,7 @@ def _accept(
 async def _carry(connection: asyncssh.SSHClientConnection, client: MuxClient) -> None:
     """Carry a further channel; it ends when the client does."""
     loop = asyncio.get_running_loop()
-    stdin, stdout, stderr = client.fds
-    work = loop.create_task(run_channel(connection, client.request, (stdin, stdout, stderr)))
+    work = loop.create_task(run_channel(connection, client.request, client.fds))
     loop.add_reader(client.sock, work.cancel)
     status, failure = FAILED_STATUS, None
     try:

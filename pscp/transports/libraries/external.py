@@ -13,14 +13,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint import system
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transports.control_sockets import Control
+from pscp.transports.channel import Pipes
 from pscp.transports.openssh import error_of
 from pscp.transports.ssh_settings import Request
 
@@ -64,28 +63,21 @@ def _check_client(client: object) -> None:
         transport = client.get_transport()
         if transport is None or not transport.is_authenticated():
             raise UsageError("transport: the paramiko.SSHClient is not connected")
-    elif _is_asyncssh(client):
-        _check_loop(client)
-    else:
+    elif not _is_asyncssh(client):
         raise UsageError(
             f"transport: {type(client).__name__} is no paramiko.SSHClient and no "
             "asyncssh.SSHClientConnection"
         )
-
-
-def _check_loop(client: asyncssh.SSHClientConnection) -> None:
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    loop = _loop_of(client)
-    if running is loop:
-        raise UsageError(
-            "transport: this thread runs the event loop of the connection, and pscp would block it",
-            "use pscp.aio.Session, or run the loop in another thread",
-        )
-    if not loop.is_running():
-        raise UsageError("transport: the event loop of the connection does not run")
+    else:
+        running, loop = None, _loop_of(client)
+        with contextlib.suppress(RuntimeError):  # this thread runs none
+            running = asyncio.get_running_loop()
+        if running is loop:
+            what = "this thread runs the event loop of the connection, and pscp would block it"
+            hint = "use pscp.aio.Session, or run the loop in another thread"
+            raise UsageError(f"transport: {what}", hint)
+        if not loop.is_running():
+            raise UsageError("transport: the event loop of the connection does not run")
 
 
 def _loop_of(client: asyncssh.SSHClientConnection) -> asyncio.AbstractEventLoop:
@@ -106,58 +98,44 @@ def place_of(client: object) -> Location:
     return Location("", "", host=host, port=port)
 
 
-class LentChannel:
+class LentChannel(Pipes):
     """A channel of the connection, a thread that serves it, and pipes between the two."""
 
-    control: Control | None = None
-    needs_agent = True
+    pid = 0  # there is no other process
 
     def __init__(self, client: object, request: Request) -> None:
-        self.pid = 0  # there is no other process
+        super().__init__()
         self._stop: Callable[[], object] = lambda: None
         self._status, self._failure = _FAILED_STATUS, ""
-        far_in, self.write_fd = os.pipe()
-        self.read_fd, far_out = os.pipe()
-        self.error_fd, far_error = os.pipe()
-        self._is_closed = self._is_ended = self._is_lent = False
-        for fd in (self.write_fd, self.read_fd):
-            system.widen_pipe(fd)
-        fds = (far_in, far_out, far_error)
-        if _is_asyncssh(client):
-            serve = partial(self._by_asyncssh, client, request, fds)
-        else:
-            assert _is_paramiko(client)
-            serve = partial(self._by_paramiko, client, request, fds)
+        self._is_ended = False
         self._thread = threading.Thread(
-            target=self._serve, args=(serve, fds), name="channel", daemon=True
+            target=self._serve, args=(client, request), name="channel", daemon=True
         )
         self._thread.start()
 
-    def _serve(self, serve: Callable[[], int], fds: tuple[int, int, int]) -> None:
+    def _serve(self, client: object, request: Request) -> None:
         try:
-            self._status = serve()
+            if _is_asyncssh(client):
+                self._status = self._by_asyncssh(client, request)
+            else:
+                assert _is_paramiko(client)
+                transport, fds = client.get_transport(), self.far_fds
+                self._status = serve_paramiko(transport, request, fds, opened=self._opened)
         except Exception as error:  # from the library
             self._failure = f"Connection closed: {error}"
         finally:
-            for fd in fds:
+            for fd in self.far_fds:
                 os.close(fd)
 
-    def _by_paramiko(
-        self, client: paramiko.SSHClient, request: Request, fds: tuple[int, int, int]
-    ) -> int:
-        def opened(channel: paramiko.Channel) -> None:
-            self._stop = channel.close
-            if self._is_ended:
-                channel.close()
+    def _opened(self, channel: paramiko.Channel) -> None:
+        self._stop = channel.close
+        if self._is_ended:
+            channel.close()
 
-        return serve_paramiko(client.get_transport(), request, fds, opened=opened)
-
-    def _by_asyncssh(
-        self, client: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
-    ) -> int:
+    def _by_asyncssh(self, client: asyncssh.SSHClientConnection, request: Request) -> int:
         from pscp.transports.libraries.asyncssh_pump import run_channel
 
-        loop = _loop_of(client)
+        loop, fds = _loop_of(client), self.far_fds
 
         async def carry() -> int:
             task = asyncio.current_task()
@@ -168,32 +146,15 @@ class LentChannel:
         # This future is not cancelled: it would end while the loop still uses the pipes.
         return asyncio.run_coroutine_threadsafe(carry(), loop).result()
 
-    def answers(self, limit_s: float) -> bool:
-        return True  # the user's program looks after the connection
-
-    def let_go(self, patience_s: float) -> None:
-        """Close it at once, since a channel has no login of its own."""
-        self.close()
-
     def end(self) -> None:
         self._is_ended = True
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._stop()
 
     def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
         self.end()
-        if not self._is_lent:
-            self.lent()
-        os.close(self.error_fd)
+        self._close_fds(3)
         self._thread.join(_ENDING_S)
-
-    def lent(self) -> None:
-        self._is_lent = True
-        for fd in (self.write_fd, self.read_fd):
-            os.close(fd)
 
     def explain(self, messages: str, /) -> PscpError:
         self._thread.join(_ENDING_S)

@@ -1,8 +1,5 @@
 """The common part of the programs that run asyncssh and paramiko, and behave as ssh does.
 
-It has the target by ssh_config(5), the questions on the terminal, the check of host keys, the
-socket, and the program's end.
-
 Not here: the libraries (asyncssh_helper.py, paramiko_helper.py), further channels of a connection
 (mux_server.py), the lines of known_hosts (known_hosts.py).
 Read next: asyncssh_helper.py.
@@ -13,17 +10,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import select
-import shlex
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import parse_location
@@ -35,12 +33,11 @@ from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings
 
 FAILED_STATUS = 255  # as ssh's
-AGAIN = "Permission denied, please try again."  # after a wrong password
-
 READ_BYTES = 256 * 1024  # of the command's input, at once
 _MAX_JUMPS = 8
 _STRICT = ("yes", "ask", "accept-new", "no")  # values of StrictHostKeyChecking
 _STRICT_ALIASES = {"true": "yes", "off": "no", "false": "no"}
+Key = TypeVar("Key")  # a library's private key
 
 
 class Failed(Exception):
@@ -98,6 +95,7 @@ class Target:
         files = [words or [base, f"{base}2"] for words, base in zip(names, known, strict=True)]
         user_files, global_files = (tuple(map(os.path.expanduser, each)) for each in files)
         is_batch = first("BatchMode", "no").lower() in ("yes", "true")
+        jump, proxy_command = first("ProxyJump"), " ".join(get("ProxyCommand"))
         return cls(
             name=name,
             host=host,
@@ -106,8 +104,8 @@ class Target:
             family=first("AddressFamily", "any"),
             bind=first("BindAddress"),
             timeout_s=_seconds(first("ConnectTimeout", "0")),
-            jump=_unless_none(first("ProxyJump")),
-            proxy_command=_unless_none(" ".join(get("ProxyCommand"))),
+            jump="" if jump.lower() == "none" else jump,
+            proxy_command="" if proxy_command.lower() == "none" else proxy_command,
             strict=strict,
             key_name=first("HostKeyAlias") or (host if port == 22 else f"[{host}]:{port}"),
             user_files=user_files,
@@ -127,11 +125,9 @@ class Target:
         return f"host {self.host} port {self.port}"
 
     def known(self) -> list[Known]:
-        """Return the lines of all known_hosts files that are about this host."""
         return list(known(self.known_hosts(), self.key_name))
 
     def known_hosts(self) -> str:
-        """Return the text of all known_hosts files."""
         texts = []
         for path in (*self.user_files, *self.global_files):
             with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
@@ -150,10 +146,6 @@ def _seconds(value: str) -> str:
         return str(sum(parse_seconds(part, "ConnectTimeout") for part in parts) or TIMEOUT_S)
     except UsageError:
         raise Wrong(f"Bad configuration option: ConnectTimeout {value}") from None
-
-
-def _unless_none(value: str) -> str:
-    return "" if value.lower() == "none" else value
 
 
 def jump_settings(target: Target, depth: int) -> tuple[str, tuple[str, ...]] | None:
@@ -201,34 +193,13 @@ def connected(target: Target, settings: Settings) -> socket.socket:
     return sock
 
 
-class _Person:
-    """The time that a person has taken to answer prompts."""
-
-    def __init__(self) -> None:
-        self._taken_s, self._asked_at_s = 0.0, 0.0
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def asked(self) -> Iterator[None]:
-        with self._lock:
-            self._asked_at_s = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taken_s, self._asked_at_s = self._total_s(), 0.0
-
-    def _total_s(self) -> float:
-        now_s = time.monotonic()
-        return self._taken_s + (now_s - self._asked_at_s if self._asked_at_s else 0.0)
-
-    def taken_s(self) -> float:
-        """Return the seconds in all until now."""
-        with self._lock:
-            return self._total_s()
+_prompts_s: list[float] = []  # when a prompt began, when it was answered, when the next began, ...
 
 
-_person = _Person()
+def _answering_s() -> float:
+    times_s = [*_prompts_s]
+    times_s += [time.monotonic()] * (len(times_s) % 2)
+    return sum(times_s[1::2]) - sum(times_s[::2])
 
 
 @contextlib.contextmanager
@@ -241,10 +212,10 @@ def limited(target: Target) -> Iterator[None]:
         yield
         return
     is_done = threading.Event()
-    until_s = time.monotonic() + float(target.timeout_s) - _person.taken_s()
+    until_s = time.monotonic() + float(target.timeout_s) - _answering_s()
 
     def watch() -> None:
-        while (left_s := until_s + _person.taken_s() - time.monotonic()) > 0:
+        while (left_s := until_s + _answering_s() - time.monotonic()) > 0:
             if is_done.wait(left_s):
                 return
         say(f"connect to {target.address}: Connection timed out")
@@ -260,44 +231,69 @@ def limited(target: Target) -> Iterator[None]:
 # --- the terminal
 
 
-def ask(question: str, is_secret: bool = True) -> str | None:
-    """Ask on the terminal; return the answer, or None if there is none."""
+def _ask(question: str, is_secret: bool) -> str | None:
+    """Ask on the terminal; return None if it has come to its end. Raises OSError without one."""
     import getpass  # here: few connections ask
 
-    try:
-        if is_secret:
-            with open("/dev/tty", "w") as out:
-                return getpass.getpass(question, out)
-        with open("/dev/tty", "r+b", buffering=0) as terminal:
-            terminal.write(question.encode(errors="replace"))
-            return terminal.readline().decode(errors="replace").rstrip("\r\n")
-    except (OSError, EOFError):
+    if is_secret:
+        with open("/dev/tty", "w") as out, contextlib.suppress(EOFError):
+            return getpass.getpass(question, out)
         return None
+    with open("/dev/tty", "r+b", buffering=0) as terminal:
+        terminal.write(question.encode(errors="replace"))
+        return terminal.readline().decode(errors="replace").rstrip("\r\n")
 
 
-def prompt(target: Target, question: str, is_secret: bool = True) -> str | None:
+def prompt(target: Target, question: str, *, is_secret: bool = True) -> str | None:
     """Ask what a login needs; return None if nobody may be asked. All prompts go this way."""
     if not target.may_prompt:
         return None
     token, _, path = os.environ.get(askpass.SOCKET, "").partition(":")
-    with _person.asked():
+    _prompts_s.append(time.monotonic())
+    try:
         if not path:
-            return ask(question, is_secret)
-        try:
-            reply = askpass.ask(path, token, os.getpid(), "", question)
-        except OSError:
-            return None
+            return _ask(question, is_secret)
+        reply = askpass.ask(path, token, os.getpid(), "", question)
+    except OSError:
+        return None
+    finally:
+        _prompts_s.append(time.monotonic())
     return os.fsdecode(reply[1:]) if reply[:1] == askpass.ANSWER else None
 
 
-def question(target: Target, text: str, is_echoed: bool) -> str | None:
-    """Ask a question of the server (keyboard-interactive), with the words of ssh around it."""
-    return prompt(target, f"({target.login}) {text}", is_secret=not is_echoed)
+def answers(target: Target, questions: Sequence[tuple[str, bool]]) -> list[str] | None:
+    """Ask the server's questions (keyboard-interactive), each with whether its answer is shown.
+
+    Returns None if one of them gets no answer.
+    """
+    given = []
+    for text, is_shown in questions:
+        answer = prompt(target, f"({target.login}) {text}", is_secret=not is_shown)
+        if answer is None:
+            return None
+        given.append(answer)
+    return given
 
 
-def ask_password(target: Target) -> str | None:
-    """Ask for the user's password at the target."""
+def ask_password(target: Target, *, is_again: bool) -> str | None:
+    """Ask for the user's password at the target, `is_again` after a wrong one."""
+    if is_again:
+        say("Permission denied, please try again.")
     return prompt(target, f"{target.login}'s password: ")
+
+
+def decrypted(target: Target, path: str, read: Callable[[str], Key | None]) -> Key | None:
+    """Return what `read` makes of an encrypted key by its passphrase; None if it is not told.
+
+    `read` returns None for a wrong passphrase.
+    """
+    for _ in range(target.tries):
+        given = prompt(target, f"Enter passphrase for key '{path}': ")
+        if not given:
+            return None
+        if (key := read(given)) is not None:
+            return key
+    return None
 
 
 # --- host keys
@@ -313,15 +309,18 @@ def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
             f"REMOTE HOST IDENTIFICATION HAS CHANGED: {target.key_name} has another {kind} key "
             f"({fingerprint(key)}). Host key verification failed."
         )
-    strict = target.strict
-    if strict == "ask":
-        strict = "accept-new" if _is_accepted(target, kind, key) else "yes"
-    if strict == "yes":
+    is_asked = target.strict == "ask"
+    if target.strict == "yes" or (is_asked and not _is_accepted(target, kind, key)):
         raise Failed(
             f"No {kind} host key is known for {target.key_name}. Host key verification failed."
         )
-    line = f"{target.key_name} {kind} {base64.b64encode(key).decode()}"
-    _record(target.user_files[0], line)
+    path = target.user_files[0]
+    try:  # a key that cannot be added is trusted once, as by ssh
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "a") as file:
+            file.write(f"{target.key_name} {kind} {base64.b64encode(key).decode()}\n")
+    except OSError as error:
+        print(f"Failed to add the host to {path}: {error.strerror}", file=sys.stderr)
 
 
 def fingerprint(key: bytes) -> str:
@@ -339,16 +338,6 @@ def _is_accepted(target: Target, kind: str, key: bytes) -> bool:
     return (answer or "").strip() in ("yes", fingerprint(key))
 
 
-def _record(path: str, line: str) -> None:
-    """Add a line to known_hosts; a key that cannot be added is trusted once, as by ssh."""
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "a") as file:
-            file.write(line + "\n")
-    except OSError as error:
-        print(f"Failed to add the host to {path}: {error.strerror}", file=sys.stderr)
-
-
 # --- the end
 
 
@@ -358,7 +347,11 @@ def run(serve: Callable[[Settings], int]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends the process at once
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _end_with_reader()
-    _quiet(settings.is_debug)
+    # What matters of a library's log is raised, and becomes a line.
+    if settings.is_debug:
+        logging.basicConfig(level=logging.DEBUG)
+    else:
+        logging.disable(logging.CRITICAL)
     try:
         status = serve(settings)
     except Failed as error:
@@ -372,16 +365,6 @@ def run(serve: Callable[[Settings], int]) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(status)  # a library's threads may wait for a connection that is gone
-
-
-def _quiet(is_debug: bool) -> None:
-    """Show a library's log only with -d: what matters is raised, and becomes a line."""
-    import logging  # here: the libraries have imported it
-
-    if is_debug:
-        logging.basicConfig(level=logging.DEBUG)
-    else:
-        logging.disable(logging.CRITICAL)
 
 
 def hang_up() -> None:
@@ -408,11 +391,3 @@ def _end_with_reader() -> None:
         os._exit(FAILED_STATUS)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def words_of(value: str) -> list[str]:
-    """Return the words of a value, of which some may be in quotes."""
-    try:
-        return shlex.split(value) if '"' in value else value.split()
-    except ValueError:
-        return [value]

@@ -10,38 +10,32 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pscp.transports.ssh_settings import Request
 
 _REQUEST_MAX_BYTES = 64 * 1024
 
 
-class MuxClient:
+class MuxClient(NamedTuple):
     """A program that uses a channel of this connection: its request, and its descriptors."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        """Receive the request and descriptors. Raises OSError, and ValueError for no request."""
-        self.sock = sock
-        data, fds, _, _ = socket.recv_fds(sock, _REQUEST_MAX_BYTES, 3)
-        self.fds = fds
-        try:
-            self.request = Request(*json.loads(data))
-        except (TypeError, ValueError):
-            self.close()
-            raise ValueError("no request") from None
-        if len(fds) != 3:
-            self.close()
-            raise ValueError("no descriptors")
+    sock: socket.socket
+    fds: tuple[int, int, int]
+    request: Request
 
     @classmethod
     def accept(cls, listener: socket.socket) -> MuxClient | None:
         """Accept a connection; None if it brings no request. Raises OSError if none is accepted."""
         sock, _ = listener.accept()
+        fds: list[int] = []
         try:
-            return cls(sock)
-        except (OSError, ValueError):
-            sock.close()
+            data, fds, _, _ = socket.recv_fds(sock, _REQUEST_MAX_BYTES, 3)
+            stdin, stdout, stderr = fds
+            return cls(sock, (stdin, stdout, stderr), Request(*json.loads(data)))
+        except (OSError, TypeError, ValueError):
+            _close(sock, fds)
             return None
 
     def finish(self, status: int, error: Exception | None = None) -> None:
@@ -51,12 +45,13 @@ class MuxClient:
                 os.write(self.fds[2], f"{error}\n".encode())
         with contextlib.suppress(OSError):
             self.sock.sendall(status.to_bytes(4, "big", signed=True))
-        self.close()
+        _close(self.sock, self.fds)
 
-    def close(self) -> None:
-        self.sock.close()
-        while self.fds:
-            os.close(self.fds.pop())
+
+def _close(sock: socket.socket, fds: Sequence[int]) -> None:
+    sock.close()
+    for fd in fds:
+        os.close(fd)
 
 
 @contextlib.contextmanager

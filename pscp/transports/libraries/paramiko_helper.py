@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import paramiko
 
 from pscp.transports.libraries import helper
 from pscp.transports.libraries.external import serve_paramiko
-from pscp.transports.libraries.helper import FAILED_STATUS, Failed, Target, Wrong, words_of
+from pscp.transports.libraries.helper import FAILED_STATUS, Failed, Target, Wrong
 from pscp.transports.libraries.known_hosts import AUTHORITY, REVOKED, Known
 from pscp.transports.libraries.mux_server import MuxClient, listening
 from pscp.transports.libraries.paramiko_internals import Transport
@@ -79,9 +80,8 @@ def _accept(
 
 def _carry(transport: paramiko.Transport, client: MuxClient) -> None:
     """Carry a further channel; it ends when the client does."""
-    stdin, stdout, stderr = client.fds
     try:
-        status = serve_paramiko(transport, client.request, (stdin, stdout, stderr), client.sock)
+        status = serve_paramiko(transport, client.request, client.fds, client.sock)
     except Failed as error:
         client.finish(FAILED_STATUS, error)
     else:
@@ -91,36 +91,40 @@ def _carry(transport: paramiko.Transport, client: MuxClient) -> None:
 # --- the connection
 
 
-def _config(name: str, lines: tuple[str, ...], files: tuple[str, ...]) -> paramiko.SSHConfigDict:
+def _config(
+    name: str, lines: tuple[str, ...], settings: Settings
+) -> tuple[paramiko.SSHConfigDict, Target]:
+    """Return what is configured for this host. Raises Wrong."""
     text = [f"Host {name}", *lines]
     try:
-        for path in files:
+        for path in settings.files:
             with open(path, errors="surrogateescape") as file:
                 text += ["Host *", *file.read().splitlines()]
-        return paramiko.SSHConfig.from_text("\n".join(text)).lookup(name)
+        found = paramiko.SSHConfig.from_text("\n".join(text)).lookup(name)
+        get = partial(_words, found)
+        return found, Target.read(name, settings, getpass.getuser(), get)
     except (OSError, ValueError, ImportError, paramiko.SSHException) as error:
         raise Wrong(f"Bad configuration option: {error}") from None
 
 
-def _target(name: str, found: paramiko.SSHConfigDict, settings: Settings) -> Target:
-    def get(keyword: str) -> list[str]:
-        value = found.get(keyword.lower())
-        if value is None or isinstance(value, list):
-            return value or []
-        return words_of(value) if not os.path.exists(value) else [value]
-
+def _words(found: paramiko.SSHConfigDict, keyword: str) -> list[str]:
+    """Return the words of a keyword's value, of which some may be in quotes."""
+    value = found.get(keyword.lower())
+    if value is None or isinstance(value, list):
+        return value or []
+    if os.path.exists(value):
+        return [value]
     try:
-        return Target.read(name, settings, getpass.getuser(), get)
-    except ValueError as error:
-        raise Wrong(f"Bad configuration option: {error}") from None
+        return shlex.split(value) if '"' in value else value.split()
+    except ValueError:
+        return [value]
 
 
 def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> paramiko.Transport:
     """Connect and log in. Raises Failed."""
-    found = _config(name, lines, settings.files)
-    target = _target(name, found, settings)
+    found, target = _config(name, lines, settings)
     helper.check_sockets(target, settings)
     sock = _socket(target, settings, depth)
     try:
@@ -244,10 +248,19 @@ def _log_in(transport: paramiko.Transport, target: Target, found: paramiko.SSHCo
         left = _try_keys(transport, target, found) or methods
     if transport.is_authenticated():
         return
+    user = target.user
     if "keyboard-interactive" in left and may("kbdinteractiveauthentication"):
-        _try_questions(transport, target)
+        answers = partial(_answers, target)
+        _try_answers(transport, target, lambda _: transport.auth_interactive(user, answers))
     if not transport.is_authenticated() and "password" in left and may("passwordauthentication"):
-        _try_passwords(transport, target)
+
+        def by_password(attempt: int) -> None:
+            password = helper.ask_password(target, is_again=attempt > 0)
+            if password is None:
+                raise _NoAnswer
+            transport.auth_password(user, password, fallback=False)
+
+        _try_answers(transport, target, by_password)
     if not transport.is_authenticated():
         raise paramiko.AuthenticationException(",".join(methods))
 
@@ -286,7 +299,7 @@ def _keys(target: Target, found: paramiko.SSHConfigDict) -> Iterator[paramiko.PK
         except (paramiko.SSHException, ValueError, OSError) as error:
             helper.say(f'Load key "{path}": {error}')
     for path in encrypted:
-        if (key := _decrypted(target, path)) is not None:
+        if (key := helper.decrypted(target, path, partial(_read_key, path))) is not None:
             yield key
 
 
@@ -298,52 +311,35 @@ def _public(path: str) -> str:
         return ""
 
 
-def _decrypted(target: Target, path: str) -> paramiko.PKey | None:
-    for _ in range(target.tries):
-        given = helper.prompt(target, f"Enter passphrase for key '{path}': ")
-        if not given:
-            return None
-        try:  # its annotation says str, and a str would be refused
-            return paramiko.PKey.from_path(path, given.encode())
-        except (paramiko.SSHException, ValueError):
-            continue
-    return None
+def _read_key(path: str, passphrase: str) -> paramiko.PKey | None:
+    try:  # its annotation says str, and a str would be refused
+        return paramiko.PKey.from_path(path, passphrase.encode())
+    except (paramiko.SSHException, ValueError):
+        return None
 
 
-def _try_questions(transport: paramiko.Transport, target: Target) -> None:
-    class NoAnswer(Exception):
-        pass
+class _NoAnswer(Exception):
+    """Nobody answers a prompt."""
 
-    def answers(title: str, instructions: str, questions: Sequence[tuple[str, bool]]) -> list[str]:
-        given = [helper.question(target, q, echoed) for q, echoed in questions]
-        if None in given:
-            raise NoAnswer
-        return [each or "" for each in given]
 
-    with contextlib.suppress(NoAnswer):
-        for _ in range(target.tries if target.may_prompt else 0):
-            if _succeeds(transport, lambda: transport.auth_interactive(target.user, answers)):
+def _answers(
+    target: Target, title: str, instructions: str, questions: Sequence[tuple[str, bool]]
+) -> list[str]:
+    given = helper.answers(target, questions)
+    if given is None:
+        raise _NoAnswer
+    return given
+
+
+def _try_answers(
+    transport: paramiko.Transport, target: Target, log_in: Callable[[int], object]
+) -> None:
+    """Log in by a person's answers; `log_in` gets the number of the attempt, from 0 on."""
+    with contextlib.suppress(_NoAnswer):
+        for attempt in range(target.tries if target.may_prompt else 0):
+            try:
+                log_in(attempt)
                 return
-
-
-def _try_passwords(transport: paramiko.Transport, target: Target) -> None:
-    for attempt in range(target.tries):
-        if attempt:
-            helper.say(helper.AGAIN)
-        password = helper.ask_password(target)
-        if password is None:
-            return
-        log_in = partial(transport.auth_password, target.user, password, fallback=False)
-        if _succeeds(transport, log_in):
-            return
-
-
-def _succeeds(transport: paramiko.Transport, log_in: Callable[[], object]) -> bool:
-    """Return whether a login succeeds. Raises its error if the server closed the connection."""
-    try:
-        log_in()
-    except paramiko.AuthenticationException:
-        if not transport.is_active():
-            raise
-        return False
-    return True
+            except paramiko.AuthenticationException:
+                if not transport.is_active():  # the server closed the connection
+                    raise
