@@ -10,7 +10,7 @@ from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.ssh_opener import DirectPath, Opener
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transports import Channel, Control, Request
+from pscp.transports import SFTP, Channel, Control, Request
 from pscp.transports.libraries.external import LentChannel, check
 from pscp.transports.remote_command import command
 
@@ -41,10 +41,9 @@ class ExternalOpener(Opener):
     ) -> Channel:
         if not is_sftp:
             return LentChannel(self._client, Request(command()))
-        from pscp.sftp.channel import SUBSYSTEM, SftpChannel  # as in ssh_opener.py
+        from pscp.sftp.channel import SftpChannel  # as in ssh_opener.py
 
-        below = LentChannel(self._client, Request(SUBSYSTEM, True))
-        return SftpChannel(below, options.verify, [])
+        return SftpChannel(LentChannel(self._client, SFTP), options.verify, [])
 
     def close(self) -> None:
         """Do nothing: the connection belongs to the user's program."""

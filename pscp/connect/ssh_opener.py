@@ -25,7 +25,7 @@ from pscp.ground import errors, state
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import Options
-from pscp.transports import Channel, Control, open_channel, transport_of
+from pscp.transports import SFTP, Channel, Control, open_channel, transport_of
 from pscp.transports.control_sockets import USERS, sweep
 from pscp.transports.remote_command import command
 
@@ -252,28 +252,21 @@ class SshOpener:
         setup = self._setup.get(options)
         if persists(options):
             options = absolute(options)
-        if is_sftp:
-            from pscp.sftp.channel import open_sftp  # here: most far ends have python3
-
-            return open_sftp(
-                self.host,
-                options,
-                setup,
-                may_prompt=may_prompt,
-                number=number,
-                control=control,
-                asks=asks,
-            )
-        return open_channel(
+        channel = open_channel(
             self.host,
             options,
             setup,
-            command() if request is None else request,
+            SFTP if is_sftp else command() if request is None else request,
             may_prompt=may_prompt,
             number=number,
             control=control,
             asks=asks,
         )
+        if not is_sftp:
+            return channel
+        from pscp.sftp.channel import over_sftp  # here: most far ends have python3
+
+        return over_sftp(channel, self.host, options, setup)
 
     def _new_control(self, options: Options, number: int) -> Control | None:
         """Return a new path, where ssh makes a socket and removes it; None if no folder can be."""

@@ -36,14 +36,9 @@ PROTOCOL_STATUS = 99  # as an agent's
 class SftpAgent:
     """The far end of one lane."""
 
-    def __init__(self, *, fds: list[int], verify: str, program: list[str]) -> None:
-        """Serve one lane, by these descriptors to read from the SFTP server, and to write to it.
-
-        `program` is the command that runs hash programs at the far end; it may be empty.
-        """
-        self._verify, self._program_argv = verify, program
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        """Serve one lane, by these descriptors to read from the SFTP server, and to write to it."""
         self._loop = Loop()
-        read_fd, write_fd = fds
         self._client = Client(read_fd, write_fd, self._loop)
         self._frames = FrameServer(session.AGENT, self, self._send)
         decoder = self._frames.decoder
@@ -57,10 +52,11 @@ class SftpAgent:
         self._is_ending = False
         self._lends = False  # do bytes of the server's answers wait to be written?
 
-    def run(self) -> None:
+    def run(self, verify: str, program: list[str]) -> None:
         """Serve until the input or the channel ends, or SIGTERM comes.
 
-        Raises WireError, BadPacket, SftpError, BrokenPipeError, ConnectionResetError.
+        `verify` is the option; `program` the command that runs hash programs at the far end, or
+        empty. Raises WireError, BadPacket, SftpError, BrokenPipeError, ConnectionResetError.
         """
         loop, client = self._loop, self._client
         loop.outs = [self._out, client.out]
@@ -68,7 +64,7 @@ class SftpAgent:
         client.incoming.may_read = lambda: not (self._lends and self._out.waiting_bytes)
         self._incoming.may_read = self._may_read
         loop.before_wait = self._before_wait
-        self._start(self._begin())
+        self._start(self._begin(verify, program))
         try:
             try:
                 loop.run_until(self._is_over)
@@ -134,12 +130,12 @@ class SftpAgent:
         task.add_done_callback(keep_error)
         return task
 
-    async def _begin(self) -> None:
+    async def _begin(self, verify: str, program: list[str]) -> None:
         """Learn what the server has to offer, then send the coordinator HELLO."""
         client = self._client
         await client.version
-        if self._verify == "auto" and self._program_argv:
-            self._program = Program(self._program_argv, self._loop)
+        if verify == "auto" and program:
+            self._program = Program(program, self._loop)
         began_s = time.monotonic()
         answer, limits = client.realpath(b"."), start(client.get_limits())
         await answer
@@ -147,7 +143,7 @@ class SftpAgent:
         await limits
         if self._program is not None:
             await self._program.ready
-        hashing = self.end.hashing = Hashing(client, self._program, self._verify != "none")
+        hashing = self.end.hashing = Hashing(client, self._program, verify != "none")
         self._out.put(_read_marker())
         about: dict[str, object] = {"python": "none", "system": "SFTP", "aes": None, "rtt_s": rtt_s}
         about.update(hashes=hashing.for_chunks(), verify=hashing.name, cpus=os.cpu_count() or 1)
@@ -244,12 +240,13 @@ def _read_marker() -> bytes:
 
 
 def main(settings: str) -> None:
-    """Run the program that channel.py starts; `settings` is JSON, SftpAgent's arguments."""
+    """Run the program that channel.py starts, with its settings as JSON."""
     for fd in (0, 1):
         system.widen_pipe(fd)
-    agent = SftpAgent(**json.loads(settings))
+    given = json.loads(settings)
+    agent = SftpAgent(*given["fds"])
     try:
-        agent.run()
+        agent.run(given["verify"], given["program"])
     except (BrokenPipeError, ConnectionResetError):
         pass
     except packets.NotSftp as error:

@@ -16,7 +16,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pscp.endpoint import system
@@ -25,10 +25,9 @@ from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.sftp.protocol.packets import NO_SFTP_STATUS
 from pscp.sftp.protocol.remote_hash import COMMAND
-from pscp.transports import Channel, Control, Request, SshSetup, further_channel_argv, open_channel
+from pscp.transports import Channel, SshSetup, further_channel_argv
 from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
 
-SUBSYSTEM = "sftp"
 _END_S = 2.0
 _ERRORS_MAX_BYTES = 8 * 1024
 _MAIN = (
@@ -125,31 +124,12 @@ def _no_sftp(message: str) -> NoSftp:
     return NoSftp("the far end offers no SFTP" + (f"; it said: {message}" if message else ""))
 
 
-def open_sftp(
-    host: Location,
-    options: Options,
-    setup: SshSetup,
-    *,
-    may_prompt: bool,
-    number: int,
-    control: Control | None,
-    asks: Mapping[str, str] | None = None,
-) -> SftpChannel:
-    """Open a channel to the far end's SFTP server; the arguments are open_channel()'s.
+def over_sftp(below: Channel, host: Location, options: Options, setup: SshSetup) -> SftpChannel:
+    """Return the channel above one to the far end's SFTP server.
 
-    Hash programs run on a further channel of `control`.
+    Hash programs run on a further channel of its connection, if that can have any.
     """
     program: list[str] = []
-    if control is not None and options.verify == "auto":
-        program = further_channel_argv(host, options, setup, control, COMMAND)
-    below = open_channel(
-        host,
-        options,
-        setup,
-        Request(SUBSYSTEM, True),
-        may_prompt=may_prompt,
-        number=number,
-        control=control,
-        asks=asks,
-    )
+    if below.control is not None and options.verify == "auto":
+        program = further_channel_argv(host, options, setup, below.control, COMMAND)
     return SftpChannel(below, options.verify, program)

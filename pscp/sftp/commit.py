@@ -39,11 +39,10 @@ class Destination:
         self.root = Root(client, request.root)
         if request.made:
             self.root.mark(request.made, marker_name(request.token))
-        self.client, self._hashing = client, hashing
-        self.nonce, self.token, self._earlier = request.nonce, request.token, request.earlier
+        self.client, self.copy, self._hashing = client, request, hashing
         self.fence = Fence(client, self.root.full(""), request.token)
         # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
-        self._private = f"{self.token}{self.nonce}{os.urandom(3).hex()}"
+        self._private = f"{request.token}{request.nonce}{os.urandom(3).hex()}"
         umask, private = (request.server.get(name) for name in ("umask", "private"))
         umask = umask if isinstance(umask, int) else _UMASK
         client.is_single = bool(request.server.get("is_single"))
@@ -103,7 +102,7 @@ class Destination:
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
         """Return the name of this run's part of a file, or of the run with this nonce."""
-        return _beside(path, self.token + (nonce or self.nonce))
+        return _beside(path, self.copy.token + (nonce or self.copy.nonce))
 
     def _private_part(self, path: bytes) -> bytes:
         return _beside(path, self._private)
@@ -179,9 +178,9 @@ class Destination:
             full = await self.root.at(path)
         except (SftpError, Refusal):
             return ["", 0, 0, [], 0, [], ""]  # the attempt to write there will tell
-        parts = [self.client.lstat(self._part(full, nonce)) for nonce in self._earlier]
+        parts = [self.client.lstat(self._part(full, nonce)) for nonce in self.copy.earlier]
         found, *left = await outcomes(self.client.lstat(full), *parts)
-        named = zip(self._earlier, left, strict=True)
+        named = zip(self.copy.earlier, left, strict=True)
         runs = [nonce for nonce, part in named if isinstance(part, Attrs)]
         if isinstance(found, Exception):
             return ["", 0, 0, runs, 0, [], ""]
@@ -272,14 +271,14 @@ class Destination:
         path = self.root.full(folder)
         async with self.client.handles.taken(1):
             names = [name for name, _ in await list_folder(self.client, path)]
-        parts = private_parts(names, self.token, [*self._earlier, self.nonce])
+        parts = private_parts(names, self.copy.token, [*self.copy.earlier, self.copy.nonce])
         await outcomes(*[self.client.remove(join(path, part)) for part in parts])
 
     async def revoke(self, request: requests.Revoke) -> None:
         """Do nothing: SFTP has no lock that holds back what a lost lane still has on its way."""
 
     async def release(self, request: requests.Release) -> None:
-        await self.fence.release(self.nonce)
+        await self.fence.release(self.copy.nonce)
 
     async def unmark(self, request: requests.Unmark) -> None:
         await self.root.unmark()
@@ -288,7 +287,7 @@ class Destination:
         return await self._each(request.entries, self._adopt)
 
     async def _adopt(self, value: tree.Entry) -> None:
-        """With -p, give a file that is there already, and verified, its source's metadata."""
+        """Give a file that is there already, and verified, its source's metadata, with -p."""
         if not self._policy.preserve:
             return
         path = await self.root.at(value.path)

@@ -9,6 +9,7 @@ Read next: protocol/remote_hash.py.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 from pscp.endpoint import hashes
@@ -128,34 +129,27 @@ class Hashing:
         return await self._program.of_extent(algorithm, path, offset, length)
 
     async def _by_check_file(self, extent: Extent) -> bytes | None:
-        try:
-            handle = await self._client.open_in_turn(extent.path, packets.FOR_READ)
-        except SftpError:
-            return None
-        payload = packets.text(handle) + packets.text(self._check_file.encode("ascii"))
-        payload += packets.large(extent.offset) + packets.large(extent.length) + packets.number(0)
+        what = packets.text(self._check_file.encode("ascii"))
+        what += packets.large(extent.offset) + packets.large(extent.length) + packets.number(0)
         names = (b"check-file-handle", b"check-file") if self._has_handle_form else (b"check-file",)
-        try:
-            for name in names:
-                try:
-                    return await self._client.extended(name, payload, _check_file_digest)
-                except SftpError as error:
-                    if error.code != packets.OP_UNSUPPORTED:
-                        return None
-                    self._has_handle_form = False
-            return None
-        finally:
-            await self._client.close(handle)
+        with contextlib.suppress(SftpError):  # it opens no more, for instance
+            async with self._client.opened(extent.path) as handle:
+                for name in names:
+                    payload = packets.text(handle) + what
+                    try:
+                        return await self._client.extended(name, payload, _check_file_digest)
+                    except SftpError as error:
+                        if error.code != packets.OP_UNSUPPORTED:
+                            raise
+                        self._has_handle_form = False
+        return None
 
     async def read_back(self, extent: Extent, algorithm: str) -> bytes | None:
         """Read an extent; return its digest, None where the file is shorter."""
         path, offset, length, _ = extent
-        handle = await self._client.open_in_turn(path, packets.FOR_READ)
-        try:
-            hasher = _new_hasher(algorithm)
+        hasher = _new_hasher(algorithm)
+        async with self._client.opened(path) as handle:
             count = await read_all(self._client, handle, offset, length, hasher.update)
-        finally:
-            await self._client.close(handle)
         return bytes(hasher.digest()) if count == length else None
 
     async def matches(self, extent: Extent, expected: Digests) -> bool:

@@ -87,8 +87,11 @@ class Fence:
         if any(isinstance(each, Exception) for each in written):  # the disk is full, for instance
             await outcomes(client.remove(self._path))
         mode = found.mode if isinstance(found, Attrs) else None
+        missing = None if mode is None else 0o777 & ~mode
+        if missing is not None and missing & 0o111 == 0o111:  # a server that ignores modes tells
+            missing = missing & 0o666 | (missing & 0o444) >> 2  # nothing of x: then it is as for r
         return {
-            "umask": None if mode is None else _umask(mode),
+            "umask": missing,
             "is_single": isinstance(second, SftpError),
             "private": list(owner_and_access(private)) if isinstance(private, Attrs) else None,
         }
@@ -122,12 +125,3 @@ class Fence:
 def owner_and_access(found: Attrs) -> tuple[int | None, int]:
     """Return a file's owner, and the permission bits of group and others."""
     return found.uid, (found.mode or 0) & 0o077
-
-
-def _umask(mode: int) -> int:
-    """Return the umask that made this mode of 0777.
-
-    A server that ignores modes tells nothing of x: then it is as for r.
-    """
-    missing = 0o777 & ~mode
-    return missing & 0o666 | (missing & 0o444) >> 2 if missing & 0o111 == 0o111 else missing

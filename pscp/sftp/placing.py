@@ -1,4 +1,4 @@
-"""What a path as typed means at the far end: sources with *, ? and [...], and a destination.
+"""Paths as typed, at the far end: sources with *, ? and [...], and a destination.
 
 expand() is that of endpoint/source.py, and resolve() that of endpoint/placing.py, which also has
 the rules for DEST; here by requests.

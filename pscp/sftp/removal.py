@@ -1,4 +1,4 @@
-"""What a mirror deletes (--delete), and what a copy that moves does at its source, over SFTP.
+"""Deletes, over SFTP, what a mirror should not have (--delete), and sources that were moved.
 
 The requests are those of endpoint/mirror.py and endpoint/moving.py. SFTP has no inodes: what was
 seen of a file is its size and mtime, and a filesystem that takes two names for one is known by the
@@ -134,8 +134,12 @@ async def _remove(of: end.End, request: mirror.Remove) -> list[object]:
         # What is in a folder is removed before the folder is.
         count = 1 if extras[len(found)][1] == tree.FOLDER else _AT_ONCE
         some = extras[len(found) : len(found) + count]
-        await _check_owned(sink)
-        root = _new_root(sink)
+        owner, root = await sink.fence.owner(), _new_root(sink)
+        if not owner:
+            message = "it has no fence of this copy, so nothing can be deleted there"
+            raise failures.Refusal(failures.DESTINATION, to_text(root.full("")), message)
+        if owner != sink.copy.nonce:
+            raise fence.superseded()
         found += await results((extra[0], _remove_extra(sink, root, extra)) for extra in some)
     return _failed(found)
 
@@ -143,16 +147,6 @@ async def _remove(of: end.End, request: mirror.Remove) -> list[object]:
 def _failed(found: list[object]) -> list[object]:
     """Return the place and the failure of each that failed."""
     return [(place, failure) for place, failure in enumerate(found) if failure is not None]
-
-
-async def _check_owned(sink: Sink) -> None:
-    """Raise Refusal where another run owns the copy, or none does."""
-    owner = await sink.fence.owner()
-    if not owner:
-        message = "it has no fence of this copy, so nothing can be deleted there"
-        raise failures.Refusal(failures.DESTINATION, to_text(sink.root.full("")), message)
-    if owner != sink.nonce:
-        raise fence.superseded()
 
 
 async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
@@ -189,7 +183,7 @@ async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
     names = {name for name, _ in await list_folder(sink.client, path)}
     if without_own(names):
         return False
-    own = {name for name in names if mirror.is_part_of(name, sink.token)}
+    own = {name for name in names if mirror.is_part_of(name, sink.copy.token)}
     await outcomes(*[sink.client.remove(join(path, name)) for name in own])
     if names - own:
         raise mirror.parts_of_others(folder)
@@ -259,20 +253,14 @@ async def _mark(of: end.End, request: moving.Mark) -> None:
 
 async def _make_durable(of: end.End, request: moving.MakeDurable) -> list[object]:
     sink = of.the_sink()
-    return _failed(await results((path, _sync(sink, path)) for path in request.paths))
 
+    async def sync(path: str) -> None:  # where the server can, and not the folder's names
+        full = await sink.root.at(path)
+        if (await sink.client.lstat(full)).is_file:
+            async with sink.client.handles.taken(1), sink.client.opened(full) as handle:
+                await sink.client.fsync(handle)
 
-async def _sync(sink: Sink, path: str) -> None:
-    """Bring a file to the disk, where the server can; SFTP cannot bring a folder's names there."""
-    full = await sink.root.at(path)
-    if not (await sink.client.lstat(full)).is_file:
-        return
-    async with sink.client.handles.taken(1):
-        handle = await sink.client.open(full, packets.FOR_READ)
-        try:
-            await sink.client.fsync(handle)
-        finally:
-            await sink.client.close(handle)
+    return _failed(await results((path, sync(path)) for path in request.paths))
 
 
 async def _destination(of: end.End, request: moving.Destination) -> tuple[str, list[str]]:

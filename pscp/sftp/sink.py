@@ -36,7 +36,7 @@ _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have ma
 
 
 class Outcome(NamedTuple):
-    """What became of a chunk."""
+    """The outcome of a chunk."""
 
     matches: bool  # has what was written the chunk's digest?
     failure: failures.Data | None
@@ -64,7 +64,6 @@ class Sink(Destination):
 
     def __init__(self, client: Client, hashing: Hashing, request: requests.BeginSink) -> None:
         super().__init__(client, hashing, request)
-        self._algorithm, self._strong = request.hash, request.strong
         self._files = Files(client, self._open_part)
         self._turns: dict[int, Task[Outcome]] = {}  # the last chunk of each file that opens once
         self._arriving = Arriving()
@@ -133,8 +132,8 @@ class Sink(Destination):
 
     def _new_chunk(self, id_: int) -> _Chunk:
         hashers = {}  # none where the source's digest is compared with the far end's
-        if self._hashing.beside(self._algorithm) or not self._hashing.is_wanted:
-            hashers = self._hashing.new_hashers(self._algorithm)
+        if self._hashing.beside(self.copy.hash) or not self._hashing.is_wanted:
+            hashers = self._hashing.new_hashers(self.copy.hash)
         file = None if self.client.is_single else self._files.get(id_)
         if file is not None:
             file.chunks += 1
@@ -146,14 +145,14 @@ class Sink(Destination):
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
         hashed = {name: hasher.digest() for name, hasher in chunk.hashers.items()}
-        expected = {self._algorithm: digest, **hashed}
+        expected = {self.copy.hash: digest, **hashed}
         value = self._files.known[id_]
         extent = Extent(self._part(self.root.full(value.path)), offset, length)
         if chunk.file is not None:
             writing = self._write_chunk(chunk.file, chunk)
         else:
             writing = self._write_in_turn(value, chunk, self._turns.get(id_))
-        is_right = expected[self._algorithm] == digest
+        is_right = expected[self.copy.hash] == digest
         if not is_right:
             chunk.held = []
         task = start(self._outcome_of(value, extent, writing, expected if is_right else None))
@@ -318,7 +317,7 @@ class Sink(Destination):
             return await self._failure(error, value.path)
 
     async def _make_file(self, value: tree.Entry, digest: str, body: bytes) -> None:
-        algorithm = hashes.STRONG if self._strong else self._algorithm
+        algorithm = hashes.STRONG if self.copy.strong else self.copy.hash
         expected = {}
         for name, hasher in self._hashing.new_hashers(algorithm).items():
             hasher.update(body)
@@ -329,7 +328,7 @@ class Sink(Destination):
         part = self._private_part(path)
         try:
             await self._write_file(value, path, part, body)
-            is_wanted = self._hashing.is_wanted or self._strong
+            is_wanted = self._hashing.is_wanted or self.copy.strong
             extent = Extent(part, 0, len(body), True)
             if is_wanted and not await self._hashing.matches(extent, expected):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")

@@ -49,9 +49,7 @@ class Source:
     def __init__(
         self, client: Client, hashing: Hashing, request: requests.BeginSource, send: wire.Send
     ) -> None:
-        self.client, self._hashing, self._send = client, hashing, send
-        self._tops, self._rules = request.tops, request.rules
-        self._algorithm, self._strong = request.hash, request.strong
+        self.client, self.copy, self._hashing, self._send = client, request, hashing, send
         self._files = Files(client, self._open_for_chunks)
         self._is_tried = False  # was it tried whether a file opens only once at a time?
         self._has_waited = False  # in vain, for a file that would not open
@@ -63,7 +61,7 @@ class Source:
     async def walk(self, request: requests.Walk | Listed) -> tuple[list[tree.Entry], bool]:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
-            walk = Walk(self.client, self._tops, self._rules)
+            walk = Walk(self.client, self.copy.tops, self.copy.rules)
             if isinstance(request, Listed):
                 self._walk = walk.listed(request.paths, request.after)
             else:
@@ -79,16 +77,16 @@ class Source:
 
     async def above(self, request: Above) -> list[tree.Entry]:
         """Return the entries of folders above sources."""
-        rules = self._rules._replace(recursive=True, follow=True, filters=())
+        rules = self.copy.rules._replace(recursive=True, follow=True, filters=())
         tops = [
-            Top("", above_path(self._tops[number].path, levels), True)
+            Top("", above_path(self.copy.tops[number].path, levels), True)
             for number, levels in request.folders
         ]
         return await Walk(self.client, tops, rules).described()
 
     def where(self, top: int, path: str) -> tuple[bytes, str]:
         """Return the path of a source, and what comes after it in that of a file; "": itself."""
-        found = self._tops[top]
+        found = self.copy.tops[top]
         return to_bytes(found.path), path.partition("/")[2] if found.name else path
 
     def _full(self, value: tree.Entry) -> bytes:
@@ -97,7 +95,7 @@ class Source:
 
     def status(self, path: bytes) -> Future[Attrs]:
         """Request the attributes that the file has now."""
-        return self.client.stat(path) if self._rules.follow else self.client.lstat(path)
+        return self.client.stat(path) if self.copy.rules.follow else self.client.lstat(path)
 
     # --- large files, by chunks
 
@@ -185,7 +183,7 @@ class Source:
         """Send the chunk's blocks; return its digest. Raises Changed, SftpError."""
         path, offset, length, _ = chunk.extent
         handle = await self._handle(chunk)
-        hashers = self._hashing.hashers_of_sent(self._algorithm, has_content=True)
+        hashers = self._hashing.hashers_of_sent(self.copy.hash, has_content=True)
 
         def take(view: memoryview) -> None:
             nonlocal offset
@@ -197,7 +195,7 @@ class Source:
         gate, budget = chunk.before.sent if chunk.before else None, self.client.reading
         reading = Reading(self.client, handle, offset, length, take, budget=budget, gate=gate)
         reading.sent.add_done_callback(chunk.set_requested)
-        there = start(self._hashing.of_sent(chunk.extent, self._algorithm))
+        there = start(self._hashing.of_sent(chunk.extent, self.copy.hash))
         check = start(self._check(handle, path, chunk.file.value, reading))
         count = await reading.run()
         if gate is not None:
@@ -207,7 +205,7 @@ class Source:
             await self._files.close_handle(chunk.id)
         if count != length:
             raise Changed()
-        return await self._hashing.settle(chunk.extent, self._algorithm, hashers, await there)
+        return await self._hashing.settle(chunk.extent, self.copy.hash, hashers, await there)
 
     async def _check(self, handle: bytes, path: bytes, value: tree.Entry, reading: Reading) -> None:
         """Check, behind the last READ, that the open file and its name's are the manifest's.
@@ -250,7 +248,7 @@ class Source:
         _check_same(status, value)
         if len(body) != value.size:
             raise Changed()
-        algorithm = hashes.STRONG if self._strong else self._algorithm
+        algorithm = hashes.STRONG if self.copy.strong else self.copy.hash
         hashers = self._hashing.hashers_of_sent(algorithm, has_content=bool(body))
         for hasher in hashers.values():
             hasher.update(body)

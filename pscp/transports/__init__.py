@@ -16,7 +16,10 @@ from pscp.transports.control_sockets import Control
 from pscp.transports.openssh import Child, SshSetup
 from pscp.transports.ssh_settings import Request, mux_client_argv, program_argv, transport_of
 
-__all__ = ["Channel", "Control", "Request", "SshSetup", "open_channel", "resolve", "transport_of"]
+__all__ = [
+    "SFTP", "Channel", "Control", "Request", "SshSetup", "open_channel", "resolve", "transport_of",
+]  # fmt: skip
+SFTP = Request("sftp", True)
 
 
 def open_channel(

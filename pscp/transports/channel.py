@@ -1,4 +1,4 @@
-"""What a channel is, and what channels share that consist of three pipes.
+"""A channel, and the part that channels share which consist of three pipes.
 
 Not here: the kinds of channels (openssh.py, mux_channel.py, direct.py, libraries/external.py,
 ../sftp/channel.py), the sockets of further channels (control_sockets.py).

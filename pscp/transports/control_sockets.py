@@ -25,7 +25,7 @@ class Control(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether this is for a channel of a connection that outlives its channels."""
+        """Tell whether this is for a channel of a connection that outlives its channels."""
         return bool(self.persist) and not self.is_master
 
     def is_alive(self) -> bool:

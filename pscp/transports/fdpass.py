@@ -48,12 +48,7 @@ def main(words: list[str]) -> int:
 
 
 def connected(
-    found: _Found,
-    timeout_s: str,
-    address: str,
-    congestion: str,
-    *sizes: str,
-    watched_fd: int = 0,
+    found: _Found, timeout_s: str, address: str, congestion: str, *sizes: str, watched_fd: int = 0
 ) -> socket.socket:
     """Connect a socket to the first of these addresses that answers.
 

@@ -37,7 +37,7 @@ class Refused(OSError):
 
 
 class Message(NamedTuple):
-    """What the ssh has sent: the first number of it is that of a request, or of a session."""
+    """A message of the ssh, whose first number is that of a request, or of a session."""
 
     kind: int
     body: bytes

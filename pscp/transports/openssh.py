@@ -48,7 +48,7 @@ WRONG_STATUS = 96  # exit status of a library's program that cannot do what was 
 
 @dataclass(frozen=True)
 class SshSetup:
-    """What `ssh -G` says of a host, and what pscp may therefore set itself."""
+    """Facts from `ssh -G` about a host, and what pscp may therefore set itself."""
 
     ciphers_are_ours: bool = False  # the user configured none, so pscp puts its own in front
     alive_is_ours: bool = False  # the same of ServerAliveInterval

@@ -55,7 +55,7 @@ _USER_CONFIG = ("~/.ssh/config", "/etc/ssh/ssh_config")
 
 
 class Request(NamedTuple):
-    """What a channel is opened for: a command, or a subsystem such as sftp (RFC 4254, 6.5)."""
+    """A command to run in a channel, or a subsystem such as sftp (RFC 4254, 6.5)."""
 
     text: str
     is_subsystem: bool = False

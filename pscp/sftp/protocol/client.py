@@ -9,9 +9,10 @@ Read next: ../digests.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -43,7 +44,7 @@ Landed = Callable[[memoryview | None, SftpError | None], None]
 
 
 class Filesystem(NamedTuple):
-    """What the server tells of a filesystem (OpenSSH's PROTOCOL, 4.7)."""
+    """A filesystem, as the server tells (OpenSSH's PROTOCOL, 4.7)."""
 
     free_bytes: int  # that a user may still write
     is_read_only: bool
@@ -164,6 +165,15 @@ class Client:
             await self._loop.sleep(pause_s)
             left_s -= pause_s
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, path: bytes) -> AsyncIterator[bytes]:
+        """Open a file in turn, to read it, and close it at the end."""
+        handle = await self.open_in_turn(path, packets.FOR_READ)
+        try:
+            yield handle
+        finally:
+            await self.close(handle)
 
     async def give_way(self) -> None:
         """Wait, so that another lane can open the file that this one has closed."""

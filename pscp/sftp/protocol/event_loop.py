@@ -13,7 +13,6 @@ Read next: client.py.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
 import os
@@ -82,7 +81,7 @@ class Out:
     """A descriptor, and the buffers that wait to be written to it, in order."""
 
     def __init__(self, fd: int, *, may_break: bool = False) -> None:
-        """With `may_break` a pipe without a reader is no error, and what waits is dropped."""
+        """Drop what waits where a pipe has no reader, with `may_break`; else that is an error."""
         self.fd, self._may_break = fd, may_break
         os.set_blocking(fd, False)
         self.pace = _Pace(fd)
@@ -162,8 +161,6 @@ class Loop:
     """Reads, writes and calls timers' callbacks, in one thread."""
 
     def __init__(self) -> None:
-        self._poll = select.poll()
-        self._polled: dict[int, int] = {}  # descriptor -> events
         self.ins: list[In] = []
         self.outs: list[Out] = []
         self._timers: list[tuple[float, Callable[[], None]]] = []
@@ -197,24 +194,16 @@ class Loop:
         ins = {each.fd: each for each in self.ins if not each.is_at_end and each.may_read()}
         waiting: list[tuple[In | Out, int]] = [(each, select.POLLIN) for each in ins.values()]
         waiting += [(out, select.POLLOUT) for out in self.outs if out.waiting_bytes]
-        now_s = time.monotonic()
-        self._register({each.fd: event for each, event in waiting if each.pace.due_s <= now_s})
+        now_s, poll = time.monotonic(), select.poll()
+        for each, event in waiting:
+            if each.pace.due_s <= now_s:
+                poll.register(each.fd, event)
         ends_s = [each.pace.due_s for each, _ in waiting if each.pace.due_s > now_s]
         ends_s += [at_s for at_s, _ in self._timers]
         timeout_ms = max(0.0, min(ends_s) - now_s) * 1000 if ends_s else None
-        for fd, _ in self._poll.poll(timeout_ms):
+        for fd, _ in poll.poll(timeout_ms):
             if fd in ins and not ins[fd].is_at_end:  # an earlier one's read may have removed it
                 ins[fd].read()
-
-    def _register(self, wanted: dict[int, int]) -> None:
-        if wanted == self._polled:
-            return
-        for fd in self._polled.keys() - wanted.keys():
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(fd)
-        for fd, events in wanted.items():
-            self._poll.register(fd, events)
-        self._polled = wanted
 
     def remove(self, fd: int) -> None:
         """Forget a descriptor that is about to be closed."""
@@ -222,4 +211,3 @@ class Loop:
             each.is_at_end = each.is_at_end or each.fd == fd
         self.ins = [each for each in self.ins if each.fd != fd]
         self.outs = [each for each in self.outs if each.fd != fd]
-        self._register({other: e for other, e in self._polled.items() if other != fd})

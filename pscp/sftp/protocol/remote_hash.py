@@ -72,8 +72,13 @@ class _Request:
     ) -> None:
         """`length` is that of the extent, in bytes."""
         self.digests, self.is_group = digests, is_group
-        self.patience_s = _SILENT_S + length / _LEAST_BYTES_S
+        self._patience_s = _SILENT_S + length / _LEAST_BYTES_S
+        self.late_s = 0.0  # when its answer is late, once it is the first
         self.found: list[bytes | None] = []
+
+    def begin(self) -> None:
+        """Count the time from now on, if it has not begun."""
+        self.late_s = self.late_s or time.monotonic() + self._patience_s
 
     def finish(self, *, failed: bool = False) -> None:
         is_whole = len(self.found) == len(self.digests) and not failed
@@ -93,7 +98,6 @@ class Program:
         self._small: dict[int, list[tuple[bytes, Future[bytes | None]]]] = {}
         self._trials: dict[bytes, bytes] = {}  # a tool's number, and what it answered
         self.is_over = False
-        self._late_s = 0.0  # when the answer to the first request is late
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(
             argv, 0, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True
@@ -158,13 +162,8 @@ class Program:
             request.finish(failed=True)
             return
         self._requests.append(request)
-        if len(self._requests) == 1:
-            self._begin_first()
+        self._requests[0].begin()
         self._out.put(line)
-
-    def _begin_first(self) -> None:
-        if self._requests:
-            self._late_s = time.monotonic() + self._requests[0].patience_s
 
     # --- answers
 
@@ -181,7 +180,8 @@ class Program:
                 self._requests[0].found.append(_digest(line))
             elif self._requests:
                 request = self._requests.popleft()
-                self._begin_first()
+                if self._requests:
+                    self._requests[0].begin()
                 request.finish()
 
     def _choose_tools(self) -> None:
@@ -199,7 +199,8 @@ class Program:
 
     def check(self) -> None:
         """Close the program if it has ended, or stands still."""
-        if self._in.is_at_end or (self._requests and time.monotonic() > self._late_s):
+        is_late = self._requests and time.monotonic() > self._requests[0].late_s
+        if self._in.is_at_end or is_late:
             self.close()
 
     def close(self) -> None:

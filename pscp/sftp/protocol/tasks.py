@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from pscp.endpoint import failures
 
@@ -23,13 +23,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 
-class Waitable(Protocol):
-    """A future that a coroutine yields, to wait for it."""
-
-    def add_done_callback(self, callback: Callable[[], None]) -> None: ...
-
-
-Steps = Coroutine[Waitable, None, T]
+Steps = Coroutine["Future[object]", None, T]  # yields the futures for which it waits
 
 
 class Future(Generic[T]):
@@ -78,7 +72,7 @@ class Future(Generic[T]):
             raise self._error
         return self._value
 
-    def __await__(self) -> Generator[Waitable, None, T]:
+    def __await__(self) -> Generator[Future[T], None, T]:
         if not self._is_done:
             yield self
         return self.result()

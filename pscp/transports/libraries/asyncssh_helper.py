@@ -41,9 +41,17 @@ async def _serve(settings: Settings) -> int:
     connection, jumps = await connect(settings.host, settings.lines, settings)
     loop = asyncio.get_running_loop()
     further: set[asyncio.Task[None]] = set()
+
+    def accept(listener: socket.socket) -> None:
+        client = MuxClient.accept(listener)
+        if client is not None:
+            task = loop.create_task(_carry(connection, client))
+            further.add(task)
+            task.add_done_callback(further.discard)
+
     with listening(settings.control) as listener:
         if listener is not None:
-            loop.add_reader(listener, lambda: _accept(connection, listener, further))
+            loop.add_reader(listener, accept, listener)
         if settings.request.text:
             status = await run_channel(connection, settings.request, (0, 1, 2))
         else:
@@ -223,18 +231,6 @@ def _read_key(path: str, passphrase: str) -> asyncssh.SSHKey | None:
 
 
 # --- channels
-
-
-def _accept(
-    connection: asyncssh.SSHClientConnection,
-    listener: socket.socket,
-    further: set[asyncio.Task[None]],
-) -> None:
-    client = MuxClient.accept(listener)
-    if client is not None:
-        task = asyncio.get_running_loop().create_task(_carry(connection, client))
-        further.add(task)
-        task.add_done_callback(further.discard)
 
 
 async def _carry(connection: asyncssh.SSHClientConnection, client: MuxClient) -> None:

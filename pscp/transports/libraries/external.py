@@ -24,8 +24,6 @@ from pscp.transports.openssh import error_of
 from pscp.transports.ssh_settings import Request
 
 if TYPE_CHECKING:  # both are extras, and take long to load
-    import socket
-
     import asyncssh
     import paramiko
 
@@ -120,7 +118,7 @@ class LentChannel(Pipes):
             else:
                 assert _is_paramiko(client)
                 transport, fds = client.get_transport(), self.far_fds
-                self._status = serve_paramiko(transport, request, fds, opened=self._opened)
+                self._status = serve_paramiko(transport, request, fds, self._opened)
         except Exception as error:  # from the library
             self._failure = f"Connection closed: {error}"
         finally:
@@ -168,13 +166,11 @@ def serve_paramiko(
     transport: paramiko.Transport,
     request: Request,
     fds: tuple[int, int, int],
-    client: socket.socket | None = None,
-    opened: Callable[[paramiko.Channel], None] | None = None,
+    opened: Callable[[paramiko.Channel], None],
 ) -> int:
-    """Run a command or subsystem with these descriptors; return its exit status.
+    """Run a command or subsystem with these descriptors; return its exit status. Raises Failed.
 
-    The channel ends when the other end of `client` closes. `opened` is called with the channel.
-    Raises Failed.
+    `opened` is called with the channel.
     """
     import paramiko
 
@@ -184,8 +180,7 @@ def serve_paramiko(
         channel = transport.open_session()
     except paramiko.SSHException as error:
         raise Failed(f"Session open refused by peer: {error}") from None
-    if opened is not None:
-        opened(channel)
+    opened(channel)
     try:
         if request.is_subsystem:
             channel.invoke_subsystem(request.text)
@@ -198,8 +193,6 @@ def serve_paramiko(
     threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
     errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
     errors.start()
-    if client is not None:
-        threading.Thread(target=_end_with, args=(channel, client), daemon=True).start()
     try:
         _drain(channel.recv, fds[1])
         errors.join()
@@ -232,10 +225,3 @@ def _drain(receive: Callable[[int], bytes], fd: int) -> None:
                 system.write_all(fd, [data])
         except OSError:
             is_read = False
-
-
-def _end_with(channel: paramiko.Channel, client: socket.socket) -> None:
-    """Close the channel when the other end of the socket closes."""
-    with contextlib.suppress(OSError):
-        client.recv(1)
-    channel.close()

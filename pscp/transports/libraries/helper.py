@@ -41,7 +41,7 @@ Key = TypeVar("Key")  # a library's private key
 
 
 class Failed(Exception):
-    """What ended the connection, in ssh's words."""
+    """The connection has ended; the reason is in ssh's words."""
 
     status = FAILED_STATUS
 
@@ -72,8 +72,7 @@ class Target:
     proxy_command: str
     strict: str
     key_name: str  # the host's name in known_hosts
-    user_files: tuple[str, ...]
-    global_files: tuple[str, ...]
+    known_files: tuple[str, ...]  # of known_hosts, the user's first
     tries: int  # attempts with a password
     may_prompt: bool
 
@@ -90,10 +89,12 @@ class Target:
         strict = _STRICT_ALIASES.get(strict, strict)
         if strict not in _STRICT:
             raise Wrong(f"StrictHostKeyChecking {first('StrictHostKeyChecking')} is not known")
-        known = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
-        names = [get(f"{whose}KnownHostsFile") for whose in ("User", "Global")]
-        files = [words or [base, f"{base}2"] for words, base in zip(names, known, strict=True)]
-        user_files, global_files = (tuple(map(os.path.expanduser, each)) for each in files)
+        files = []
+        for whose, usual in (
+            ("User", "~/.ssh/known_hosts"),
+            ("Global", "/etc/ssh/ssh_known_hosts"),
+        ):
+            files += get(f"{whose}KnownHostsFile") or [usual, f"{usual}2"]
         is_batch = first("BatchMode", "no").lower() in ("yes", "true")
         jump, proxy_command = first("ProxyJump"), " ".join(get("ProxyCommand"))
         return cls(
@@ -108,8 +109,7 @@ class Target:
             proxy_command="" if proxy_command.lower() == "none" else proxy_command,
             strict=strict,
             key_name=first("HostKeyAlias") or (host if port == 22 else f"[{host}]:{port}"),
-            user_files=user_files,
-            global_files=global_files,
+            known_files=tuple(map(os.path.expanduser, files)),
             tries=int(first("NumberOfPasswordPrompts", "3")),
             may_prompt=settings.may_prompt and not is_batch,
         )
@@ -129,7 +129,7 @@ class Target:
 
     def known_hosts(self) -> str:
         texts = []
-        for path in (*self.user_files, *self.global_files):
+        for path in self.known_files:
             with contextlib.suppress(OSError), open(path, errors="surrogateescape") as file:
                 texts.append(file.read())
         return "\n".join(texts)
@@ -314,7 +314,7 @@ def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
         raise Failed(
             f"No {kind} host key is known for {target.key_name}. Host key verification failed."
         )
-    path = target.user_files[0]
+    path = target.known_files[0]
     try:  # a key that cannot be added is trusted once, as by ssh
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(path, "a") as file:

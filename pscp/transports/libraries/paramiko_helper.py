@@ -49,12 +49,22 @@ def _serve(settings: Settings) -> int:
     """Serve a connection: its own channel, and further ones. Return the exit status."""
     transport = connect(settings.host, settings.lines, settings)
     further: list[threading.Thread] = []
+
+    def accept(listener: socket.socket) -> None:  # further channels, until it is closed
+        with contextlib.suppress(OSError):
+            while True:
+                client = MuxClient.accept(listener)
+                if client is not None:
+                    further.append(
+                        threading.Thread(target=_carry, args=(transport, client), daemon=True)
+                    )
+                    further[-1].start()
+
     with listening(settings.control) as listener:
         if listener is not None:
-            accepting = (transport, listener, further)
-            threading.Thread(target=_accept, args=accepting, daemon=True).start()
+            threading.Thread(target=accept, args=(listener,), daemon=True).start()
         if settings.request.text:
-            status = serve_paramiko(transport, settings.request, (0, 1, 2))
+            status = serve_paramiko(transport, settings.request, (0, 1, 2), lambda channel: None)
         else:
             transport.join()
             status = FAILED_STATUS
@@ -65,27 +75,21 @@ def _serve(settings: Settings) -> int:
     return status
 
 
-def _accept(
-    transport: paramiko.Transport, listener: socket.socket, further: list[threading.Thread]
-) -> None:
-    """Carry further channels, each in a thread, until the listener is closed."""
-    with contextlib.suppress(OSError):
-        while True:
-            client = MuxClient.accept(listener)
-            if client is not None:
-                thread = threading.Thread(target=_carry, args=(transport, client), daemon=True)
-                further.append(thread)
-                thread.start()
-
-
 def _carry(transport: paramiko.Transport, client: MuxClient) -> None:
     """Carry a further channel; it ends when the client does."""
+
+    def opened(channel: paramiko.Channel) -> None:
+        threading.Thread(target=end_with_client, args=(channel,), daemon=True).start()
+
+    def end_with_client(channel: paramiko.Channel) -> None:
+        with contextlib.suppress(OSError):
+            client.sock.recv(1)
+        channel.close()
+
     try:
-        status = serve_paramiko(transport, client.request, client.fds, client.sock)
+        client.finish(serve_paramiko(transport, client.request, client.fds, opened))
     except Failed as error:
         client.finish(FAILED_STATUS, error)
-    else:
-        client.finish(status)
 
 
 # --- the connection
