@@ -10,7 +10,6 @@ Read next: placing.py.
 from __future__ import annotations
 
 import json
-from typing import TypedDict
 
 from pscp.endpoint import fence
 from pscp.sftp.protocol import packets
@@ -24,14 +23,6 @@ _CONTENT_BYTES = 32 * 1024  # more than any fence has
 _CREATE = packets.FOR_WRITE | packets.CREATE | packets.EXCLUSIVE
 
 
-class Server(TypedDict):
-    """Properties of a server that making a fence has shown; None where one is unknown."""
-
-    umask: int | None
-    is_single: bool  # does a file open only once at a time?
-    private: list[int | None] | None  # owner_and_access() of a file that was given mode 0600
-
-
 class Fence:
     """The fence of one copy, in the root of its destination."""
 
@@ -42,8 +33,8 @@ class Fence:
     async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
         """Make `nonce` the run that owns the copy, as endpoint/fence.py's claim() does.
 
-        The answer has a Server besides, as "server". Where no file can be made in the root, the
-        copy goes on without a fence.
+        The answer has besides, as "server", what _fill() has found out. Where no file can be made
+        in the root, the copy goes on without a fence.
         """
         before, handle = await outcomes(self._client.stat(self._root), self._make())
         is_new = isinstance(handle, bytes)
@@ -54,11 +45,11 @@ class Fence:
         if not is_new:
             await outcomes(self._client.remove(self._path))
             [handle] = await outcomes(self._make())
-        server: Server = {"umask": None, "is_single": False, "private": None}
+        server: dict[str, object] = {}
         if isinstance(handle, bytes):
             server = await self._fill(handle, json.dumps(state_then).encode("ascii"))
             await self._keep_times(before)
-        return {**answer, "server": dict(server)}
+        return {**answer, "server": server}
 
     async def release(self, nonce: str) -> None:
         """Remove the fence of a copy that is complete, if it is still this run's."""
@@ -74,8 +65,10 @@ class Fence:
     def _make(self) -> Future[bytes]:
         return self._client.open(self._path, _CREATE, 0o777)
 
-    async def _fill(self, handle: bytes, content: bytes) -> Server:
-        """Write the new fence and close it; return what that has shown of the server."""
+    async def _fill(self, handle: bytes, content: bytes) -> dict[str, object]:
+        """Write the new fence and close it; return what that has shown of the server: its umask,
+        whether a file opens only once at a time, and owner_and_access() of one with mode 0600.
+        """
         client = self._client
         looking, opening = client.fstat(handle), client.open(self._path, packets.FOR_WRITE)
         writing = client.write(handle, 0, memoryview(content))

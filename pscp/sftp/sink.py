@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from typing import NamedTuple
 
 from pscp.endpoint import failures, hashes, requests, tree, wire
 from pscp.endpoint.failures import Refusal
@@ -35,11 +34,8 @@ _LATE_S = 1.0
 _BESIDE_BYTES = 1 << 20  # that other small files, just failing as well, have made free meanwhile
 
 
-class Outcome(NamedTuple):
-    """The outcome of a chunk."""
-
-    matches: bool  # has what was written the chunk's digest?
-    failure: failures.Data | None
+# Of a chunk: does what was written have its digest; and what failed, if anything.
+Outcome = tuple[bool, failures.Data | None]
 
 
 class _Chunk:
@@ -167,10 +163,10 @@ class Sink(Destination):
         try:
             await writing
             if expected is None or not self._hashing.is_wanted:
-                return Outcome(expected is not None, None)
-            return Outcome(await self._hashing.matches(extent, expected), None)
+                return expected is not None, None
+            return await self._hashing.matches(extent, expected), None
         except failures.EXPECTED as error:
-            return Outcome(False, await self._failure(error, value.path))
+            return False, await self._failure(error, value.path)
 
     async def _write_chunk(self, file: File, chunk: _Chunk) -> None:
         """Write what is held of the chunk, and wait until all of it is written.

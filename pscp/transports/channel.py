@@ -1,4 +1,4 @@
-"""A channel, and the part that channels share which consist of three pipes.
+"""Channels: their interface, and the part that those which consist of three pipes share.
 
 Not here: the kinds of channels (openssh.py, mux_channel.py, direct.py, libraries/external.py,
 ../sftp/channel.py), the sockets of further channels (control_sockets.py).
