@@ -55,6 +55,10 @@ FOCI = {
     ),
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
+    "P10": Focus(
+        {"checksum": True, "archive": True, "chunk_bytes": 65_536},
+        (A_PART, Step(large="in place")), mark=1,
+    ),
     "A1": Focus(ARCHIVE, (Step(Disturbance(calls.STOP, "sync")), Step(large="other"))),
     "A2": Focus(ARCHIVE, (LATE_RUN, Step(large="other"))),
     "A3": Focus(ARCHIVE, (Step(fault=Fault(0, TO, 6, TWICE)), Step())),

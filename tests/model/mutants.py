@@ -94,6 +94,11 @@ MUTANTS = (
         "the next name of a file that is skipped is not sent",
     ),
     Mutant(
+        "P10", "transfer/terms/journal.py",
+        "if landed is not None and by_time else None", "if landed is not None else None",
+        "the journal is believed of a source that has changed in place",
+    ),
+    Mutant(
         "A1", COMMIT,
         "            if not is_named(part.fd, folder_fd, temporary):\n"
         "                if is_named(part.fd, folder_fd, name):\n"

@@ -74,7 +74,8 @@ class Step(NamedTuple):
     options: Mapping[str, Any] | None = None  # other ones than the run before
     other_folder: bool = False  # another one has DEST's name
     earlier_version: bool = False  # its --inplace has left the part: that was the file itself
-    large: str = ""  # what becomes of the large file before the run: small, other, or gone with all
+    # What becomes of the large file before the run: small, other, in place, or gone with all.
+    large: str = ""
 
     @property
     def changes_meanwhile(self) -> bool:
@@ -475,12 +476,23 @@ class Whole(Trial):
             return
         if how == "gone":
             shutil.rmtree(folder)
+        elif how == "in place":
+            self._change_in_place()
         else:
             status = os.stat(folder)
             size = 40 if how == "small" else draws.SIZES[-1]
             mark = self.rng.choice((2, 5, 8)) if how == "sparse" else self.rng.randrange(3, 9)
             plant(folder, {b"large": Made(FILE, mark, size, 0o644, self.tick())})
             os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _change_in_place(self) -> None:
+        """Write other bytes into the large file, and set its time back."""
+        status = os.stat(self.large)
+        with open(self.large, "r+b") as file:
+            bytes_now = file.read()
+            file.seek(0)
+            file.write(bytes(byte ^ 1 for byte in bytes_now))
+        os.utime(self.large, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def note_source(self) -> None:
         """Take in what the source holds now, without what is pscp's own."""

@@ -46,8 +46,16 @@ def test_n1_what_is_in_holes_is_noted_and_never_inferred(
     noted: Landed | None, of_dense: Continued, of_sparse: Continued, is_anothers: bool, resume: bool
 ) -> None:
     for entry, expected in ((DENSE, of_dense), (SPARSE, of_sparse)):
-        how = continued(entry, "run", noted, is_anothers=is_anothers, resume=resume)
+        how = continued(entry, "run", noted, is_anothers=is_anothers, resume=resume, by_time=True)
         assert how is (expected if resume and not is_anothers else ANEW)
+
+
+def test_p10_the_journal_is_not_asked_where_times_do_not_decide() -> None:
+    for entry, expected in ((DENSE, COMPARED), (SPARSE, ANEW)):
+        how = continued(
+            entry, "run", landed(run=ZEROS), is_anothers=False, resume=True, by_time=False
+        )
+        assert how is expected
 
 
 def test_only_the_part_of_a_file_with_holes_is_zeros_beside_its_chunks() -> None:

@@ -14,8 +14,9 @@ believed: what it says landed is hashed again at the sink. It is deleted when th
 
 Whether a part that an earlier run left is continued is decided on one condition, continued(): it
 has to be a part of this very file. The source has the size, time and inode of which the journal has
-notes, or both ends hash all of the part. Nobody hashes holes, so what lies in those has to be
-known: the run that made the part has written that into the journal. No option gets by this.
+notes, and the user takes such a file for the same; or both ends hash all of the part. Nobody hashes
+holes, so what lies in those has to be known: the run that made the part has written that into the
+journal. No option gets by this.
 
 Not here: what is then asked of the sink (../walk/resume.py), what is sent (../walk/file_job.py).
 """
@@ -78,7 +79,13 @@ def rest_of(entry: tree.Entry) -> str:
 
 
 def continued(
-    entry: tree.Entry, run: str, landed: Landed | None, *, is_anothers: bool, resume: bool
+    entry: tree.Entry,
+    run: str,
+    landed: Landed | None,
+    *,
+    is_anothers: bool,
+    resume: bool,
+    by_time: bool,
 ) -> Continued:
     """Decide about the part that a run left of a file.
 
@@ -86,8 +93,11 @@ def continued(
         landed: what the journal knows of this very file; None: nothing that can be checked.
         is_anothers: the journal knows another file of this name, which the part may be of.
         resume: whether the user wants parts to be continued.
+        by_time: whether a file of the same size and time is the same for the user; else the source
+            may have other bytes than those whose digests the journal has.
     """
-    rest = landed.runs.get(run) if landed is not None else None  # None: not of this very file
+    # None: not of this very file, as far as is known.
+    rest = landed.runs.get(run) if landed is not None and by_time else None
     if not resume or is_anothers:
         return Continued.ANEW
     if "sparse" in entry.extra and rest != ZEROS:

@@ -187,8 +187,9 @@ class DestinationLookup:
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
         how = continued(
-            item.entry, left[-1], landed, is_anothers=is_anothers, resume=options.resume
-        )
+            item.entry, left[-1], landed,
+            is_anothers=is_anothers, resume=options.resume, by_time=self._rules.goes_by_time,
+        )  # fmt: skip
         if how is Continued.ANEW:
             self._discard(item, left)
             self._items.send(item, basis_bytes=basis_bytes)
