@@ -5,7 +5,7 @@
     |   +-- BadManifest
     +-- CopyError 1
     |   +-- DestinationError, CopyRunning, CommandFailed
-    +-- ItemError 1                  one of many was not done; the rest was
+    +-- ItemError 1
     |   +-- FileError
     |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
     |   +-- DatasetError

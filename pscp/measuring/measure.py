@@ -5,8 +5,7 @@ rates. Each point is a Trial of about two seconds each way; only the second half
 are over and TCP has gathered speed.
 
 Not here: what follows from the figures (advice.py), their tables (cli/measure_report.py), one trial
-(trial.py), connections (trial.py).
-Read next: advice.py.
+and its connections (trial.py). Read next: advice.py.
 """
 
 from __future__ import annotations

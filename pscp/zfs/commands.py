@@ -129,10 +129,7 @@ def bookmark(dataset: str, snapshot: Snapshot, name: str) -> Words:
 
 
 def destroy(dataset: str, snapshot: Snapshot) -> Words:
-    """Return the command that destroys one snapshot, unless something depends on it or holds it.
-
-    Or that destroys one bookmark.
-    """
+    """Return what destroys a bookmark, or a snapshot that nothing holds or depends on."""
     assert snapshot.name
     return ("destroy", f"{dataset}{snapshot.short}")
 

@@ -3,8 +3,7 @@
 It runs `zfs` without arguments, `zfs get -Hp` and, where that is allowed, `zpool get`, which every
 version of ZFS knows.
 
-Not here: what follows from the answers (plan.py), and what zfs's complaints mean
-(error_messages.py).
+Not here: what follows from the answers (plan.py), what zfs's complaints mean (error_messages.py).
 Read next: error_messages.py.
 """
 
