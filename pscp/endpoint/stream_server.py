@@ -300,8 +300,11 @@ class _Listening:
     def close(self) -> None:
         """Have the thread in accept() close the socket."""
         self._is_closed = True
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as last:
-            last.connect(self.path)  # wakes accept()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(), on Linux
+        except OSError:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as last:
+                last.connect(self.path)  # does so elsewhere, if a program has not removed the path
         self.remove()
 
     def abandon(self) -> None:

@@ -567,3 +567,14 @@ def test_a_stream_that_cannot_begin_leaves_no_socket(
     with pytest.raises(OSError, match="Too many"):
         stream_server.Gathering(request, 0o022, lambda *given: None)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_gatherer_ends_though_its_command_removed_the_socket() -> None:
+    """Whoever ends last removes it: this process, or what keeps the command's input open."""
+    listening = stream_server._Listening()
+    thread = threading.Thread(target=listening.accept)
+    thread.start()
+    listening.remove()
+    listening.close()
+    thread.join(10)
+    assert not thread.is_alive()
