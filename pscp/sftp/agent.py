@@ -23,7 +23,7 @@ from pscp.sftp.digests import Hashing
 from pscp.sftp.end import End
 from pscp.sftp.protocol import packets, tasks
 from pscp.sftp.protocol.client import Client
-from pscp.sftp.protocol.event_loop import In, Lines, Loop, Out
+from pscp.sftp.protocol.event_loop import Lines, Loop, ReadBuffer, WriteBuffer
 from pscp.sftp.protocol.remote_hash import Program
 from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
 
@@ -42,8 +42,8 @@ class SftpAgent:
         self._client = Client(read_fd, write_fd, self._loop)
         self._frames = FrameServer(session.AGENT, self, self._send)
         decoder = self._frames.decoder
-        self._incoming = In(0, decoder, self._frames.take_all, decoder.is_trickling)
-        self._out = Out(1)
+        self._incoming = ReadBuffer(0, decoder, self._frames.take_all, decoder.is_trickling)
+        self._out = WriteBuffer(1)
         self.end = End(self._client, self._send)
         self._program: Program | None = None
         self._replies: list[Task[None]] = []  # of which some may still be under way
@@ -97,7 +97,7 @@ class SftpAgent:
 
         self._loop.run_until(is_over)
 
-    def _new_signal_input(self) -> In:
+    def _new_signal_input(self) -> ReadBuffer:
         """Return the input that ends the loop at SIGTERM: the pipe of set_wakeup_fd()."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
@@ -107,7 +107,7 @@ class SftpAgent:
         def end() -> None:
             self._is_ending = True
 
-        return In(read_fd, Lines(), end)
+        return ReadBuffer(read_fd, Lines(), end)
 
     def _is_over(self) -> bool:
         has_ended = self._incoming.is_at_end or self._client.incoming.is_at_end

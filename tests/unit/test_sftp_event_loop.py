@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from pscp.sftp.protocol.event_loop import In, Loop
+from pscp.sftp.protocol.event_loop import Loop, ReadBuffer
 
 
 class Room:
@@ -39,7 +39,7 @@ def test_what_is_removed_by_what_was_read_before_it_is_not_read() -> None:
         def take(mine: int = place) -> None:
             end_the_other(mine)
 
-        loop.ins.append(In(read_fd, rooms[place], take))
+        loop.ins.append(ReadBuffer(read_fd, rooms[place], take))
         os.write(write_fd, b"both are readable at once")
     loop.run_until(lambda: any(room.count for room in rooms))
     assert sorted(room.count > 0 for room in rooms) == [False, True]

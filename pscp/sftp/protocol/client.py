@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pscp.sftp.protocol import packets
-from pscp.sftp.protocol.event_loop import Buffer, In, Loop, Out
+from pscp.sftp.protocol.event_loop import Buffer, Loop, ReadBuffer, WriteBuffer
 from pscp.sftp.protocol.packets import Answer, Attrs, Cursor, SftpError
 from pscp.sftp.protocol.tasks import Budget, Future, gather, outcomes
 
@@ -55,10 +55,10 @@ class Client:
     """The SFTP client of one channel."""
 
     def __init__(self, read_fd: int, write_fd: int, loop: Loop) -> None:
-        self._loop, self.out = loop, Out(write_fd, may_break=True)
+        self._loop, self.out = loop, WriteBuffer(write_fd, may_break=True)
         self.is_single = False  # does the server open a file only once at a time?
         self._decoder = packets.Decoder()
-        self.incoming = In(read_fd, self._decoder, self._take_all, self._may_rest)
+        self.incoming = ReadBuffer(read_fd, self._decoder, self._take_all, self._may_rest)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Callable[[Answer], None]] = {}  # by a request's number
         self.version: Future[None] = Future()  # done when the server has sent its version

@@ -31,7 +31,7 @@ _LINE_MOST_BYTES = 1024 * 1024
 
 
 class Decoder(Protocol):
-    """Has the room that an In reads into."""
+    """Has the room that a ReadBuffer reads into."""
 
     def space(self) -> memoryview: ...
     def filled(self, count: int) -> None: ...
@@ -54,7 +54,7 @@ class Lines:
         self.lines.extend(lines)
 
 
-class _Pace:
+class _Backoff:
     """Tells when to read or write next: once a quarter of the pipe will have moved.
 
     ssh fills and empties its pipes by 32 KiB, and to follow each of its steps costs more than to
@@ -77,14 +77,14 @@ class _Pace:
             self.due_s += min(self._worth_bytes * took_s / moved_bytes, _REST_MOST_S)
 
 
-class Out:
+class WriteBuffer:
     """A descriptor, and the buffers that wait to be written to it, in order."""
 
     def __init__(self, fd: int, *, may_break: bool = False) -> None:
         """Drop what waits where a pipe has no reader, with `may_break`; else that is an error."""
         self.fd, self._may_break = fd, may_break
         os.set_blocking(fd, False)
-        self.pace = _Pace(fd)
+        self.pace = _Backoff(fd)
         self._buffers: deque[Buffer] = deque()
         self.waiting_bytes = 0
 
@@ -120,7 +120,7 @@ class Out:
                 return
 
 
-class In:
+class ReadBuffer:
     """A descriptor that is read into a decoder's space."""
 
     def __init__(
@@ -138,7 +138,7 @@ class In:
         """
         self.fd, self._decoder, self._take, self._may_rest = fd, decoder, take, may_rest
         os.set_blocking(fd, False)
-        self.pace = _Pace(fd)
+        self.pace = _Backoff(fd)
         self.is_at_end = False
         self.may_read: Callable[[], bool] = lambda: True
 
@@ -161,8 +161,8 @@ class Loop:
     """Reads, writes and calls timers' callbacks, in one thread."""
 
     def __init__(self) -> None:
-        self.ins: list[In] = []
-        self.outs: list[Out] = []
+        self.ins: list[ReadBuffer] = []
+        self.outs: list[WriteBuffer] = []
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self.before_wait: Callable[[], None] = lambda: None
 
@@ -192,7 +192,9 @@ class Loop:
 
     def _wait(self) -> None:
         ins = {each.fd: each for each in self.ins if not each.is_at_end and each.may_read()}
-        waiting: list[tuple[In | Out, int]] = [(each, select.POLLIN) for each in ins.values()]
+        waiting: list[tuple[ReadBuffer | WriteBuffer, int]] = [
+            (each, select.POLLIN) for each in ins.values()
+        ]
         waiting += [(out, select.POLLOUT) for out in self.outs if out.waiting_bytes]
         now_s, poll = time.monotonic(), select.poll()
         for each, event in waiting:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from pscp.endpoint import hashes
-from pscp.sftp.protocol.event_loop import In, Lines, Loop, Out
+from pscp.sftp.protocol.event_loop import Lines, Loop, ReadBuffer, WriteBuffer
 from pscp.sftp.protocol.tasks import Future
 
 # In the order in which they are tried, up to the first for SHA-256. The script has their numbers,
@@ -103,8 +103,8 @@ class Program:
             argv, 0, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True
         )
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._out = Out(self._child.stdin.fileno(), may_break=True)
-        self._in = In(self._child.stdout.fileno(), self._lines, self._take)
+        self._out = WriteBuffer(self._child.stdin.fileno(), may_break=True)
+        self._in = ReadBuffer(self._child.stdout.fileno(), self._lines, self._take)
         loop.outs.append(self._out)
         loop.ins.append(self._in)
         loop.call_later(_PATIENCE_S, lambda: None if self.ready.done() else self.close())
