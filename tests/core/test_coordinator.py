@@ -1,4 +1,4 @@
-"""A copy's first questions and last steps, and its small files (pscp.transfer.coordinator, copy).
+"""The first questions of a copy, its last steps and its small files (coordinator.py, walk/items.py).
 
 Not here: large files (test_file_job.py), connections as such (test_lane_pool.py).
 """
