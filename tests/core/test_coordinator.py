@@ -1,4 +1,4 @@
-"""The first questions of a copy, its last steps and its small files (coordinator.py, walk/items.py).
+"""A copy's first questions, its last steps, its small files (coordinator.py, walk/items.py).
 
 Not here: large files (test_file_job.py), connections as such (test_lane_pool.py).
 """
