@@ -10,11 +10,11 @@ Read next: tty.py.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import select
 import stat
-import threading
 import time
 from collections.abc import Hashable
 
@@ -46,8 +46,8 @@ class _Login:
 class Prompts:
     """The questions of one session's logins, and their answers.
 
-    Each question has a thread. The one that has the turn of the answers (credentials.py) answers;
-    what other threads see of it is under a lock.
+    Each question has a thread, and answers when it has the turn of the answers (credentials.py).
+    Only that thread changes what follows `_given`; any thread may read it.
     """
 
     def __init__(self, folder: str, password_file: str | None = None, key: Hashable = "") -> None:
@@ -59,19 +59,18 @@ class Prompts:
         self._file = password_file
         self._of_file = read_password(password_file) if password_file else None
         self._key, self._answers = key, credentials.acquire(key)
-        # With the turn of the answers: which prompts of which process were answered.
-        self._given: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()  # guards what follows
-        self._was_asked = self._is_single_use = False
-        self._waited_s = 0.0
-        self._logins: dict[str, _Login] = {}  # by their tokens
-        self._is_closing = False
+        self._tokens = itertools.count()
+        self._logins: dict[str, _Login] = {}  # by their tokens; only added to
+        self._is_closing = False  # set once, by close()
+        self._given: set[tuple[str, str]] = set()  # the prompts, and of which process
+        self.was_asked = False  # a login needed answers to prompts
+        self.is_single_use = False  # one of the answers was good for one login only
+        self.waited_s = 0.0  # for which logins waited for people, in all
         self._server = PromptServer(folder, self._reply)
 
     def close(self) -> None:
         """Answer and ask nothing any more; the last session with these answers forgets them."""
-        with self._lock:
-            self._is_closing = True
+        self._is_closing = True
         self._server.stop()
         self._answers.turn.wake()
         credentials.PERSON.wake()
@@ -81,51 +80,29 @@ class Prompts:
 
     # --- for a connection
 
-    @property
-    def was_asked(self) -> bool:
-        """Whether a login needed answers to prompts."""
-        with self._lock:
-            return self._was_asked
-
-    @property
-    def is_single_use(self) -> bool:
-        """Whether one of the answers was good for one login only."""
-        with self._lock:
-            return self._is_single_use
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds in all for which logins waited for people."""
-        with self._lock:
-            return self._waited_s
-
     def caller(self, may_ask: bool) -> tuple[str, dict[str, str]]:
         """Return a token for a new connection, and the environment by which its ssh asks here.
 
         With `may_ask` its questions may be put to a person.
         """
-        with self._lock:
-            token = str(len(self._logins))
-            self._logins[token] = _Login(may_ask)
+        token = str(next(self._tokens))
+        self._logins[token] = _Login(may_ask)
         return token, self._server.environment(token)
 
     def refusal(self, token: str) -> PscpError | None:
         """Return why the connection with this token was refused an answer; None if it was not."""
-        with self._lock:
-            return self._logins[token].refusal
+        return self._logins[token].refusal
 
     def busy_until_s(self) -> float:
         """Return until when a question waited for its answer: now, if one still waits."""
         return self._server.busy_until_s()
 
     def _may_ask_person(self, question: Question) -> bool:
-        with self._lock:
-            login = self._logins.get(question.token)
-            return login is not None and login.may_ask
+        login = self._logins.get(question.token)
+        return login is not None and login.may_ask
 
     def _is_over(self) -> bool:
-        with self._lock:
-            return self._is_closing
+        return self._is_closing
 
     # --- the answers
 
@@ -144,17 +121,16 @@ class Prompts:
         is_again = key in self._given
         self._given.add(key)
         if question.hint == "none":
-            self._note_single_use()
+            self.is_single_use = True
             return self._ask_person(question, is_secret=False)
         if question.hint == "confirm" or re.search(_HOST_KEY, question.prompt):
             return self._confirm_key(question, is_again)
-        with self._lock:
-            self._was_asked = True
+        self.was_asked = True
         if re.fullmatch(_PASSPHRASE, question.prompt):
             return self._passphrase(question, is_again)
         if re.fullmatch(_PASSWORD, question.prompt):
             return self._password(question, is_again)
-        self._note_single_use()
+        self.is_single_use = True
         return self._ask_person(question)
 
     def _confirm_key(self, question: Question, is_again: bool) -> Reply:
@@ -235,19 +211,13 @@ class Prompts:
             return None, False
         finally:
             credentials.PERSON.give()
-            with self._lock:
-                self._waited_s += time.monotonic() - begun_s
+            self.waited_s += time.monotonic() - begun_s
 
     def _refuse(self, question: Question, why: str, hint: str = "") -> Reply:
         """Have the ssh that asks ended, and keep the reason for refusal()."""
-        with self._lock:
-            if question.token in self._logins:
-                self._logins[question.token].refusal = AuthenticationError(why, hint)
+        if question.token in self._logins:
+            self._logins[question.token].refusal = AuthenticationError(why, hint)
         return askpass.STOP, ""
-
-    def _note_single_use(self) -> None:
-        with self._lock:
-            self._is_single_use = True
 
 
 def start_prompts(password_file: str | None, key: Hashable) -> Prompts | None:

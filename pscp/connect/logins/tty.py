@@ -10,7 +10,6 @@ import os
 import select
 import subprocess
 import termios
-import threading
 from collections.abc import Iterator, Sequence
 
 from pscp.ground import terminal_text
@@ -19,7 +18,6 @@ from pscp.ground.signals import last_act
 _TERMINAL = "/dev/tty"
 _ANSWER_MAX_BYTES = 1024
 _END_S = 2.0
-_turn = threading.Lock()  # held while a person is asked: logins to several hosts run at once
 _NO_KEYS = (termios.VSUSP, termios.VQUIT)  # they would leave the terminal without its echo
 
 
@@ -31,7 +29,7 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
     """Ask a person, and return the answer; None if there was none.
 
     This ends as soon as one of the descriptors `until` is readable. `hint` is ssh's
-    SSH_ASKPASS_PROMPT. Raises NobodyToAsk.
+    SSH_ASKPASS_PROMPT. The caller has the turn (credentials.PERSON). Raises NobodyToAsk.
     """
     program = _program()
     if program:
@@ -41,7 +39,7 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
     except OSError:
         raise NobodyToAsk from None
     try:
-        with _turn, terminal_text.pause_progress():
+        with terminal_text.pause_progress():
             return _on_terminal(fd, prompt, hint, is_secret, until)
     finally:
         os.close(fd)
