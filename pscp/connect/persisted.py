@@ -51,29 +51,10 @@ class Kept(NamedTuple):
         return self.host if self.user is None else f"{self.user}@{self.host}"
 
 
-class Claims:
-    """The sockets of which this process has a channel. Any thread may use it.
-
-    One process may have several sessions, whose lanes are to have connections of their own.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
-        self._paths: set[str] = set()
-
-    def take(self, path: str) -> bool:
-        """Claim a socket; return False if it is claimed already."""
-        with self._lock:
-            is_new = path not in self._paths
-            self._paths.add(path)
-            return is_new
-
-    def release(self, paths: set[str]) -> None:
-        with self._lock:
-            self._paths -= paths
-
-
-_CLAIMS = Claims()
+# The sockets of which this process has a channel: it may have several sessions, whose lanes are to
+# have connections of their own.
+_claimed: set[str] = set()
+_claiming = threading.Lock()  # guards _claimed, and each session's part of it
 
 
 def absolute(options: Options) -> Options:
@@ -94,8 +75,7 @@ class Persisted:
 
     def __init__(self, host: Location) -> None:
         self.host = host
-        self._lock = threading.Lock()  # guards what follows
-        self._claimed: set[str] = set()
+        self._claimed: set[str] = set()  # this session's, guarded by _claiming
 
     def next(self, options: Options, setup: SshSetup, address: str) -> Control | None:
         """Return the socket of a connection that this process does not use yet; None for none.
@@ -134,16 +114,18 @@ class Persisted:
 
     def close(self) -> None:
         """Let other sessions of this process use what this one has used."""
-        with self._lock:
-            claimed, self._claimed = self._claimed, set()
-        _CLAIMS.release(claimed)
+        with _claiming:
+            _claimed.difference_update(self._claimed)
+            self._claimed.clear()
 
     def _claim(self, path: str) -> bool:
-        if not _CLAIMS.take(path):
-            return False
-        with self._lock:
-            self._claimed.add(path)
-        return True
+        """Claim a socket; return False if a session of this process has it already."""
+        with _claiming:
+            is_new = path not in _claimed
+            if is_new:
+                _claimed.add(path)
+                self._claimed.add(path)
+        return is_new
 
     def _hash(self, options: Options, setup: SshSetup, address: str) -> str:
         """Return the hash of what makes a connection to the host what it is."""
