@@ -156,48 +156,25 @@ class FirstLogin:
         self.greeter = Greeter(host, opener)
         # When its ssh was started, and idle_s() then; used by start() and finish() only.
         self._started_s, self._started_idle_s = 0.0, 0.0
-        self._lock = threading.Lock()  # guards what follows
-        self._channel: Channel | None = None  # ssh is logging in, and no thread waits for it yet
-        self._marker = b""  # of the agent, where it was sent to this channel already
-        self._login_s, self._was_crowded = 0.0, False
-        self._is_kept = False  # the connection is one that an earlier run left open
+        # Changed by start() and finish() only. Seconds from the start of the latest login to its
+        # HELLO, without the time of people: where several shared the processors, those of one.
+        self.login_s = 0.0
+        self.was_crowded = False  # processors were busy: login_s does not tell how fast they are
+        self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
-
-    @property
-    def login_s(self) -> float:
-        """Seconds from the start of the latest login to its HELLO, without the time of people.
-
-        Where several logins shared the processors here, it is the time that one alone would take.
-        """
-        with self._lock:
-            return self._login_s
-
-    @property
-    def was_crowded(self) -> bool:
-        """Whether this machine's processors were busy during the latest login, so that how long it
-        took does not tell how fast they are.
-        """
-        with self._lock:
-            return self._was_crowded
+        self._lock = threading.Lock()  # guards what follows
+        # With the marker of an agent that was sent to it already; ssh logs in, and nobody waits.
+        self._started: tuple[Channel, bytes] | None = None
 
     @property
     def is_started(self) -> bool:
         """Whether an ssh for it logs in, and no thread waits for it yet."""
-        with self._lock:
-            return self._channel is not None
+        return self._started is not None
 
     @property
     def has_one_login(self) -> bool:
         """Whether no login is made after this one: all lanes are channels of its connection."""
-        with self._lock:
-            is_only = self._is_only
-        return is_only or self._shared.is_only or self._opener.authenticator.is_single_use
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the connection was left open by an earlier run, so that nobody logged in."""
-        with self._lock:
-            return self._is_kept
+        return self._is_only or self._shared.is_only or self._opener.authenticator.is_single_use
 
     def start(self, options: Options) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
@@ -209,9 +186,9 @@ class FirstLogin:
             return False
         else:
             channel = self._open(options)
+        self.is_kept = is_kept(channel)
         with self._lock:
-            self._channel, self._marker = channel, marker
-            self._is_kept = is_kept(channel)
+            self._started = channel, marker
         return True
 
     def finish(self, options: Options, note: Note) -> RemoteAgent:
@@ -233,9 +210,8 @@ class FirstLogin:
         waited_s = self._opener.authenticator.waited_s
         taken_s = time.monotonic() - self._started_s
         idle = idle_s() - self._started_idle_s  # not a number where the system does not tell
-        with self._lock:
-            self._login_s = (taken_s - waited_s) / share
-            self._was_crowded = idle < _SPARE * taken_s
+        self.login_s = (taken_s - waited_s) / share
+        self.was_crowded = idle < _SPARE * taken_s
         self._shared.share(far.channel.control)
         if self._opener.authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
@@ -243,15 +219,14 @@ class FirstLogin:
 
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
-        channel, _ = self._taken()
-        if channel is not None:
-            channel.close()
+        if (started := self._taken()) is not None:
+            started[0].close()
 
-    def _taken(self) -> tuple[Channel | None, bytes]:
-        """Return the channel that logs in, and the marker of an agent that was sent to it."""
+    def _taken(self) -> tuple[Channel, bytes] | None:
+        """Take what start() began; another thread may end it meanwhile."""
         with self._lock:
-            channel, self._channel = self._channel, None
-            return channel, self._marker
+            started, self._started = self._started, None
+        return started
 
     def _open(self, options: Options) -> Channel:
         return self._opener.open(options, is_sftp=self._kind.uses_sftp(options), may_prompt=True)
@@ -260,30 +235,19 @@ class FirstLogin:
         return self._opener.open_kept(options, is_sftp=self._kind.uses_sftp(options))
 
     def _greeted(self, options: Options, note: Note) -> RemoteAgent:
-        channel, marker = self._channel_for(options, note)
-        return self.greeter.greet(channel, options, note, marker)
-
-    def _channel_for(self, options: Options, note: Note) -> tuple[Channel, bytes]:
-        """Return the channel that is logging in, else one of the shared login, else a new one.
-
-        Where the agent was sent to it already, its marker is returned as well.
-        """
-        channel, marker = self._taken()
-        if channel is None:
-            channel, marker = self._open_kept(options), b""
+        """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
+        channel, marker = self._taken() or (self._open_kept(options), b"")
         if channel is not None and not self._opener.is_live(channel, options):
             channel, marker = None, b""
-        with self._lock:
-            self._is_kept = channel is not None and is_kept(channel)
-            self._is_only = self._is_kept and options.login_once
+        self.is_kept = channel is not None and is_kept(channel)
+        self._is_only = self.is_kept and options.login_once
         if channel is None and self._shared.begin(options, self._opener.open_master):
             patience = self.greeter.patience(options, may_prompt=True)
             explain = partial(self.greeter.explain, options=options)
             control = self._shared.wait(note, patience, explain)
             is_sftp = self._kind.uses_sftp(options)
-            shared = self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
-            return shared, b""
-        return channel or self._open(options), marker
+            channel = self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
+        return self.greeter.greet(channel or self._open(options), options, note, marker)
 
     def _missing_kind(
         self, error: errors.ConnectError, options: Options
