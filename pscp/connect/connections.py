@@ -64,6 +64,7 @@ class Connections:
         """`opener` is what opens channels; None: processes of --transport."""
         self.host = host
         self.keeps = True  # connections outlive a copy; set before the first one
+        self.late = Latecomers()  # what a copy began, and that came when it was over
         self._opener = opener or SshOpener(host)
         self._kind = RemoteKind(host)
         self._shared = SharedLogin()
@@ -76,7 +77,6 @@ class Connections:
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[RemoteAgent] = []
-        self._late = Latecomers()
         self._plane: DirectPlane | None = None
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
@@ -94,12 +94,6 @@ class Connections:
     def is_kept(self) -> bool:
         """Whether the first connection was left open by an earlier run: nobody has logged in."""
         return self._first.is_kept
-
-    @property
-    def late(self) -> Latecomers:
-        """The connections that a copy began, and that came when it was over."""
-        with self._lock:
-            return self._late
 
     @property
     def has_one_login(self) -> bool:
@@ -131,11 +125,10 @@ class Connections:
         self._early.end(is_cut=is_cut)
         with self._lock:
             idle, self._idle = self._idle, []
-            late = self._late
             plane, self._plane = self._plane, None
         if plane is not None:
             plane.close()
-        late.close(is_cut=self._opener.authenticator.was_asked)
+        self.late.close(is_cut=self._opener.authenticator.was_asked)
         for far in idle:
             far.close()
         self._shared.close()
@@ -157,8 +150,7 @@ class Connections:
         with self._my_turn():
             if self._opener.has_changed(options):
                 self.close()
-                with self._lock:
-                    self._late = Latecomers()
+                self.late = Latecomers()
                 self._start(options, is_push, is_small=is_small)
             from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
 
@@ -333,7 +325,7 @@ class Connections:
     def _taken_idle(self, options: Options) -> list[RemoteAgent]:
         """Take the idle connections; none without a cipher goes to a copy that must have one."""
         with self._lock:
-            self._idle += self._late.take()
+            self._idle += self.late.take()
             useless = self._of_another_carrier(options)
             agents, self._idle = self._idle, []
         for far in useless:

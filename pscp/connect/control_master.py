@@ -116,23 +116,14 @@ class SharedLogin:
 
         A connection that was lost is replaced: a new copy may ask a person again.
         """
-        lost = self._taken_if_lost()
-        if lost is not None:
-            lost.close()
+        if self.is_there() is False:
+            self.close()
         with self._lock:
             if self._master is None:
                 self._master = open_master(options)
             if self._master is not None:
                 self._master.is_only |= options.login_once
             return self._master is not None
-
-    def _taken_if_lost(self) -> Master | None:
-        with self._lock:
-            lost = self._master
-            if lost is None or lost.is_usable():
-                return None
-            self._master = None
-        return lost
 
     def wait(
         self,

@@ -61,7 +61,7 @@ class Authenticator:
 
     def __init__(self, host: Location) -> None:
         self.host = host
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards changes of what follows
         self._prompts: Prompts | None = None  # None: nothing is asked, or ssh asks by itself
         self._tokens: dict[Channel, str] = {}  # of the channels whose prompts are answered
         self._second = threading.Lock()  # held for the whole second login; guards what follows
@@ -119,24 +119,24 @@ class Authenticator:
     @property
     def was_asked(self) -> bool:
         """Whether logins need answers to prompts."""
-        prompts = self._current()
+        prompts = self._prompts
         return prompts is not None and prompts.was_asked
 
     @property
     def is_single_use(self) -> bool:
         """Whether a login cannot be repeated: one of its answers was good for one login only."""
-        prompts = self._current()
+        prompts = self._prompts
         return prompts is not None and prompts.is_single_use
 
     @property
     def waited_s(self) -> float:
         """Seconds in all for which logins waited for people."""
-        prompts = self._current()
+        prompts = self._prompts
         return prompts.waited_s if prompts is not None else 0.0
 
     def patience(self, limit_s: float, options: Options, may_prompt: bool) -> Patience:
         """Return the time for one login, which is not counted while a person is asked."""
-        prompts = self._current()
+        prompts = self._prompts
         if prompts is not None:
             return Patience(limit_s, prompts.busy_until_s)
         asks_itself = may_prompt and not options.batch  # ssh asks a person, at the terminal
@@ -149,10 +149,6 @@ class Authenticator:
             self._tokens.clear()
         if prompts is not None:
             prompts.close()
-
-    def _current(self) -> Prompts | None:
-        with self._lock:
-            return self._prompts
 
 
 def _prompts(host: Location, options: Options) -> Prompts | None:
