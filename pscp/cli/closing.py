@@ -7,7 +7,7 @@ Not here: the words while it runs (../progress/progress_words.py), notes of fail
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from pscp.cli.run_log import RunLog
@@ -16,16 +16,22 @@ from pscp.options.options import Options
 from pscp.progress.progress import NO_CIPHER, Result, count, format_bytes, format_duration
 
 
-def conclude(result: Result, options: Options, to: str, log: RunLog) -> None:
-    """Write the closing words on stderr, where stdout is for what was asked for, and in the log."""
-    log.write(closing_line(result, options, to))
-    if options.quiet:
-        return
-    if options.progress not in ("none", "json"):
-        write_line(sys.stderr, closing_line(result, options, to))
-    if options.stats:
-        for text in table(result):
-            write_line(sys.stderr, text)
+def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> None:
+    """Write the closing line in the log and on stderr, which leaves stdout to what was asked for.
+
+    With --stats the rows of these follow it.
+    """
+    log.write(text)
+    if is_told(options):
+        write_line(sys.stderr, text)
+    if options.stats and not options.quiet:
+        for row in stats:
+            write_line(sys.stderr, row)
+
+
+def is_told(options: Options) -> bool:
+    """Return whether closing words are shown."""
+    return not options.quiet and options.progress not in ("none", "json")
 
 
 def closing_line(result: Result, options: Options, to: str) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.cli.closing import conclude
+from pscp.cli.closing import closing_line, conclude, table
 from pscp.cli.run_log import run_log
 from pscp.ground import log
 from pscp.ground.errors import Interrupted, PscpError, UsageError
@@ -23,9 +23,7 @@ from pscp.ground.terminal_text import complain, is_terminal, print_line, write_t
 from pscp.options.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
 from pscp.options.options import Options
 from pscp.progress.display import make_reporter
-from pscp.progress.progress import (
-    Notes,
-)
+from pscp.progress.progress import Notes
 
 if TYPE_CHECKING:
     from pscp.cli.pipe import Piped
@@ -294,6 +292,7 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
             result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
         finally:
             reporter.stop(None)
-        conclude(result, options, command.destination.text, kept)
+        line = closing_line(result, options, command.destination.text)
+        conclude(line, table(result), options, kept)
     differs = options.check and result.files > 0
     return 0 if result.ok and not differs else 1

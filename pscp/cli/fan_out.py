@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pscp.calls.deliveries import Delivery, fan_out
-from pscp.cli.closing import closing_line, table
+from pscp.cli.closing import closing_line, is_told, table
 from pscp.cli.run_log import RunLog, run_log
 from pscp.ground import log
 from pscp.ground.counters import Counters
@@ -76,24 +76,13 @@ class Row:
         return min(there / self.counters.bytes_total, 1.0)
 
 
-class Display(Protocol):
-    """Shows a fan-out. Any thread may call note_of() and the like."""
-
-    wants_files: bool
-
-    def start(self, counters: Counters) -> None: ...
-    def stop(self, result: Result | None = None) -> None: ...
-    def note(self, text: str) -> None: ...
-    def note_of(self, place: Location, text: str) -> None: ...
-    def line_of(self, place: Location, text: str) -> None: ...
-    def file_of(self, place: Location, path: str, became: str, digest: str) -> None: ...
-
-
 class Named(Notes):
-    """Notes and lines that name the destination they are about."""
+    """Notes and lines that name the destination they are about. Any thread may call."""
 
     def note_of(self, place: Location, text: str) -> None:
-        self.note(named(place, text))
+        """Show a note with its destination, unless it names that host; a hint stays below it."""
+        names_it = text.startswith(("  ", place.prefix))
+        self.note(text if names_it else f"{place.text}: {text}")
 
     def line_of(self, place: Location, text: str) -> None:
         self.line(f"{place.text}: {text}")
@@ -126,20 +115,13 @@ class JsonRows(JsonLines):
     def tick(self) -> None:
         for row in self._rows:
             if row.counters is not None:
-                now = row.counters.snapshot()
-                counted = now.as_dict()
-                elapsed_s = round(self._clock() - now.started_s, 3)
-                del counted["started_s"]
-                self.event_of(row.place.text, "progress", {"elapsed_s": elapsed_s, **counted})
+                self.event_of(row.place.text, "progress", self._counted(row.counters))
 
     def finish(self, result: Result | None) -> None:
         self.tick()
 
     def event_of(self, destination: str, event: str, values: dict[str, object]) -> None:
         self._event(event, {"destination": destination, **values})
-
-    def end_of(self, destination: str, values: dict[str, object]) -> None:
-        self.event_of(destination, "end", values)
 
     def note_of(self, place: Location, text: str) -> None:
         self.event_of(place.text, "note", {"text": text})
@@ -179,6 +161,9 @@ class RichRows(Named, RichBar):
         return table
 
 
+Display = Named | JsonRows
+
+
 class OfRow(Silent):
     """The reporter of the copy to one destination."""
 
@@ -209,29 +194,16 @@ class OfRow(Silent):
 
 def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
     """Return what shows a fan-out to these destinations."""
-    display = _of_style(options, rows, is_terminal=is_terminal)
+    style = "none" if options.quiet else options.progress
+    display: Display = Named()
+    if style == "json":
+        display = JsonRows(rows)
+    elif is_terminal and style in ("auto", "bar") and not options.dry_run:
+        display = RichRows(rows)
+    elif style in ("bar", "plain") and not options.dry_run:
+        display = PlainRows(rows)
     display.wants_files = options.itemize
     return display
-
-
-def _of_style(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
-    style = "none" if options.quiet else options.progress
-    if style == "json":
-        return JsonRows(rows)
-    if is_terminal and style in ("auto", "bar") and not options.dry_run:
-        return RichRows(rows)
-    is_plain = style in ("bar", "plain") and not options.dry_run
-    return PlainRows(rows) if is_plain else Named()
-
-
-def begin(display: Display) -> None:
-    """Start the display, which is the same for all copies."""
-    display.start(Counters(started_s=time.monotonic(), host="all"))
-
-
-def named(place: Location, text: str) -> str:
-    """Return a note with its destination, unless it names that host; a hint stays below it."""
-    return text if text.startswith(("  ", place.prefix)) else f"{place.text}: {text}"
 
 
 def run(
@@ -250,7 +222,7 @@ def run(
         log.show_records(options.debug, display.note),
         run_log("pscp", words, options) as kept,
     ):
-        begin(display)
+        display.start(Counters(started_s=time.monotonic(), host="all"))
         try:
             found = fan_out(
                 sources,
@@ -269,20 +241,20 @@ def run(
 
 def conclude(found: Sequence[Delivery], options: Options, display: Display, log_: RunLog) -> None:
     """Say of each destination what became of it and what it cost, and of all together."""
-    is_told = not options.quiet and options.progress not in ("none", "json")
+    is_shown = is_told(options)
     for each in found:
         for text in told(each, options):
             log_.write(text)
-            if is_told or each.error is not None:
+            if is_shown or each.error is not None:
                 write_line(sys.stderr, text)
         if options.stats and each.result is not None and not options.quiet:
             for text in table(each.result):
                 write_line(sys.stderr, text)
         if isinstance(display, JsonRows):
-            display.end_of(each.destination, ended(each))
+            display.event_of(each.destination, "end", ended(each))
     text = together(found)
     log_.write(text)
-    if is_told:
+    if is_shown:
         write_line(sys.stderr, text)
 
 

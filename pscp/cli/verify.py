@@ -14,6 +14,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from pscp.calls.verifying import WANTED, Verified, Wanted, verify
+from pscp.cli.closing import conclude, is_told, rows
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
 from pscp.ground import log
@@ -94,12 +95,12 @@ def run(command: Command, words: Sequence[str]) -> int:
         finally:
             reporter.stop(None)
         show(found, command)
-        kept.write(summary(found, command))
+        conclude(summary(found, command), _table(found), options, kept)
     return 0 if found.ok else 1
 
 
 def show(found: Verified, command: Command) -> None:
-    """Write what differs on stdout, and the closing line on stderr."""
+    """Write what differs on stdout, and on stderr whether the manifest is not whole."""
     options = command.options
     if command.json:
         print_line(json.dumps({**asdict(found), "ok": found.ok}))
@@ -108,25 +109,18 @@ def show(found: Verified, command: Command) -> None:
             print_line(f"{each.path}: {each.message}")
         for path in found.repaired if not options.quiet else ():
             print_line(f"{path}: repaired")
-    if not options.quiet and options.progress not in ("none", "json"):
-        if not found.is_whole:
-            write_line(
-                sys.stderr,
-                f"pscp-verify: {command.manifest} is not whole: when it was made, some files had "
-                "failed, and are not in it",
-            )
-        write_line(sys.stderr, summary(found, command))
-    for text in _table(found) if options.stats and not options.quiet else ():
-        write_line(sys.stderr, text)
+    if is_told(options) and not found.is_whole:
+        write_line(
+            sys.stderr,
+            f"pscp-verify: {command.manifest} is not whole: when it was made, some files had "
+            "failed, and are not in it",
+        )
 
 
 def _table(found: Verified) -> list[str]:
     left_out = ("differences", "repaired", "signer", "is_whole")
-    return [
-        f"{each.name:<17} {getattr(found, each.name)!s:>16}"
-        for each in fields(found)
-        if each.name not in left_out
-    ]
+    shown = (each.name for each in fields(found) if each.name not in left_out)
+    return rows({name: getattr(found, name) for name in shown})
 
 
 def summary(found: Verified, command: Command) -> str:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from pscp.cli.closing import table
+from pscp.cli.closing import conclude, table
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import run_log
 from pscp.ground import log
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import is_terminal, write_line
+from pscp.ground.terminal_text import is_terminal
 from pscp.options.options import Options
 from pscp.options.zfs_arguments import USAGE, make_parser
 from pscp.progress.display import make_reporter
@@ -43,16 +43,7 @@ class Command(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return run_command("pscp-zfs", make_parser, _act, argv)
-
-
-def _act(words: list[str]) -> int:
-    try:
-        return run(parse(words), words)
-    except UsageError as error:
-        if error.hint == UsageError.hint:
-            error.hint = "pscp-zfs --help lists the options"
-        raise
+    return run_command("pscp-zfs", make_parser, lambda words: run(parse(words), words), argv)
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -81,11 +72,7 @@ def run(command: Command, words: Sequence[str]) -> int:
             result = replicate(*ends, options=options, settings=settings, reporter=reporter)
         finally:
             reporter.stop(None)
-        kept.write(summary(result, options))
-    if not options.quiet and options.progress not in ("none", "json"):
-        write_line(sys.stderr, summary(result, options))
-    for text in table(result) if options.stats and not options.quiet else ():
-        write_line(sys.stderr, text)
+        conclude(summary(result, options), table(result), options, kept)
     return 0 if result.ok else 1
 
 

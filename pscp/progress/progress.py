@@ -276,11 +276,14 @@ class JsonLines(Ticking):
         self._event("line", {"text": text})
 
     def tick(self) -> None:
-        now = self._counters.snapshot()
+        self._event("progress", self._counted(self._counters))
+
+    def _counted(self, counters: Counters) -> dict[str, object]:
+        """Return what a "progress" event holds."""
+        now = counters.snapshot()
         counted = now.as_dict()
         del counted["started_s"]
-        elapsed_s = self._clock() - now.started_s
-        self._event("progress", {"elapsed_s": round(elapsed_s, 3), **counted})
+        return {"elapsed_s": round(self._clock() - now.started_s, 3), **counted}
 
     def finish(self, result: Result | None) -> None:
         self.tick()
@@ -291,7 +294,7 @@ class JsonLines(Ticking):
         self._write_out(json.dumps({"event": event, **values}))
 
 
-class CallbackReporter(Ticking):
+class CallbackReporter(Passing, Ticking):
     """Calls a program's function ten times a second and once at the end, one call at a time.
 
     An exception of the function ends the calls; `end` gets it, and stop() raises it again.
@@ -305,24 +308,17 @@ class CallbackReporter(Ticking):
         inner: Reporter | None = None,
         end: Callable[[BaseException], object] = lambda error: None,
     ) -> None:
-        super().__init__()
+        Ticking.__init__(self)
+        Passing.__init__(self, inner or Silent())
         self._callback, self._end_copy = callback, end
-        self._inner = inner or Silent()
-        self.is_live, self.wants_files = self._inner.is_live, self._inner.wants_files
         self._raised: BaseException | None = None
 
     def start(self, counters: Counters) -> None:
         self._inner.start(counters)
-        super().start(counters)
+        Ticking.start(self, counters)
 
-    def note(self, text: str) -> None:
-        self._inner.note(text)
-
-    def line(self, text: str) -> None:
-        self._inner.line(text)
-
-    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        self._inner.file(path, outcome, digest, is_new)
+    def stop(self, result: Result | None = None) -> None:
+        Ticking.stop(self, result)  # whose finish() stops the one inside
 
     def tick(self) -> None:
         if self._raised is None:
