@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 MODULES = (
     "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "fields", "requests", "letting_go", "commit",
+    "metadata", "tree", "entries", "source", "requests", "answers", "letting_go", "commit",
     "placing", "sink", "null_ends", "end", "frame_server", "agent",
 )  # fmt: skip
 # Sent with a stream's first question.

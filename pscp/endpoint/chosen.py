@@ -8,7 +8,7 @@ import os
 import weakref
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, fields, requests, source, tree, wire
+from . import answers, failures, source, tree, wire
 from .paths import Root, to_bytes, to_text
 
 ALONE, ALL, ABOVE = 0, 1, 2  # a path as it is; with all that is below; a folder above listed paths
@@ -31,9 +31,6 @@ class Above(NamedTuple):
     """The folders above sources. Answer: per folder its entry, without a path."""
 
     folders: List[Tuple[int, int]]  # (`[number of a source, levels above it]`)
-
-
-OF, REQUESTS = "a source", (Listed, Above)
 
 
 # First names of hard links, by the source that has sent them.
@@ -99,9 +96,8 @@ class ChosenWalk(tree.Walk):
         return False
 
 
-def listed(this: end.End, request: Listed) -> Tuple[List[tree.Entry], bool]:
+def _listed(of_source: source.Source, request: Listed) -> Tuple[List[tree.Entry], bool]:
     """Return the next entries, and whether these were the last of these paths."""
-    of_source = this.file_source()
     if request.restart or of_source.walking is None:
         of_source.walking = ChosenWalk(of_source).listed(request.paths, request.after)
     return of_source.walk(None, False, request.most)
@@ -120,11 +116,6 @@ def above(of_source: source.Source, folders: Iterable[Tuple[int, int]]) -> Itera
         yield found
 
 
-def described(this: end.End, request: Above) -> List[tree.Entry]:
-    """Return the entries of the folders above sources."""
-    return list(above(this.file_source(), request.folders))
-
-
 def above_path(path: str, levels: int) -> str:
     """Return the path so many levels above this one, as it is written."""
     for _ in range(levels):
@@ -134,10 +125,7 @@ def above_path(path: str, levels: int) -> str:
     return path
 
 
-_number = fields.integer(0, (1 << 64) - 1)
-_READERS: Dict[object, fields.Reader] = {
-    List[Tuple[int, int]]: fields.list_of(fields.row(_number, _number)),
-    List[Tuple[str, int]]: fields.list_of(fields.row(fields.of(str), _number)),
-}
-requests.add(REQUESTS, _READERS)
-end.ANSWERS.update({Listed: listed, Above: described})
+answers.add(
+    answers.SOURCE,
+    {Listed: _listed, Above: lambda of_source, request: list(above(of_source, request.folders))},
+)

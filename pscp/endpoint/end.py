@@ -4,21 +4,23 @@ The coordinator asks both ends with the same records (requests.py): the far one 
 (agent.py), the near one directly (../transfer/lanes/lane.py). So push and pull differ only in which
 end is which.
 
-Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py).
+Not here: frames and descriptors (agent.py), what source and sink do (source.py, sink.py), which
+modules answer what (answers.py).
 """
 
 import errno
 import functools
 import os
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
-from . import failures, metadata, requests, source, system, tree, wire
+from . import answers, failures, metadata, requests, source, system, wire
+from .answers import Failed, Reply, failed_of, not_here, results
 from .paths import marker_name, to_bytes, to_text
 
 if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
 
-    from . import fence, files, frame_server, leftovers, null_ends, sink, stream_server
+    from . import fence, frame_server, leftovers, null_ends, sink, stream_server
 
     class ChunkSource(frame_server.Role, Protocol):
         """Sends chunks of files, or of a stream."""
@@ -42,11 +44,6 @@ if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 
         ) -> Tuple[Optional[ChunkSource], Optional[ChunkSink]]: ...
 
 
-T = TypeVar("T")
-Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
-Failed = List[Tuple[int, failures.Data]]  # the place and the failure of each item that failed
-
-
 class End:
     """Serves one copy after another: a Begin makes it the source or the sink of the next one."""
 
@@ -64,6 +61,9 @@ class End:
         self._search: Optional[leftovers.Search] = None
 
     # --- the role; each raises WireError where the end has another one
+
+    def itself(self) -> "End":
+        return self
 
     def the_source(self) -> "ChunkSource":
         """Return the source that this end is."""
@@ -102,7 +102,8 @@ class End:
     def answer(self, request: "requests.Request", reply: Reply) -> None:
         """Call `reply` with the answer: at once, or later, where that is a function that does."""
         try:
-            answer = ANSWERS[type(request)](self, request)
+            role, act = answers.ANSWERS[type(request)]
+            answer = act(getattr(self, role)(), request)
             answer(reply) if callable(answer) else reply(answer, False)
         except failures.EXPECTED as error:
             reply(failures.from_exception(error, requests.path_of(request)), True)
@@ -172,38 +173,6 @@ class End:
             self.gathering.close()
             self._stream = self.gathering = None
 
-    def drop_role(self) -> None:
-        """Close the source or the sink; be neither from now on."""
-        roles = self.source, self.sink
-        self.source = self.sink = None
-        for role in roles:
-            if role is not None:
-                role.close()
-
-    # --- answers of either end
-
-    def expand(self, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
-        act = functools.partial(source.expand, pattern=request.glob)
-        return results((path, functools.partial(act, path)) for path in request.paths)
-
-    def target(self, request: requests.Target) -> List[object]:
-        from . import placing
-
-        path, names, folders, token, nonce, known, mkpath = request
-        target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, token=token)
-        if not nonce:
-            return [*target, None]
-        return [*target, self.claim(requests.Claim(target.root, token, nonce, known))]
-
-    def claim(self, request: requests.Claim) -> "fence.Claim":
-        from . import fence
-
-        fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return fence.claim(fd, request.token, request.nonce, request.known)
-        finally:
-            os.close(fd)
-
     def clean(self, request: requests.Clean) -> Dict[str, object]:
         from . import leftovers
 
@@ -213,90 +182,101 @@ class End:
             raise not_here("search")
         return self._search.page()
 
-    # --- of a source
-
-    def walk(self, request: requests.Walk) -> Tuple[List[tree.Entry], bool]:
-        return self.file_source().walk(request.after, request.restart, request.most)
-
-    def extents(self, request: requests.Extents) -> "Tuple[List[files.Extent], bool]":
-        return self.file_source().extents(source.known(request.file), request.offset)
-
-    def digests(self, request: requests.Digests) -> List[object]:
-        act = self.file_source().digests
-        return results(
-            (file.path, functools.partial(act, source.known(file), extents, request.hash))
-            for file, extents in request.files
-        )
-
-    # --- of a sink
-
-    def finish(self, request: requests.Finish) -> "Callable[[Reply], None]":
-        act = functools.partial(self.file_sink().finish, *request)
-        return lambda reply: act(lambda outcome: reply(outcome[0], outcome[0] is not None))
-
-    def make(self, request: requests.Make) -> int:
-        return self.file_sink().make(request.entry)
-
-    def discard(self, request: requests.Discard) -> Optional[bool]:
-        return self.file_sink().discard(request.path, request.nonces)
-
-    def revoke(self, request: requests.Revoke) -> None:
-        self.file_sink().revoke(request.lane)
-
-    def folders(self, request: requests.Folders) -> Failed:
-        sink = self.file_sink()
-        failed = dict(failed_of(request.entries, sink.finish_folder))
-        for place, failure in failures.places(sink.make_names_durable(request.entries)):
-            if failure["errno"] != errno.ENOENT:  # of folders that held nothing, and were removed
-                failed.setdefault(place, failure)
-        return list(failed.items())
+    def drop_role(self) -> None:
+        """Close the source or the sink; be neither from now on."""
+        roles = self.source, self.sink
+        self.source = self.sink = None
+        for role in roles:
+            if role is not None:
+                role.close()
 
 
-def not_here(role: str) -> wire.WireError:
-    """Return the error of a request that an end without this role cannot answer."""
-    return wire.WireError("a request for a %s, which this end is not" % role)
+# --- answers of either end
 
 
-def results(calls: "Iterable[Tuple[str, Callable[[], T]]]") -> "List[Union[T, failures.Data]]":
-    """Make the call beside each path; return per path the result, or the failure as data."""
-    results: List[Union[T, failures.Data]] = []
-    for path, call in calls:
-        try:
-            results.append(call())
-        except failures.EXPECTED as error:
-            results.append(failures.from_exception(error, path))
-    return results
+def _expand(of: End, request: requests.Expand) -> "List[Union[List[source.Top], failures.Data]]":
+    act = functools.partial(source.expand, pattern=request.glob)
+    return results((path, functools.partial(act, path)) for path in request.paths)
 
 
-def failed_of(entries: List[tree.Entry], act: Callable[[tree.Entry], None]) -> Failed:
-    """Call `act` with each entry; return the place and the failure of those that failed."""
-    calls = ((entry.path, functools.partial(act, entry)) for entry in entries)
-    return failures.places(results(calls))
+def _target(of: End, request: requests.Target) -> List[object]:
+    from . import placing
+
+    path, names, folders, token, nonce, known, mkpath = request
+    target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, token=token)
+    if not nonce:
+        return [*target, None]
+    return [*target, _claim(of, requests.Claim(target.root, token, nonce, known))]
 
 
-ANSWERS: Dict[type, Callable[..., object]] = {
-    **dict.fromkeys([requests.Ping, requests.Learn], lambda end, request: None),
-    requests.BeginSource: End.begin,
-    requests.BeginSink: End.begin,
-    requests.BeginStream: End.begin,
-    requests.End: lambda end, request: end.close(),
-    requests.Cpu: lambda end, request: system.cpu_seconds(os.getppid()),
-    requests.Kernel: lambda end, request: system.kernel_settings(),
-    requests.Expand: End.expand,
-    requests.Target: End.target,
-    requests.Claim: End.claim,
-    requests.Clean: End.clean,
-    requests.Gather: End.gather,
-    **dict.fromkeys(requests.OF_GATHERING, End.ask_gathering),
-    requests.Walk: End.walk,
-    requests.Extents: End.extents,
-    requests.Digests: End.digests,
-    requests.Finish: End.finish,
-    requests.Make: End.make,
-    requests.Discard: End.discard,
-    requests.Sweep: lambda end, request: end.file_sink().sweep(request.folders),
-    requests.Revoke: End.revoke,
-    requests.Release: lambda end, request: end.file_sink().release(),
-    requests.Unmark: lambda end, request: end.file_sink().unmark(),
-    requests.Folders: End.folders,
-}
+def _claim(of: End, request: requests.Claim) -> "fence.Claim":
+    from . import fence
+
+    fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return fence.claim(fd, *request[1:])
+    finally:
+        os.close(fd)
+
+
+# --- of a source, and of a sink
+
+
+def _digests(of: source.Source, request: requests.Digests) -> List[object]:
+    return results(
+        (file.path, functools.partial(of.digests, source.known(file), extents, request.hash))
+        for file, extents in request.files
+    )
+
+
+def _finish(of: "null_ends.NullSink", request: requests.Finish) -> "Callable[[Reply], None]":
+    act = functools.partial(of.finish, *request)
+    return lambda reply: act(lambda outcome: reply(outcome[0], outcome[0] is not None))
+
+
+def _folders(of: "null_ends.NullSink", request: requests.Folders) -> Failed:
+    failed = dict(failed_of(request.entries, of.finish_folder))
+    for place, failure in failures.places(of.make_names_durable(request.entries)):
+        if failure["errno"] != errno.ENOENT:  # of folders that held nothing, and were removed
+            failed.setdefault(place, failure)
+    return list(failed.items())
+
+
+answers.add(
+    answers.ITSELF,
+    {
+        requests.Ping: lambda of, request: None,
+        requests.Learn: lambda of, request: None,
+        **dict.fromkeys(requests.BEGINNINGS, End.begin),
+        requests.End: lambda of, request: of.close(),
+        requests.Cpu: lambda of, request: system.cpu_seconds(os.getppid()),
+        requests.Kernel: lambda of, request: system.kernel_settings(),
+        requests.Expand: _expand,
+        requests.Target: _target,
+        requests.Claim: _claim,
+        requests.Clean: End.clean,
+        requests.Gather: End.gather,
+        **dict.fromkeys(requests.OF_GATHERING, End.ask_gathering),
+    },
+)
+answers.add(
+    answers.SOURCE,
+    {
+        requests.Walk: lambda of, request: of.walk(*request),
+        requests.Extents: lambda of, request: of.extents(source.known(request[0]), request[1]),
+        requests.Digests: _digests,
+    },
+)
+answers.add(
+    answers.SINK,
+    {
+        requests.Finish: _finish,
+        requests.Make: lambda of, request: of.make(*request),
+        requests.Discard: lambda of, request: of.discard(*request),
+        requests.Sweep: lambda of, request: of.sweep(*request),
+        requests.Revoke: lambda of, request: of.revoke(*request),
+        requests.Release: lambda of, request: of.release(),
+        requests.Unmark: lambda of, request: of.unmark(),
+        requests.Folders: _folders,
+    },
+)

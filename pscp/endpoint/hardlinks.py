@@ -9,10 +9,10 @@ import functools
 import os
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, requests, tree, wire
+from . import answers, failures, tree, wire
 
 if TYPE_CHECKING:
-    from . import sink
+    from . import null_ends, sink
 
 
 class HardLinks(NamedTuple):
@@ -36,9 +36,6 @@ class LinkSame(NamedTuple):
     entries: List[tree.Entry]
     digests: List[str]  # (of each; empty: not known yet, or what is not compared)
     hash: str  # ("": size and metadata decide)
-
-
-OF, REQUESTS = "a sink", (HardLinks, LinkFolders, LinkSame)
 
 
 def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> bool:
@@ -74,37 +71,32 @@ def is_file(the_sink: "sink.Sink", path: str, wanted: os.stat_result) -> bool:
     return os.path.samestat(found, wanted)
 
 
-def hard_links(this: end.End, request: HardLinks) -> Tuple[end.Failed, List[int]]:
+def _hard_links(
+    the_sink: "null_ends.NullSink", request: HardLinks
+) -> Tuple[answers.Failed, List[int]]:
     from . import sink
 
-    the_sink = this.file_sink()
     if not isinstance(the_sink, sink.Sink):  # of a transfer test
         return [], []
     act = functools.partial(hard_link, the_sink)
-    made = end.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
+    made = answers.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
     failed = dict(failures.places(the_sink.make_names_durable(request.entries)))
     failed.update((place, each) for place, each in enumerate(made) if isinstance(each, dict))
     return list(failed.items()), [place for place, each in enumerate(made) if each is True]
 
 
-def _linker(this: end.End) -> "sink.Linker":
-    found = this.writing_sink().linker
-    if found is None:
-        raise end.not_here("sink that links")
-    return found
+def _linker(the_sink: "sink.Sink") -> "sink.Linker":
+    if the_sink.linker is None:
+        raise answers.not_here("sink that links")
+    return the_sink.linker
 
 
-def link_folders(this: end.End, request: LinkFolders) -> List[str]:
-    return _linker(this).problems
-
-
-def link_same(this: end.End, request: LinkSame) -> List[Optional[int]]:
+def _link_same(the_sink: "sink.Sink", request: LinkSame) -> List[Optional[int]]:
     digests = request.digests or [""] * len(request.entries)
     if len(digests) != len(request.entries):
         raise wire.WireError("other digests than entries")
-    linker, pairs = _linker(this), zip(request.entries, digests)
+    linker, pairs = _linker(the_sink), zip(request.entries, digests)
     found = [linker.link(value, digest, request.hash) for value, digest in pairs]
-    the_sink = this.writing_sink()
     is_dry = not the_sink.copy.nonce
     made = [place for place, each in enumerate(found) if each is None and not is_dry]
     synced = the_sink.make_names_durable([request.entries[place] for place in made])
@@ -114,5 +106,11 @@ def link_same(this: end.End, request: LinkSame) -> List[Optional[int]]:
     return found
 
 
-requests.add(REQUESTS, {})
-end.ANSWERS.update({HardLinks: hard_links, LinkFolders: link_folders, LinkSame: link_same})
+answers.add(answers.SINK, {HardLinks: _hard_links})
+answers.add(
+    answers.WRITING_SINK,
+    {
+        LinkFolders: lambda the_sink, request: _linker(the_sink).problems,
+        LinkSame: _link_same,
+    },
+)

@@ -19,7 +19,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Set, Tuple
 
-from . import alike, end, failures, fields, files, metadata, requests, source, tree, wire, xattrs
+from . import alike, answers, failures, files, metadata, requests, source, tree, wire, xattrs
 from .alike import is_owner, is_same_time
 from .paths import is_pscps_own, is_unfinished, to_bytes, to_text
 
@@ -112,7 +112,7 @@ def _swapped(numbers: "array.array[int]") -> "array.array[int]":
 def listing(value: object) -> Listing:
     """Return the listing that came as JSON. Raises WireError."""
     row = list(value) if isinstance(value, tuple) else value
-    text, count, is_whole, owner = fields.items(row, 4)
+    text, count, is_whole, owner = requests.row(row, 4)
     if not isinstance(text, str) or type(count) is not int or not 0 <= count <= _NAMES_MOST:
         raise wire.WireError("a listing of another shape")
     return Listing(text, count, is_whole is True, owner if isinstance(owner, list) else None)
@@ -320,13 +320,12 @@ def _target(fd: Optional[int], path: bytes) -> bytes:
         return b""  # no link has this target, so that it gets an entry, which says why
 
 
-def walk_folders(end_: end.End, request: WalkFolders) -> Tuple[List[tree.Entry], bool]:
-    return end_.file_source().walk(*request, kind=ListingWalk)
+def _walk_folders(of: source.Source, request: WalkFolders) -> Tuple[List[tree.Entry], bool]:
+    return of.walk(*request, kind=ListingWalk)
 
 
-def describe(end_: end.End, request: Describe) -> Tuple[List[tree.Entry], int]:
+def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], int]:
     """Return the entries, and of how many names they are."""
-    of = end_.file_source()
     walk = of.new_walk(ListingWalk)
     entries: List[tree.Entry] = []
     count = size_bytes = 0
@@ -355,8 +354,7 @@ def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optio
 # --- at the sink
 
 
-def compare(end_: end.End, request: Compare) -> "List[Optional[Compared]]":
-    the_sink = end_.writing_sink()
+def _compare_all(the_sink: "sink.Sink", request: Compare) -> "List[Optional[Compared]]":
     return [_compare(the_sink, entry, request.parts) for entry in request.folders]
 
 
@@ -429,16 +427,5 @@ def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
     )
 
 
-OF_SOURCE = (WalkFolders, Describe)
-OF_SINK = (Compare,)
-requests.add(
-    [*OF_SOURCE, *OF_SINK],
-    {
-        Names: fields.list_of(
-            fields.row(
-                fields.integer(0, (1 << 64) - 1), fields.of(str), fields.list_of(fields.of(str))
-            )
-        )
-    },
-)
-end.ANSWERS.update({WalkFolders: walk_folders, Describe: describe, Compare: compare})
+answers.add(answers.SOURCE, {WalkFolders: _walk_folders, Describe: _describe})
+answers.add(answers.WRITING_SINK, {Compare: _compare_all})

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
-from . import alike, commit, end, failures, fields, files, metadata, requests, tree, xattrs
+from . import alike, answers, commit, failures, files, metadata, requests, tree, xattrs
 from .paths import is_unfinished, to_text
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ class Adopt(NamedTuple):
     """
 
     entries: List[tree.Entry]
-
-
-OF, REQUESTS = "a sink", (ExtentsThere, DigestsThere, Look, Inherit, Adopt)
 
 
 def look(the_sink: "sink.Sink", path: str) -> List[object]:
@@ -186,34 +183,30 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
 # --- the requests
 
 
-def _digests_there(this: end.End, request: DigestsThere) -> List[object]:
-    act = functools.partial(digests, this.writing_sink())
-    return end.results(
+def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]:
+    act = functools.partial(digests, the_sink)
+    return answers.results(
         (path, functools.partial(act, path, is_part, extents, request.hash))
         for is_part, path, extents in request.files
     )
 
 
-def _inherit(this: end.End, request: Inherit) -> bool:
+def _inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
     entry = request.entry
-    return this.writing_sink().parts.inherit(entry.path, entry.size, request.nonce)
+    return the_sink.parts.inherit(entry.path, entry.size, request.nonce)
 
 
-def _adopt(this: end.End, request: Adopt) -> end.Failed:
-    return end.failed_of(request.entries, functools.partial(adopt, this.writing_sink()))
+def _adopt(the_sink: "sink.Sink", request: Adopt) -> answers.Failed:
+    return answers.failed_of(request.entries, functools.partial(adopt, the_sink))
 
 
-_number = fields.integer(0, (1 << 64) - 1)
-_pieces = fields.list_of(fields.row(_number, _number))
-requests.add(
-    REQUESTS, {Extents: fields.list_of(fields.row(fields.of(bool), fields.of(str), _pieces))}
-)
-end.ANSWERS.update(
+answers.add(
+    answers.WRITING_SINK,
     {
-        ExtentsThere: lambda this, request: extents_of(this.writing_sink(), request),
+        ExtentsThere: extents_of,
         DigestsThere: _digests_there,
-        Look: lambda this, request: [look(this.writing_sink(), path) for path in request.paths],
+        Look: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
         Inherit: _inherit,
         Adopt: _adopt,
-    }
+    },
 )

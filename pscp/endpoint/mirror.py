@@ -15,9 +15,9 @@ import functools
 import os
 import stat
 import unicodedata
-from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Iterable, List, NamedTuple, Set, Tuple
 
-from . import end, failures, fields, requests, sink, source, tree, wire
+from . import answers, failures, sink, source, tree, wire
 from .files import Changed
 from .letting_go import let_go
 from .paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, without_own
@@ -255,39 +255,18 @@ def _is_there(fd: int, name: bytes, listed: Set[bytes]) -> bool:
 # --- the requests
 
 
-def _extras(of: end.End, request: Extras) -> List[object]:
-    return extras(sink_of(of).root, request.pieces)
+def _absent(of: source.Source, request: Absent) -> List[object]:
+    act = functools.partial(there_after_all, of, request.crosses)
+    return answers.results((each[1], functools.partial(act, each)) for each in request.folders)
 
 
-def _absent(of: end.End, request: Absent) -> List[object]:
-    act = functools.partial(there_after_all, of.file_source(), request.crosses)
-    return end.results((each[1], functools.partial(act, each)) for each in request.folders)
+def _remove(of: sink.Sink, request: Remove) -> List[object]:
+    calls = ((each[0], functools.partial(remove, of, each)) for each in request.extras)
+    return list(failures.places(answers.results(calls)))
 
 
-def _remove(of: end.End, request: Remove) -> List[object]:
-    act = functools.partial(remove, sink_of(of))
-    calls = ((each[0], functools.partial(act, each)) for each in request.extras)
-    return list(failures.places(end.results(calls)))
-
-
-def sink_of(of: end.End) -> sink.Sink:
-    """Return the sink that an end is. Raises WireError where it is none."""
-    if not isinstance(of.sink, sink.Sink):
-        raise end.not_here("sink of files")
-    return of.sink
-
-
-_text, _texts = fields.of(str), fields.list_of(fields.of(str))
-_number = fields.integer(0, (1 << 64) - 1)
-_READERS: Dict[object, fields.Reader] = {
-    List[Piece]: fields.list_of(fields.row(_text, _text, _text, _texts)),
-    List[Listed]: fields.list_of(fields.row(_number, _text, _number, _texts)),
-    List[Extra]: fields.list_of(fields.row(_text, _text, _text)),
-}
-requests.add([Extras, Absent, Remove], _READERS)
-_ANSWERS: Dict[type, Callable[..., object]] = {
-    Extras: _extras,
-    Absent: _absent,
-    Remove: _remove,
-}
-end.ANSWERS.update(_ANSWERS)
+answers.add(answers.SOURCE, {Absent: _absent})
+answers.add(
+    answers.WRITING_SINK,
+    {Extras: lambda of, request: extras(of.root, request.pieces), Remove: _remove},
+)

@@ -14,9 +14,9 @@ import functools
 import os
 import re
 import stat
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-from . import end, failures, fields, files, requests, sink, source, system, tree
+from . import answers, failures, files, sink, source, system, tree
 from .fence import keeping_times
 from .files import Changed
 from .letting_go import let_go
@@ -90,9 +90,10 @@ def mark(of: source.Source, request: Mark) -> None:
         os.close(fd)
 
 
-def make_durable(the_sink: sink.Sink, paths: List[str]) -> end.Failed:
+def make_durable(the_sink: sink.Sink, request: MakeDurable) -> answers.Failed:
     """Answer the request."""
-    outcome = end.results((path, functools.partial(_sync, the_sink, path)) for path in paths)
+    paths = request.paths
+    outcome = answers.results((path, functools.partial(_sync, the_sink, path)) for path in paths)
     ways = [list(_way_to(path)) for path in paths]
     names = sorted(set().union(*ways))
     synced = dict(zip(names, the_sink.settler.make_names_durable(names)))
@@ -192,7 +193,7 @@ def _give_modes(of: source.Source, into: Root, known: Known) -> None:
     for level in range(1, len(folders) + 1):
         fd = into.folder("/".join(folders[:level]))
         if is_unfinished(os.fstat(fd).st_mode):
-            below = rest.split("/")[: level - 1 if of.name(known.top) else level]
+            below = rest.split("/")[: level - 1 if of.tops[known.top].name else level]
             status = os.stat(os.path.join(root, to_bytes("/".join(below))))
             os.fchmod(fd, stat.S_IMODE(status.st_mode))
 
@@ -267,47 +268,37 @@ def through_a_link(path: str) -> failures.Refusal:
 # --- the requests
 
 
-def _same_place(of: end.End, request: SamePlace) -> List[bool]:
-    return [same_place(of.file_source(), *each) for each in request.sources]
-
-
-def _destination(of: end.End, request: Destination) -> Tuple[str, List[str]]:
-    root, identity = of.writing_sink().root, ""
+def _destination(of: sink.Sink, request: Destination) -> Tuple[str, List[str]]:
+    identity = ""
     try:
-        path = os.readlink(b"/proc/self/fd/%d" % root.fd)
+        path = os.readlink(b"/proc/self/fd/%d" % of.root.fd)
     except OSError:  # no Linux
         return "", []
-    with contextlib.suppress(OSError, failures.Refusal), root.lock:  # nothing has landed in it
-        identity = folder_identity(os.fstat(root.folder(request.folder)))
+    with contextlib.suppress(OSError, failures.Refusal), of.root.lock:  # nothing has landed in it
+        identity = folder_identity(os.fstat(of.root.folder(request.folder)))
     return identity, list(map(to_text, bind_mounts(path)))
 
 
-def _remove_sources(of: end.End, request: RemoveSources) -> List[object]:
+def _remove_sources(of: source.Source, request: RemoveSources) -> List[object]:
     into = None
     if request.folder:
         os.makedirs(to_bytes(request.folder), exist_ok=True)
         into = Root(request.folder)
     try:
-        act = functools.partial(remove, of.file_source(), into)
+        act = functools.partial(remove, of, into)
         calls = ((each[1].path, functools.partial(act, each)) for each in request.moved)
-        return list(failures.places(end.results(calls)))
+        return list(failures.places(answers.results(calls)))
     finally:
         if into is not None:
             into.close()
 
 
-_text, _number = fields.of(str), fields.integer(0, (1 << 64) - 1)
-_READERS: Dict[object, fields.Reader] = {
-    Beside: fields.row(_number, _text, _text),
-    List[Beside]: fields.list_of(fields.row(_number, _text, _text)),
-    List[Moved]: fields.list_of(fields.row(_text, requests.known)),
-}
-requests.add([SamePlace, Mark, MakeDurable, Destination, RemoveSources], _READERS)
-_ANSWERS: Dict[type, Callable[..., object]] = {
-    SamePlace: _same_place,
-    Mark: lambda of, request: mark(of.file_source(), request),
-    MakeDurable: lambda of, request: make_durable(of.writing_sink(), request.paths),
-    Destination: _destination,
-    RemoveSources: _remove_sources,
-}
-end.ANSWERS.update(_ANSWERS)
+answers.add(
+    answers.SOURCE,
+    {
+        SamePlace: lambda of, request: [same_place(of, *each) for each in request.sources],
+        Mark: mark,
+        RemoveSources: _remove_sources,
+    },
+)
+answers.add(answers.WRITING_SINK, {MakeDurable: make_durable, Destination: _destination})

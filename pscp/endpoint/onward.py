@@ -18,7 +18,7 @@ import subprocess
 import threading
 from typing import Callable, Dict, List, NamedTuple
 
-from . import end, requests, source, system, tree, wire
+from . import answers, end, source, system, tree, wire
 from .source import Known
 from .tree import Entry
 
@@ -63,7 +63,7 @@ class PassPack(NamedTuple):
 class Onward:
     """The ssh to the sink's host."""
 
-    def __init__(self, request: Dial, reply: end.Reply) -> None:
+    def __init__(self, request: Dial, reply: answers.Reply) -> None:
         """Raises OSError where there is no ssh here."""
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(
@@ -92,14 +92,14 @@ class Onward:
         with _unless_ended():
             system.send(self._fd, header, payload)
 
-    def _listen(self, reply: end.Reply) -> None:
+    def _listen(self, reply: answers.Reply) -> None:
         try:
             with contextlib.suppress(OSError):  # the coordinator is gone
                 reply(self._passed_on(reply), False)
         finally:
             self._child.kill()
 
-    def _passed_on(self, reply: end.Reply) -> int:
+    def _passed_on(self, reply: answers.Reply) -> int:
         """Pass on what ssh writes; return its exit status. Raises OSError without a coordinator."""
         waiting = select.poll()
         for fd in (0, 1):
@@ -130,12 +130,12 @@ def _unless_ended() -> "contextlib.AbstractContextManager[None]":
 # --- the requests
 
 _ONWARD: Dict[end.End, Onward] = {}  # an agent's one end has one
-Later = Callable[[end.Reply], None]
+Later = Callable[[answers.Reply], None]
 
 
 def _of(of: end.End) -> Onward:
     if of not in _ONWARD:
-        raise end.not_here("way onward")
+        raise answers.not_here("way onward")
     return _ONWARD[of]
 
 
@@ -143,7 +143,7 @@ def _dial(of: end.End, request: Dial) -> Later:
     if of in _ONWARD:
         raise wire.WireError("a second way onward")
 
-    def later(reply: end.Reply) -> None:
+    def later(reply: answers.Reply) -> None:
         _ONWARD[of] = Onward(request, reply)
 
     return later
@@ -157,7 +157,7 @@ def _tell(of: end.End, request: Tell) -> Later:
 def _pass_chunk(of: end.End, request: PassChunk) -> Later:
     onward, from_ = _of(of), of.the_source()
 
-    def later(reply: end.Reply) -> None:
+    def later(reply: answers.Reply) -> None:
         def send(
             type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
         ) -> None:
@@ -176,7 +176,7 @@ def _pass_pack(of: end.End, request: PassPack) -> Later:
     if len(request.files) != sum(are_files):
         raise wire.WireError("a pack of other files than are listed")
 
-    def later(reply: end.Reply) -> None:
+    def later(reply: answers.Reply) -> None:
         rows, bodies = from_.pack([source.known(file) for file in request.files])
         reply(rows, False)  # first, as with a chunk
         left = iter(rows)
@@ -187,13 +187,7 @@ def _pass_pack(of: end.End, request: PassPack) -> Later:
     return later
 
 
-OF = "a source"
-REQUESTS = (Dial, Tell, PassChunk, PassPack)
-requests.add(REQUESTS, {})
-_ANSWERS: Dict[type, Callable[..., object]] = {
-    Dial: _dial,
-    Tell: _tell,
-    PassChunk: _pass_chunk,
-    PassPack: _pass_pack,
-}
-end.ANSWERS.update(_ANSWERS)
+answers.add(
+    answers.ITSELF,
+    {Dial: _dial, Tell: _tell, PassChunk: _pass_chunk, PassPack: _pass_pack},
+)

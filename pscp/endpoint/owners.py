@@ -8,7 +8,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Callable, List, NamedTuple, Optional
 
-from . import end, failures, requests
+from . import answers, failures
 
 if TYPE_CHECKING:
     Find = Callable[[str], int]
@@ -23,10 +23,7 @@ class Owners(NamedTuple):
     group: str  # ("": none)
 
 
-OF, REQUESTS = "a sink", (Owners,)
-
-
-def find(request: Owners) -> List[object]:
+def find(of: object, request: Owners) -> List[object]:
     """Return the numbers. Raises Refusal where there is no such name here."""
     user, group = request
     uid = _number("user", user, lambda name: pwd.getpwnam(name).pw_uid)
@@ -42,5 +39,4 @@ def _number(what: str, name: str, find_number: "Find") -> Optional[int]:
         raise failures.Refusal(failures.DESTINATION, "", message)
 
 
-requests.add(REQUESTS, {})
-end.ANSWERS.update({Owners: lambda _, request: find(request)})
+answers.add(answers.ITSELF, {Owners: find})

@@ -4,8 +4,8 @@ The payload of an ASK frame is {"ask": the record's name, and its fields}. The n
 record itself. The table in docs/protocol.md is made from this module: from the docstrings, and from
 the comments behind the fields.
 
-Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), how a field
-is read (fields.py), the checks of answers (../transfer/pieces/answers.py).
+Not here: what an end does for a request (end.py, ../sftp/end.py), the frame (wire.py), the
+checks of answers (../transfer/pieces/answers.py).
 Read next: end.py.
 """
 
@@ -22,7 +22,7 @@ from typing import (
     Union,
 )
 
-from . import entries, fields, wire
+from . import entries, wire
 from .source import Known, Top
 from .tree import Entry, Rules
 
@@ -319,10 +319,9 @@ _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
 _KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
 
 
-def add(kinds: "Iterable[type]", readers: "Dict[object, fields.Reader]") -> None:
-    """Take these records for requests too; `readers` read the types of fields that are new."""
+def add(kinds: "Iterable[type]") -> None:
+    """Take these records for requests too."""
     _KINDS.update({kind.__name__: kind for kind in kinds})
-    _READERS.update(readers)
 
 
 def to_json(request: "Request") -> bytes:
@@ -338,7 +337,7 @@ def from_json(value: object) -> "Request":
         raise wire.WireError("a request of no known kind")
     make: Callable[..., "Request"] = kind
     types = kind.__annotations__
-    return make(*[_READERS[types[field]](value[field]) for field in kind._fields])
+    return make(*[_reader(types[field])(value[field]) for field in kind._fields])
 
 
 def path_of(request: "Request") -> str:
@@ -352,52 +351,79 @@ def path_of(request: "Request") -> str:
 
 # --- the types of fields
 
-
-def _words(value: object) -> Words:
-    return value if isinstance(value, str) else _texts(value)
+Reader = Callable[[object], Any]  # raises WireError for a value of another type
 
 
-_text, _flag = fields.of(str), fields.of(bool)
-_number = fields.integer(0, (1 << 64) - 1)
-_time = fields.integer(-wire.MAX_TIME_NS, wire.MAX_TIME_NS)
-_texts, _pieces = fields.list_of(_text), fields.list_of(fields.row(_number, _number))
-_filters = fields.list_of(lambda value: _texts(fields.items(value, 2)))
+def _of(kind: type) -> Reader:
+    def read(value: object) -> object:
+        if type(value) is not kind:
+            raise _misfit()
+        return value
+
+    return read
+
+
+def _misfit() -> wire.WireError:
+    return wire.WireError("a request with a field of another type")
+
+
+def integer(value: object, least: int = 0, most: int = (1 << 64) - 1) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise _misfit()
+    return value
+
+
+def row(value: object, count: int) -> List[object]:
+    """Return the items of a list of so many. Raises WireError."""
+    if not isinstance(value, list) or len(value) != count:
+        raise _misfit()
+    return value
 
 
 def known(value: object) -> Known:
     """Return the file of a source's manifest that came as JSON. Raises WireError."""
-    top, path, size, mtime_ns, inode = fields.items(value, 5)
-    return Known(_number(top), _text(path), _number(size), _time(mtime_ns), _number(inode))
+    top, path, size, mtime_ns, inode = row(value, 5)
+    time_ns = integer(mtime_ns, -wire.MAX_TIME_NS, wire.MAX_TIME_NS)
+    return Known(integer(top), _text(path), integer(size), time_ns, integer(inode))
 
 
-def _top(value: object) -> Top:
-    name, path, is_folder = fields.items(value, 3)
-    return Top(_text(name), _text(path), _flag(is_folder))
-
-
-def _rules(value: object) -> Rules:
-    recursive, follow, preserve, archive, filters, one = fields.items(value, 6)
-    flags = (_flag(recursive), _flag(follow), _flag(preserve), _flag(archive))
-    return Rules(*flags, _filters(filters), _flag(one))
-
-
-_READERS: Dict[object, fields.Reader] = {
+_text = _of(str)
+_READERS: Dict[object, Reader] = {
     str: _text,
-    bool: _flag,
-    int: _number,
-    Words: _words,
+    bool: _of(bool),
+    int: integer,
+    Words: lambda value: value if isinstance(value, str) else _reader(List[str])(value),
     Entry: entries.entry,
     Known: known,
-    Rules: _rules,
-    Dict[str, object]: fields.of(dict),
-    List[str]: _texts,
-    List[bool]: fields.list_of(_flag),
-    List[int]: fields.list_of(_number),
-    List[Entry]: fields.list_of(entries.entry),
-    List[Known]: fields.list_of(known),
-    List[Top]: fields.list_of(_top),
-    List[Tuple[Known, Pieces]]: fields.list_of(fields.row(known, _pieces)),
-    Optional[str]: fields.or_null(_text),
-    Optional[Tuple[int, str]]: fields.or_null(fields.row(_number, _text)),
-    Optional[Tuple[str, List[str]]]: fields.or_null(fields.row(_text, _texts)),
+    Dict[str, object]: _of(dict),
 }
+
+
+def _reader(kind: Any) -> Reader:
+    """Return what reads the JSON of this type, as an annotation names it."""
+    read = _READERS.get(kind)
+    if read is None:
+        read = _READERS[kind] = _new_reader(kind)
+    return read
+
+
+def _new_reader(kind: Any) -> Reader:
+    is_record = hasattr(kind, "_fields")
+    types = [kind.__annotations__[field] for field in kind._fields] if is_record else kind.__args__
+    reads = [_reader(each) for each in types if each is not type(None)]
+    if is_record or kind.__origin__ in (tuple, Tuple):
+
+        def read_row(value: object) -> object:
+            items = [read(item) for read, item in zip(reads, row(value, len(reads)))]
+            return kind(*items) if is_record else tuple(items)
+
+        return read_row
+    if kind.__origin__ is Union:
+        return lambda value: None if value is None else reads[0](value)
+
+    def read_list(value: object) -> object:
+        if not isinstance(value, list):
+            raise _misfit()
+        return [reads[0](item) for item in value]
+
+    return read_list

@@ -22,7 +22,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
 
-from . import end, failures, fields, files, hashes, requests, tree, wire
+from . import answers, failures, files, hashes, requests, tree, wire
 
 if TYPE_CHECKING:
     from . import sink
@@ -140,6 +140,4 @@ class _Taker:
         self._held = {}
 
 
-_number = fields.integer(0, (1 << 64) - 1)
-requests.add([Reuse], {requests.Pieces: fields.list_of(fields.row(_number, _number))})
-end.ANSWERS.update({Reuse: lambda the_end, request: take(the_end.writing_sink(), request)})
+answers.add(answers.WRITING_SINK, {Reuse: take})

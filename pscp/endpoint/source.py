@@ -177,6 +177,10 @@ class Source(Announced):
 
     # --- large files, by chunks
 
+    def know(self, id_: int, value: tree.Entry) -> None:
+        self.where(value.top, "")
+        super().know(id_, value)
+
     def forget(self, id_: int) -> None:
         super().forget(id_)
         self._open.close_file(id_)
@@ -189,22 +193,21 @@ class Source(Announced):
         return files.FileSource(place, identity(value), self.follows)
 
     def where(self, top: int, path: str) -> Tuple[bytes, str]:
-        """Return the path of a source, and what comes after it in that of a file; "": itself."""
-        rest = path.partition("/")[2] if self.name(top) else path
-        return self._roots[top], rest
+        """Return the path of a source, and what comes after it in that of a file; "": itself.
 
-    def name(self, top: int) -> str:
-        """Return the name of a source; "" for the contents of a folder. Raises WireError."""
-        if not 0 <= top < len(self.tops):
-            raise wire.WireError("a file of source %d, of %d" % (top + 1, len(self.tops)))
-        return self.tops[top].name
+        Raises WireError where there is no such source.
+        """
+        if top >= len(self.tops):
+            raise wire.WireError("a file of a source that there is not")
+        return self._roots[top], path.partition("/")[2] if self.tops[top].name else path
 
     def place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
 
         Raises OSError, and Changed where there is a link by now.
         """
-        top, (root, rest) = value.top, self.where(value.top, value.path)
+        top = value.top
+        root, rest = self.where(top, value.path)
         if self.follows or not rest:
             return None, b"%s/%s" % (root, to_bytes(rest)) if rest else root
         if top not in self._held:  # only one is held: there may be many, and they come in order

@@ -50,14 +50,14 @@ class Rules(NamedTuple):
     follow: bool  # whether a symbolic link counts as the file that it leads to
     preserve: bool
     archive: bool
-    filters: Sequence[Sequence[str]]  # ("exclude" | "include", regular expression)
+    filters: Sequence[Tuple[str, str]]  # ("exclude" | "include", regular expression)
     one_file_system: bool = False  # whether a folder on another device than its top stays empty
 
 
 Filters = Sequence[Tuple[bool, Pattern[bytes]]]  # whether it excludes, and what it matches
 
 
-def compiled(filters: Sequence[Sequence[str]]) -> Filters:
+def compiled(filters: Sequence[Tuple[str, str]]) -> Filters:
     """Return a Rules' filters as is_excluded() takes them."""
     return [(kind == "exclude", re.compile(text.encode(), re.DOTALL)) for kind, text in filters]
 

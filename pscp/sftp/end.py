@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pscp.endpoint import chosen, failures, fence, hardlinks, lookup, owners, requests, wire
-from pscp.endpoint.end import not_here
+from pscp.endpoint.answers import not_here
 from pscp.endpoint.paths import to_bytes
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing

@@ -18,7 +18,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.connect.onward import OnwardChannel, OnwardOpener
 from pscp.endpoint import failures, onward, requests, wire
-from pscp.endpoint.end import Reply
+from pscp.endpoint.answers import Reply
 from pscp.endpoint.source import listed
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location

@@ -160,7 +160,7 @@ def test_a_request_to_another_role_breaks_the_protocol(
     talk: Talk, tmp_path: Path, role: str, request_: requests.Request
 ) -> None:
     if type(request_) in {
-        "sink": (*requests.OF_SINK, *lookup.REQUESTS),
+        "sink": (*requests.OF_SINK, lookup.Look),
         "source": requests.OF_SOURCE,
     }.get(role, ()):
         return

@@ -31,7 +31,14 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.connect import agent_program
-from pscp.endpoint import end, failures, mirror, moving, wire
+from pscp.endpoint import (
+    answers,
+    end,  # noqa: F401 - adds its answers
+    failures,
+    mirror,
+    moving,
+    wire,
+)
 from pscp.options import arguments
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -288,8 +295,8 @@ def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
     for name in agent_program.COPY_MODULES:
         importlib.import_module(f"pscp.endpoint.{name}")
-    assert mirror.Extras in end.ANSWERS and moving.RemoveSources in end.ANSWERS
-    assert listed == {kind.__name__ for kind in end.ANSWERS} | {"Pack", "OpenPlane"}
+    assert mirror.Extras in answers.ANSWERS and moving.RemoveSources in answers.ANSWERS
+    assert listed == {kind.__name__ for kind in answers.ANSWERS} | {"Pack", "OpenPlane"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:

@@ -32,7 +32,7 @@ from pscp.ground.errors import PscpError
 Spaces = list[memoryview]
 ENDPOINT = Path(endpoint.__path__[0])
 for _path in ENDPOINT.glob("*.py"):
-    if "requests.add(" in _path.read_text():
+    if "answers.add(" in _path.read_text():
         importlib.import_module(f"pscp.endpoint.{_path.stem}")
 
 # Those that run a command, run code, or wait for connections.

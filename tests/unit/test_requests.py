@@ -5,7 +5,6 @@ Read next: pscp/endpoint/requests.py.
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any, get_type_hints
 
@@ -14,12 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint import (
-    end,
+    answers,
+    chosen,
+    end,  # noqa: F401 - adds its answers
     hardlinks,
     listings,
     lookup,
     mirror,
     moving,
+    onward,
+    owners,
     requests,
     reuse,
     source,
@@ -33,14 +36,13 @@ from pscp.sftp import removal as sftp_removal  # noqa: F401 - adds its answers
 from pscp.transfer.negotiation import in_pieces
 
 # What only some copies ask: of modules that the agent gets when such a copy begins.
-OF_A_COPY = [*listings.OF_SOURCE, *listings.OF_SINK]
-OF_MODULES = [
-    importlib.import_module(f"pscp.endpoint.{name}") for name in ("owners", "chosen", "onward")
-]
+OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
+ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    *(kind for module in OF_MODULES for kind in module.REQUESTS),
-    *lookup.REQUESTS, *hardlinks.REQUESTS, reuse.Reuse,
+    owners.Owners, chosen.Listed, chosen.Above, *ONWARD,
+    lookup.ExtentsThere, lookup.DigestsThere, lookup.Look, lookup.Inherit, lookup.Adopt,
+    hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove,
     moving.SamePlace, moving.Mark, moving.MakeDurable, moving.Destination,
     moving.RemoveSources,
@@ -185,10 +187,10 @@ def test_the_file_that_a_request_is_about() -> None:
 
 def test_either_end_answers_every_request() -> None:
     apart = {requests.Pack, requests.OpenPlane}  # by a frame of its own kind, and by the process
-    assert {*end.ANSWERS} | apart == set(KINDS)
+    assert {*answers.ANSWERS} | apart == set(KINDS)
     agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, reuse.Reuse}
     agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
-    agents_alone |= {*OF_MODULES[2].REQUESTS}
+    agents_alone |= {*ONWARD}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp
 

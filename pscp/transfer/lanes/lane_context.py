@@ -27,7 +27,8 @@ from pscp.transfer.lanes.work_queue import WorkQueue
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from pscp.endpoint.end import ChunkSink, ChunkSource, Reply, Stream
+    from pscp.endpoint.answers import Reply
+    from pscp.endpoint.end import ChunkSink, ChunkSource, Stream
     from pscp.endpoint.null_ends import NullSink
     from pscp.endpoint.source import Source
     from pscp.transports import Channel

@@ -20,7 +20,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.messages import named, noting
 from pscp.endpoint import entries, failures, requests, session, system, tree, wire
-from pscp.endpoint.end import Reply, not_here
+from pscp.endpoint.answers import Reply, not_here
 from pscp.endpoint.source import Row, Source, listed
 from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
 from pscp.options.options import Options
