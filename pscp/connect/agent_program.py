@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Sequence
 
 MODULES = (
-    "system", "wire", "session", "hashes", "files", "failures", "paths", "fence", "parts",
+    "system", "wire", "session", "hashes", "failures", "files", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "answers", "letting_go", "commit",
     "placing", "sink", "null_ends", "end", "frame_server", "agent",
 )  # fmt: skip

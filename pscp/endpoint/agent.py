@@ -224,12 +224,14 @@ class Agent:
 
 
 def _learn(text: str) -> List[str]:
-    """Add modules that few channels need; they come with a request. Return their names."""
-    if not text:
+    """Add modules that few channels need; they come with a request. Return their names: none where
+    all are there, in an agent that was not sent.
+    """
+    known = getattr(sys.modules[__package__ or ""], "texts", None)
+    if not text or known is None:
         return []
-    package = sys.modules[__package__ or ""]
     texts = json.loads(zlib.decompress(binascii.a2b_base64(text)).decode("ascii"))
-    getattr(package, "texts", {}).update(texts)
+    known.update(texts)
     return list(texts)
 
 

@@ -8,7 +8,6 @@ Not here: the exceptions a user sees (../ground/errors.py turns each KIND into o
 import os
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
-from .files import Changed, Unsized
 from .wire import WireError
 
 CHANGED = "changed"  # the source is not what it was
@@ -51,6 +50,14 @@ class Refusal(Exception):
     def __init__(self, kind: str, path: str, message: str) -> None:
         Exception.__init__(self, message)
         self.kind, self.path = kind, path
+
+
+class Changed(Exception):
+    """Raised where a file is not what it was when the copy of it began."""
+
+
+class Unsized(Changed):
+    """Raised where a file of size 0 has content, as those of /proc have: nobody knows its end."""
 
 
 EXPECTED = (OSError, Refusal, Changed)  # what from_exception() turns into data

@@ -24,6 +24,8 @@ from typing import (
 )
 
 from . import hashes, system
+from .failures import Changed as Changed
+from .failures import Unsized as Unsized
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -58,14 +60,6 @@ class Identity(NamedTuple):
 
 def identity(status: os.stat_result) -> Identity:
     return Identity(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-class Changed(Exception):
-    """Raised where a file is not what it was when the copy of it began."""
-
-
-class Unsized(Changed):
-    """Raised where a file of size 0 has content, as those of /proc have: nobody knows its end."""
 
 
 Place = Tuple[Optional[int], bytes]  # a folder's descriptor and a name; or None and a whole path
