@@ -24,7 +24,7 @@ from pathlib import Path
 from faults.conftest import until
 from night import ENDS, Night, Running, Sshd, full
 
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.jobs.reports.outcome import JobRun
 
 FILES, MINUTES = int(os.environ.get("FILES", 20_000)), float(os.environ.get("MINUTES", 60))

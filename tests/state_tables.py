@@ -1,4 +1,4 @@
-"""What holds for every table of states (pscp/endpoint/machine.py): for the tests of each.
+"""What holds for every table of states (pscp/endpoint/streams/machine.py): for the tests of each.
 
 Not here: the tables (unit/test_states.py, unit/test_stream_states.py).
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint.machine import Machine
+from pscp.endpoint.streams.machine import Machine
 
 Table = Mapping[Any, Mapping[Any, Any]]
 

@@ -59,8 +59,8 @@ LATER = {
 # What a reader who follows "Read next" from the package on passes, in this order.
 WAY_OF_A_CHUNK = (
     "calls/api.py", "transfer/copy.py", "transfer/coordinator.py", "transfer/walk/file_job.py",
-    "transfer/lanes/lane_traffic.py", "endpoint/source.py", "connect/bootstrap.py",
-    "endpoint/agent.py", "endpoint/sink.py", "endpoint/commit.py",
+    "transfer/lanes/lane_traffic.py", "endpoint/reading/source.py", "connect/bootstrap.py",
+    "endpoint/serving/agent.py", "endpoint/writing/sink.py", "endpoint/writing/commit.py",
 )  # fmt: skip
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
@@ -187,8 +187,8 @@ def test_no_modules_of_a_room_import_each_other_in_a_circle() -> None:
 
 def test_imports_are_seen_wherever_they_are() -> None:
     assert "calls" in imported_rooms("cli/copy.py")  # within a function
-    assert "pscp.endpoint.wire" in set(imported("endpoint/session.py"))  # relative
-    assert "pscp.endpoint.wire.WireError" in set(imported("endpoint/failures.py"))
+    assert "pscp.endpoint.frames.wire" in set(imported("endpoint/frames/session.py"))  # relative
+    assert "pscp.endpoint.frames.wire.WireError" in set(imported("endpoint/frames/failures.py"))
 
 
 # --- the shipped folder

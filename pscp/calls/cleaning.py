@@ -1,8 +1,8 @@
 """Finds what cut copies left below a folder, here or at a host, and removes it on request.
 
-Not here: which files those are (../endpoint/leftovers.py, ../sftp/leftovers.py), the command line
-(../cli/copy.py).
-Read next: ../endpoint/leftovers.py.
+Not here: which files those are (../endpoint/there/leftovers.py, ../sftp/leftovers.py), the command
+line (../cli/copy.py).
+Read next: ../endpoint/there/leftovers.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
 from pscp.connect.agent_program import clean_modules
-from pscp.endpoint import failures, leftovers, requests
-from pscp.endpoint.end import End
-from pscp.endpoint.wire import WireError
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.wire import WireError
+from pscp.endpoint.serving.end import End
+from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
 from pscp.ground.terminal_text import print_line, write_line

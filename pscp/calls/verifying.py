@@ -1,7 +1,7 @@
 """Verifies a tree, here or at a host, against a manifest, and repairs what differs from it.
 
 A repair is a copy of just the paths that differ: of a large file only what is not the same is sent
-(../endpoint/reuse.py), and nothing gets its final name whose SHA-256 is not the manifest's.
+(../endpoint/there/reuse.py), and nothing gets its final name whose SHA-256 is not the manifest's.
 
 Not here: how a manifest is made (../manifests/making.py), read and compared
 (../manifests/formats.py, ../manifests/comparing.py), the command line (../cli/verify.py).
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pscp.calls.api import copy
 from pscp.calls.call_arguments import Place
 from pscp.connect.connections import Connections
-from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.reading.paths import to_bytes
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction, parse_location
 from pscp.manifests import signing, trees

@@ -213,7 +213,7 @@ def run(
     command: Command | FanOut | Piped | Measure | Clean | Connections, words: Sequence[str] = ()
 ) -> int:
     """Do what a command line with these words asks for; returns the exit code."""
-    from pscp.endpoint import system
+    from pscp.endpoint.frames import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):

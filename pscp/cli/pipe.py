@@ -116,7 +116,7 @@ def file_command(source: str, destination: str, options: Options) -> Piped:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
     try:
-        from pscp.endpoint import system
+        from pscp.endpoint.frames import system
 
         words = sys.argv[1:] if argv is None else argv
         if words and words[0] in ("-h", "--help"):

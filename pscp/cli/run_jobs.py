@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pscp.cli import copy, zfs
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground import state
 from pscp.ground.errors import Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text

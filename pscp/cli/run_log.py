@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground.errors import CopyError, ItemError, PscpError, UsageError
 from pscp.ground.terminal_text import printable
 from pscp.options.options import Options

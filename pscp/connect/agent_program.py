@@ -3,7 +3,8 @@
 The loader and the modules that each agent needs make the bundle, which is compressed; further
 modules are sent where they are needed.
 
-Not here: how it gets to the far end (bootstrap.py), what it does there (../endpoint/agent.py).
+Not here: how it gets to the far end (bootstrap.py), what it does there
+(../endpoint/serving/agent.py).
 """
 
 from __future__ import annotations

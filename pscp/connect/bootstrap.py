@@ -5,7 +5,7 @@ A random marker separates what a login prints from the agent's output.
 Not here: what is sent (agent_program.py), what comes on standard error (messages.py), the way
 there (transports/), the remote command (transports/remote_command.py), which frames a lane
 exchanges after the HELLO (transfer/lanes/lane.py).
-Read next: ../endpoint/agent.py.
+Read next: ../endpoint/serving/agent.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from pscp.connect.agent_program import MARKER_BYTES, bundle
 from pscp.connect.logins.authenticator import Patience
 from pscp.connect.messages import READS_MAX, Messages
-from pscp.endpoint import requests, session, system, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import session, system, wire
 from pscp.ground import errors
 from pscp.ground.stops import ended_by
 from pscp.transports import Channel

@@ -5,7 +5,7 @@ are to be opened. Where this end cannot reach it, it is asked to connect to this
 works the lanes are SSH's.
 
 Not here: the lanes' agents, the keys, and how this end is connected (direct_sockets.py), who is let
-in (../endpoint/gate.py), the far end (../endpoint/direct.py).
+in (../endpoint/plane/gate.py), the far end (../endpoint/plane/direct.py).
 Read next: direct_sockets.py.
 """
 
@@ -26,7 +26,9 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
 from pscp.connect.direct_sockets import Refused as Refused
 from pscp.connect.ssh_opener import DirectPath
-from pscp.endpoint import failures, gate, requests
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.plane import gate
 from pscp.ground import errors
 from pscp.ground.locations import MAX_PORT
 from pscp.ground.log import Log

@@ -2,7 +2,7 @@
 far end may be reached and from where; with TLS the keys of the session, in memory only.
 
 Not here: when a connection is made (direct_plane.py), its channel (../transports/direct.py), who
-lets whom in (../endpoint/gate.py).
+lets whom in (../endpoint/plane/gate.py).
 Read next: ../transports/direct.py.
 """
 
@@ -19,7 +19,8 @@ from typing import NamedTuple, TypeVar
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.logins.authenticator import Patience
-from pscp.endpoint import gate, link, session, system, wire
+from pscp.endpoint.frames import session, system, wire
+from pscp.endpoint.plane import gate, link
 from pscp.ground import errors
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options

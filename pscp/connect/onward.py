@@ -4,9 +4,9 @@ Each goes through a connection to the source's host, whose agent runs an ssh of 
 the coordinator and the sink's agent say to each other passes through; the data does not come here.
 A thread a connection ("onward") makes it, and passes on what comes.
 
-Not here: the far side (../endpoint/onward.py), which chunks go that way (../transfer/onward.py),
-the direct plane, beside SSH (direct_plane.py).
-Read next: ../endpoint/onward.py.
+Not here: the far side (../endpoint/serving/onward.py), which chunks go that way
+(../transfer/onward.py), the direct plane, beside SSH (direct_plane.py).
+Read next: ../endpoint/serving/onward.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pscp.connect.agent_program import bundle, copy_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.logins.authenticator import Authenticator, Patience
 from pscp.connect.ssh_opener import DirectPath, Opener
-from pscp.endpoint import failures, onward, requests, system, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, system, wire
+from pscp.endpoint.serving import onward
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.ground.log import Log

@@ -163,7 +163,7 @@ def lock(path: str) -> IO[bytes]:
 
 def holder(path: str) -> str:
     """Return which other process has a flock(2): " (process 123, since 02:15)"; "" if unknown."""
-    from pscp.endpoint import system  # here: few commands need it
+    from pscp.endpoint.frames import system  # here: few commands need it
 
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(path) as file:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pscp.endpoint import source
-from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.reading import source
+from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
 from pscp.ground import errors
 from pscp.ground.locations import Location, parse_location
 from pscp.jobs.commands import run_command

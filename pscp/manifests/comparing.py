@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pscp.endpoint.alike import is_same_time
-from pscp.endpoint.files import Extent
+from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.there.alike import is_same_time
 from pscp.manifests.formats import Manifest, Record
 from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import Tree

@@ -4,7 +4,7 @@ has it.
 Anybody may have written the one that is read: each line is checked before a tree is.
 
 Not here: where the digests come from (making.py), its signature (signing.py), what its paths may
-reach (../endpoint/paths.py).
+reach (../endpoint/reading/paths.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pscp.endpoint import failures, paths
-from pscp.endpoint.paths import to_bytes, to_text
-from pscp.endpoint.wire import MAX_TIME_NS
+from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.wire import MAX_TIME_NS
+from pscp.endpoint.reading import paths
+from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.ground.errors import BadManifest, UsageError
 from pscp.ground.terminal_text import printable
 
@@ -237,7 +238,7 @@ def _shown(path: str) -> str:
 class Record(NamedTuple):
     """A file of a manifest."""
 
-    path: str  # below the root, as in endpoint/paths.py
+    path: str  # below the root, as in endpoint/reading/paths.py
     size_bytes: int | None  # None where the form has none
     mtime_ns: int | None
     digest: str  # SHA-256 in hex

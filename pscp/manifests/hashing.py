@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from pscp.endpoint import failures, hashes, lookup, tree
-from pscp.endpoint.files import Extent
+from pscp.endpoint.frames import failures, hashes
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.there import lookup
 from pscp.manifests.trees import Tree
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import QUESTION_BYTES, QUESTION_ITEMS, Failure, batches, grouped

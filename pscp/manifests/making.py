@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 from pscp.connect.connections import Connections
-from pscp.endpoint import tree
-from pscp.endpoint.files import Extent
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Extent
 from pscp.ground.errors import CopyError, FileError, UsageError
 from pscp.ground.locations import Location
 from pscp.ground.state import replacing

@@ -20,8 +20,10 @@ from typing import Protocol
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, requests, source, tree
-from pscp.endpoint.end import End
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving.end import End
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.options.options import Options

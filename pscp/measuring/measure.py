@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from pscp.calls.api import Session
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.logins import host_cache
-from pscp.endpoint import requests, system
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import system
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.measuring import advice

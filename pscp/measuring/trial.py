@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pscp.calls.api import Session
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import tree
+from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.values import KIB
 from pscp.measuring import advice

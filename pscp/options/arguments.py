@@ -174,7 +174,7 @@ def _lines(kind: str, file: str, from0: bool) -> list[str]:
     except OSError as error:
         name = "standard input" if is_stdin else file
         raise UsageError(f"--{kind}: {name}: {error.strerror}") from None
-    from pscp.endpoint.paths import to_text
+    from pscp.endpoint.reading.paths import to_text
 
     found = content.split(b"\0") if from0 else re.split(rb"[\r\n]", content)
     return [to_text(line) for line in found if line and line[:1] not in (b"#", b";")]

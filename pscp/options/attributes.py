@@ -2,8 +2,8 @@
 
 --chmod is read as rsync reads it: where it goes beyond chmod(1) is said in rsync(1).
 
-Not here: how a file gets its mode and owner at the destination (../endpoint/metadata.py), how the
-names of --chown are found there (../endpoint/owners.py).
+Not here: how a file gets its mode and owner at the destination (../endpoint/reading/metadata.py),
+how the names of --chown are found there (../endpoint/there/owners.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pscp.endpoint import tree
+from pscp.endpoint.reading import tree
 from pscp.ground.errors import UsageError
 
 MAX_ID = (1 << 32) - 2  # chown(2) takes the next one for "leave it as it is"

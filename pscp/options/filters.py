@@ -1,8 +1,8 @@
 """Filters as rsync's (rsync(1), FILTER RULES): each pattern becomes a regular expression.
 
-The walk, which runs at either end, applies the expressions (../endpoint/tree.py): to "/" and the
-path below the root of the transfer, with a NUL behind that of a folder. All is bytes there, as in
-rsync.
+The walk, which runs at either end, applies the expressions (../endpoint/reading/tree.py): to "/"
+and the path below the root of the transfer, with a NUL behind that of a folder. All is bytes there,
+as in rsync.
 
 What rsync does where its manual is silent was read from its source (exclude.c, lib/wildmatch.c),
 and a test asks the real one.
@@ -19,7 +19,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.reading.paths import to_bytes
 
 Filter = tuple[str, str]  # ("exclude" | "include", a pattern; for an end, a regular expression)
 

@@ -1,8 +1,8 @@
 """A lane's program: it is an agent for the coordinator, and an SFTP client for the server.
 
-Frames come on descriptor 0 and go out on descriptor 1, as with endpoint/agent.py; each request is
-answered in a task of its own. The program ends when its input or its channel ends, or at SIGTERM;
-tasks under way then have _LINGER_S to end.
+Frames come on descriptor 0 and go out on descriptor 1, as with endpoint/serving/agent.py; each
+request is answered in a task of its own. The program ends when its input or its channel ends, or at
+SIGTERM; tasks under way then have _LINGER_S to end.
 
 Not here: the answers (end.py), who starts it (channel.py).
 """
@@ -16,9 +16,11 @@ import sys
 import time
 from typing import NoReturn
 
-from pscp.endpoint import entries, failures, requests, session, system, tree, wire
-from pscp.endpoint.agent import TICK_S
-from pscp.endpoint.frame_server import FrameServer
+from pscp.endpoint.asking import entries, requests
+from pscp.endpoint.frames import failures, session, system, wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.serving.agent import TICK_S
+from pscp.endpoint.serving.frame_server import FrameServer
 from pscp.sftp.digests import Hashing
 from pscp.sftp.end import End
 from pscp.sftp.protocol import packets, tasks

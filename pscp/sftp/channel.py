@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options

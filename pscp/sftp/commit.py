@@ -13,11 +13,20 @@ import os
 import stat
 from collections.abc import Callable
 
-from pscp.endpoint import failures, hardlinks, metadata, requests, tree
-from pscp.endpoint import lookup as asked
-from pscp.endpoint.failures import Refusal
-from pscp.endpoint.paths import is_unfinished, marker_name, part_name, private_parts, to_text
-from pscp.endpoint.source import PACK_FILE_BYTES
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.failures import Refusal
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.paths import (
+    is_unfinished,
+    marker_name,
+    part_name,
+    private_parts,
+    to_text,
+)
+from pscp.endpoint.reading.source import PACK_FILE_BYTES
+from pscp.endpoint.there import hardlinks
+from pscp.endpoint.there import lookup as asked
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence, owner_and_access
 from pscp.sftp.protocol import client as sftp
@@ -41,7 +50,7 @@ class Destination:
             self.root.mark(request.made, marker_name(request.token))
         self.client, self.copy, self._hashing = client, request, hashing
         self.fence = Fence(client, self.root.full(""), request.token)
-        # The key in the names of parts that no other lane knows, as in endpoint/parts.py.
+        # The key in the names of parts that no other lane knows, as in endpoint/writing/parts.py.
         self._private = f"{request.token}{request.nonce}{os.urandom(3).hex()}"
         umask, private = (request.server.get(name) for name in ("umask", "private"))
         umask = umask if isinstance(umask, int) else _UMASK
@@ -190,7 +199,9 @@ class Destination:
                 target = await self.client.readlink(full)
         owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
         row = [found.kind, found.size or 0, found.mtime_ns]
-        if found.mode is not None and is_unfinished(found.mode):  # is nothing: endpoint/sink.py
+        if found.mode is not None and is_unfinished(
+            found.mode
+        ):  # is nothing: endpoint/writing/sink.py
             row = ["", 0, 0]
         elif found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]

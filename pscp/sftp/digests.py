@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 
-from pscp.endpoint import hashes
-from pscp.endpoint.files import Changed
-from pscp.endpoint.requests import Pieces
+from pscp.endpoint.asking.requests import Pieces
+from pscp.endpoint.frames import hashes
+from pscp.endpoint.reading.files import Changed
 from pscp.sftp.protocol import client, packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.files import Extent, read_all

@@ -1,7 +1,7 @@
 """The far end of a copy over SFTP: its role, and its answers to the coordinator's requests.
 
-The same records are answered as by endpoint/end.py, each in a task of its own. What only a source
-or a sink answers, that answers itself.
+The same records are answered as by endpoint/serving/end.py, each in a task of its own. What only a
+source or a sink answers, that answers itself.
 
 Not here: frames (agent.py), what source and sink do (source.py, sink.py), what few copies ask for
 (removal.py).
@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pscp.endpoint import chosen, failures, fence, hardlinks, lookup, owners, requests, wire
-from pscp.endpoint.answers import not_here
-from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.asking import requests
+from pscp.endpoint.asking.answers import not_here
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.there import chosen, hardlinks, lookup, owners
+from pscp.endpoint.writing import fence
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence

@@ -1,4 +1,4 @@
-"""The fence of a copy over SFTP: the same file as in endpoint/fence.py, but without a lock.
+"""The fence of a copy over SFTP: the same file as in endpoint/writing/fence.py, but without a lock.
 
 So it does not hold back what a server still does for an earlier run. Making it also shows
 properties of the server, which no lane has to find out then.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 
-from pscp.endpoint import fence
+from pscp.endpoint.writing import fence
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.files import read_all
@@ -31,7 +31,7 @@ class Fence:
         self._path = join(root, fence.fence_name(token))
 
     async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
-        """Make `nonce` the run that owns the copy, as endpoint/fence.py's claim() does.
+        """Make `nonce` the run that owns the copy, as endpoint/writing/fence.py's claim() does.
 
         The answer has besides, as "server", what _fill() has found out. Where no file can be made
         in the root, the copy goes on without a fence.

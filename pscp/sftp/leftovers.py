@@ -1,7 +1,7 @@
 """Finds the parts and fences that cut copies left below a far folder, and removes the old ones.
 
-It does as endpoint/leftovers.py does, by requests. SFTP tells neither who has a file open nor has
-it locks, so whatever is younger than a day by the server's times counts as held.
+It does as endpoint/there/leftovers.py does, by requests. SFTP tells neither who has a file open nor
+has it locks, so whatever is younger than a day by the server's times counts as held.
 
 Not here: how they are shown to a user (../calls/cleaning.py).
 Read next: agent.py.
@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 
-from pscp.endpoint import failures
-from pscp.endpoint import leftovers as known
-from pscp.endpoint.leftovers import DAY_S, Item, fence_token, part_token
-from pscp.endpoint.paths import to_bytes, to_text
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading.paths import to_bytes, to_text
+from pscp.endpoint.there import leftovers as known
+from pscp.endpoint.there.leftovers import DAY_S, Item, fence_token, part_token
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import absolute, is_folder, is_missing, join, was_file

@@ -1,7 +1,7 @@
 """Paths as typed, at the far end: sources with *, ? and [...], and a destination.
 
-expand() is that of endpoint/source.py, and resolve() that of endpoint/placing.py, which also has
-the rules for DEST; here by requests.
+expand() is that of endpoint/reading/source.py, and resolve() that of endpoint/writing/placing.py,
+which also has the rules for DEST; here by requests.
 
 Not here: the walk below a source (tree.py).
 Read next: tree.py.
@@ -13,11 +13,13 @@ import fnmatch
 import glob
 import os
 
-from pscp.endpoint import failures, placing, requests
-from pscp.endpoint.fence import fence_name
-from pscp.endpoint.paths import is_pscps_own, marker_name, to_bytes, to_text
-from pscp.endpoint.placing import Target
-from pscp.endpoint.source import Top, as_glob
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading.paths import is_pscps_own, marker_name, to_bytes, to_text
+from pscp.endpoint.reading.source import Top, as_glob
+from pscp.endpoint.writing import placing
+from pscp.endpoint.writing.fence import fence_name
+from pscp.endpoint.writing.placing import Target
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import absolute, is_folder, join, lookup

@@ -1,9 +1,9 @@
 """Deletes, over SFTP, what a mirror should not have (--delete), and sources that were moved.
 
-The requests are those of endpoint/mirror.py and endpoint/moving.py. SFTP has no inodes: what was
-seen of a file is its size and mtime, and a filesystem that takes two names for one is known by the
-names. It has no locks either: whether this run owns the copy is looked at before some files at a
-time are removed. A mount point is known where the server has statvfs@openssh.com.
+The requests are those of endpoint/there/mirror.py and endpoint/there/moving.py. SFTP has no inodes:
+what was seen of a file is its size and mtime, and a filesystem that takes two names for one is
+known by the names. It has no locks either: whether this run owns the copy is looked at before some
+files at a time are removed. A mount point is known where the server has statvfs@openssh.com.
 
 Not here: when any of this is asked (../transfer/ending/mirror.py, ../transfer/ending/moving.py).
 """
@@ -13,9 +13,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from pscp.endpoint import failures, fence, mirror, moving, tree
-from pscp.endpoint.files import Changed
-from pscp.endpoint.paths import check, is_pscps_own, to_bytes, to_text, without_own
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Changed
+from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
+from pscp.endpoint.there import mirror, moving
+from pscp.endpoint.writing import fence
 from pscp.sftp import end
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
@@ -172,7 +175,8 @@ async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
 
 
 async def _let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
-    """Remove a name that a person gave, as endpoint/letting_go.py does. Raises SftpError."""
+    """Remove a name that a person gave, as endpoint/writing/letting_go.py does. Raises
+    SftpError."""
     await (client.rmdir(path) if is_folder else client.remove(path))
 
 

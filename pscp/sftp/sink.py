@@ -1,4 +1,5 @@
-"""The sink end of a copy over SFTP: does as endpoint/sink.py does, by requests to the server.
+"""The sink end of a copy over SFTP: does as endpoint/writing/sink.py does, by requests to the
+server.
 
 Parts, names and order are the same. Blocks are written as they arrive. What arrives of a chunk so
 late that another lane may have it by then is held until the chunk is complete, and written only
@@ -15,10 +16,12 @@ import contextlib
 import errno
 import time
 
-from pscp.endpoint import failures, hashes, requests, tree, wire
-from pscp.endpoint.failures import Refusal
-from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.session import Arriving
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.frames.failures import Refusal
+from pscp.endpoint.frames.session import Arriving
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes
 from pscp.sftp.commit import Destination, replaced, times
 from pscp.sftp.digests import Digests, Hashing
 from pscp.sftp.protocol import client as sftp

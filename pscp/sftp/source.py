@@ -1,4 +1,5 @@
-"""The source end of a copy over SFTP: does as endpoint/source.py does, by requests to the server.
+"""The source end of a copy over SFTP: does as endpoint/reading/source.py does, by requests to the
+server.
 
 A chunk's READs are all in flight at once, and those of the next chunks behind them; its bytes are
 sent on in order, then its digest. Nothing but size and mtime tells whether a file changed.
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from pscp.endpoint import failures, hashes, requests, tree, wire
-from pscp.endpoint.chosen import Above, Listed, above_path
-from pscp.endpoint.files import Changed, Unsized
-from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.source import Known, Top, known
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Changed, Unsized
+from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.reading.source import Known, Top, known
+from pscp.endpoint.there.chosen import Above, Listed, above_path
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
@@ -26,7 +29,7 @@ from pscp.sftp.protocol.paths import join
 from pscp.sftp.protocol.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
 
-_WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/source.py
+_WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/reading/source.py
 
 
 class _Chunk:

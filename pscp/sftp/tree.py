@@ -1,8 +1,8 @@
-"""The walk of a source over SFTP, in the order of endpoint/tree.py, folders read ahead.
+"""The walk of a source over SFTP, in the order of endpoint/reading/tree.py, folders read ahead.
 
 A folder's listing has its entries' metadata; only links take requests of their own. The folders
 that come next are listed ahead, so that a tree of many folders does not wait for each. The entries
-of listed paths are those of endpoint/chosen.py.
+of listed paths are those of endpoint/there/chosen.py.
 
 Not here: contents (source.py), what a path as typed means (placing.py).
 Read next: source.py.
@@ -15,11 +15,12 @@ import stat
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from pscp.endpoint import failures, tree
-from pscp.endpoint.chosen import ABOVE, ALL, Row
-from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
-from pscp.endpoint.source import PACK_FILE_BYTES, Top
-from pscp.endpoint.tree import Entry, Rules
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.reading.source import PACK_FILE_BYTES, Top
+from pscp.endpoint.reading.tree import Entry, Rules
+from pscp.endpoint.there.chosen import ABOVE, ALL, Row
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError

@@ -1,15 +1,16 @@
 """One stream over several lanes: from a descriptor here to a command there, or the other way.
 
 A Pipe is one stream, a Push or a Pull. Here it is cut into chunks, or put in order again, by the
-same classes as at the far end (endpoint/stream.py); there one agent runs the command and takes over
-the other lanes (endpoint/stream_server.py). The lanes are those of a copy, also when one is lost.
+same classes as at the far end (endpoint/streams/stream.py); there one agent runs the command and
+takes over the other lanes (endpoint/streams/stream_server.py). The lanes are those of a copy, also
+when one is lost.
 
 The command sees the end of its input only after every chunk was verified and the producer ended
 well. In any other case it is ended first.
 
 Not here: the states of a stream (states.py), what a program calls (stream.py), the command line
 (cli/pipe.py).
-Read next: states.py, endpoint/stream.py, endpoint/stream_server.py.
+Read next: states.py, endpoint/streams/stream.py, endpoint/streams/stream_server.py.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import failures, requests, tree
-from pscp.endpoint.machine import Machine
-from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
-from pscp.endpoint.stream_states import Input, Output
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.streams.machine import Machine
+from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
+from pscp.endpoint.streams.stream_states import Input, Output
 from pscp.ground import errors
 from pscp.progress.progress import Counters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent

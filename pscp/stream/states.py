@@ -1,10 +1,10 @@
 """The states of a stream's near end, and which event leads from one to another.
 
 A push and a pull have a table each. The states of the far end of both are in
-endpoint/stream_states.py.
+endpoint/streams/stream_states.py.
 
 Not here: who reports events (pipe.py), what an event that the table lacks leads to
-(endpoint/machine.py).
+(endpoint/streams/machine.py).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from typing import IO, TYPE_CHECKING
 
 from pscp.connect.agent_program import stream_modules
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, requests, system
-from pscp.endpoint.stream import SLOT_BYTES, Cutter, Reorder
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, system
+from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.ground import errors, stops
 from pscp.options.options import Options
 from pscp.progress.callbacks import log_notes

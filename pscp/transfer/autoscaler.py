@@ -3,8 +3,8 @@ push the choice decides which congestion control they use.
 
 How busy this machine's processors are, and with what, comes from proc(5).
 
-Not here: the decisions (lanes/autotune.py, ../endpoint/congestion.py), opening and parking lanes
-(lane_pool.py), how a process lends its socket (../transports/socket_options.py).
+Not here: the decisions (lanes/autotune.py, ../endpoint/plane/congestion.py), opening and parking
+lanes (lane_pool.py), how a process lends its socket (../transports/socket_options.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.first_login import idle_s
 from pscp.connect.logins.host_cache import Known
-from pscp.endpoint import system
-from pscp.endpoint.congestion import LiveSocket, Sending
+from pscp.endpoint.frames import system
+from pscp.endpoint.plane.congestion import LiveSocket, Sending
 from pscp.transfer.lanes.autotune import Seen, Tuner, usual_lanes
 from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel, socket_options
 
 if TYPE_CHECKING:
-    from pscp.endpoint.congestion import Choice
+    from pscp.endpoint.plane.congestion import Choice
     from pscp.transports import Channel
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
@@ -96,7 +96,7 @@ class Autoscaler:
             self._tuner = Tuner(terms.path, count, congestion, *rates)
         self._choice: Choice | None = None
         if terms.path.has_bbr and not terms.options.dry_run:
-            from pscp.endpoint.congestion import Choice  # here and below: few copies need it
+            from pscp.endpoint.plane.congestion import Choice  # here and below: few copies need it
 
             self._choice = Choice()
         self._ended = threading.Event()

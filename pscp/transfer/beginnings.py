@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import hashes, requests, source, tree
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import hashes
+from pscp.endpoint.reading import source, tree
 from pscp.ground import errors
 from pscp.ground.values import KIB
 from pscp.options import filters

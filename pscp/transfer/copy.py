@@ -20,7 +20,9 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.connect.logins import host_cache
 from pscp.connect.messages import noting
-from pscp.endpoint import hashes, requests, source
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import hashes
+from pscp.endpoint.reading import source
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -42,7 +44,7 @@ from pscp.transfer.terms.relative import folders_above
 from pscp.transfer.walk.decide import may_check_folders
 
 if TYPE_CHECKING:
-    from pscp.endpoint.end import Stream
+    from pscp.endpoint.serving.end import Stream
     from pscp.transfer.lanes.relay import FarSource
 
 _SHORT_S = 0.005  # a round trip that decides nothing

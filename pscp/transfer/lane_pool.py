@@ -19,7 +19,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
 from pscp.connect.logins.host_cache import Known, kind_of
 from pscp.connect.spare_logins import LET_GO_S, Latecomers
-from pscp.endpoint import requests
+from pscp.endpoint.asking import requests
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
 from pscp.options.options import Options
 from pscp.progress.progress import count

@@ -2,8 +2,8 @@
 lands.
 
 Not here: what makes an end the source or the sink (beginnings.py), the copy's story (copy.py), the
-answers (endpoint/end.py), how DEST is read (endpoint/placing.py), who owns a copy
-(endpoint/fence.py), who sends a lane's requests (lanes/lane.py).
+answers (endpoint/serving/end.py), how DEST is read (endpoint/writing/placing.py), who owns a copy
+(endpoint/writing/fence.py), who sends a lane's requests (lanes/lane.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.endpoint import failures, metadata, placing, requests, source
-from pscp.endpoint.end import End
-from pscp.endpoint.paths import check
-from pscp.endpoint.wire import WireError, to_json
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.wire import WireError, to_json
+from pscp.endpoint.reading import metadata, source
+from pscp.endpoint.reading.paths import check
+from pscp.endpoint.serving.end import End
+from pscp.endpoint.writing import placing
 from pscp.ground import errors, stops
 from pscp.ground.log import Log
 from pscp.options.options import Options
@@ -34,14 +37,14 @@ from pscp.transfer.terms.results import as_error
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
-_EARLIER_MOST = 64  # as endpoint/fence.py keeps
+_EARLIER_MOST = 64  # as endpoint/writing/fence.py keeps
 _NAMES_MOST_BYTES = 800 * 1024  # in a request; one that is longer by a name has room in a frame
 _BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 
 class Claimed(NamedTuple):
-    """The sink's answer to the request to own the copy (endpoint/requests.py, Claim)."""
+    """The sink's answer to the request to own the copy (endpoint/asking/requests.py, Claim)."""
 
     held: str = ""  # the run that owns it and is not known
     earlier: Sequence[str] = ()  # runs that may have left parts

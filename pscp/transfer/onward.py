@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
 from pscp.connect.onward import OnwardChannel, OnwardOpener
-from pscp.endpoint import failures, onward, requests, wire
-from pscp.endpoint.answers import Reply
-from pscp.endpoint.source import listed
+from pscp.endpoint.asking import requests
+from pscp.endpoint.asking.answers import Reply
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.reading.source import listed
+from pscp.endpoint.serving import onward
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.lane_context import Lost

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Protocol
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground.errors import PscpError
 from pscp.transports.control_sockets import Control
 

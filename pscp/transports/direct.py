@@ -1,7 +1,7 @@
 """The channels of the direct plane: a TCP connection, or the program that encrypts for one.
 
 Not here: how the connection is made (../connect/direct_plane.py), TLS itself
-(../endpoint/link.py), what the process runs (tls_pump.py).
+(../endpoint/plane/link.py), what the process runs (tls_pump.py).
 Read next: tls_pump.py.
 """
 
@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 
-from pscp.endpoint import link
+from pscp.endpoint.plane import link
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.transports.channel import Channel
 from pscp.transports.openssh import Child

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.ground.log import Log

@@ -6,7 +6,7 @@ for them, but it takes a connected socket from its ProxyCommand (ProxyUseFdpass)
 Linux lends a process the descriptors of its children (pidfd_getfd(2)), unless Yama or a container's
 seccomp profile forbids it. An option that is set on the lent descriptor is the connection's.
 
-Not here: what a connected socket says (../endpoint/congestion.py). Read next: fdpass.py.
+Not here: what a connected socket says (../endpoint/plane/congestion.py). Read next: fdpass.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.endpoint.congestion import LiveSocket
+from pscp.endpoint.plane.congestion import LiveSocket
 from pscp.ground.errors import UsageError
 from pscp.ground.values import show_size
 from pscp.options.options import Options

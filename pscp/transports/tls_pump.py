@@ -3,7 +3,7 @@
 It behaves as ssh does. Each lane has one, so that each encrypts on a processor of its own. It is
 started before there is a connection, which comes over a Unix socket with the settings.
 
-Not here: who starts it (direct.py), TLS itself (../endpoint/link.py).
+Not here: who starts it (direct.py), TLS itself (../endpoint/plane/link.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 
 TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:
-    from pscp.endpoint.link import TlsLink
+    from pscp.endpoint.plane.link import TlsLink
 
 SETTINGS_MAX_BYTES = 16 * 1024
 _LOST_STATUS = 255  # as ssh's
@@ -24,7 +24,10 @@ _LOST_STATUS = 255  # as ssh's
 
 def main(control_fd: int) -> None:
     """Wait for the connection and its settings on this socket, and carry its bytes."""
-    from pscp.endpoint import gate, link  # before there is a connection: ssl takes long to load
+    from pscp.endpoint.plane import (  # before there is a connection: ssl takes long to load
+        gate,
+        link,
+    )
 
     with socket.socket(fileno=control_fd) as control:
         text, fds, _, _ = socket.recv_fds(control, SETTINGS_MAX_BYTES, 1)

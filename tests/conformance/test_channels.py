@@ -20,7 +20,9 @@ from conftest import started_processes
 from ways_there import WAYS, Open, opener
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import files, hashes, requests, session, source, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import hashes, session, wire
+from pscp.endpoint.reading import files, source, tree
 from pscp.ground.errors import (
     ConnectError,
     ConnectionLost,

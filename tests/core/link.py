@@ -29,7 +29,8 @@ from fake_logins import BareOpener
 import pscp
 from pscp.connect import bootstrap, connections
 from pscp.connect.connections import Connections
-from pscp.endpoint import agent, wire
+from pscp.endpoint.frames import wire
+from pscp.endpoint.serving import agent
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
@@ -85,7 +86,7 @@ class Fault(NamedTuple):
     nth: int
     do: str
     at: int = 0  # which bit is wrong; which nonsense it is
-    type: int | None = None  # of frames that match (endpoint/wire.py); None: any but TICK
+    type: int | None = None  # of frames that match (endpoint/frames/wire.py); None: any but TICK
     contains: str = ""  # only frames with this in their payload match
 
 

@@ -1,4 +1,5 @@
-"""One agent, spoken to frame by frame: what it answers, and what ends it (pscp.endpoint.agent).
+"""One agent, spoken to frame by frame: what it answers, and what ends it
+(pscp.endpoint.serving.agent).
 
 Not here: what its sink does with a chunk (test_sink.py), agents in a copy (test_lane.py).
 """
@@ -14,7 +15,12 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import agent, failures, fence, hashes, lookup, requests, source, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving import agent
+from pscp.endpoint.there import lookup
+from pscp.endpoint.writing import fence
 
 ENDING_S = 10.0
 TOKEN, NONCE = "0" * 8, "1" * 8

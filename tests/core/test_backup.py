@@ -9,7 +9,8 @@ import pytest
 
 from core.link import FROM, KILL, LATE, TO, TWICE, Fault, asking
 from core.trees import Trees
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 
 
 @pytest.mark.parametrize("do", [KILL, LATE, TWICE])

@@ -23,8 +23,10 @@ from conftest import until
 
 from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
-from pscp.endpoint import files, reuse, wire
-from pscp.endpoint.reuse import PIECE_BYTES
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import files
+from pscp.endpoint.there import reuse
+from pscp.endpoint.there.reuse import PIECE_BYTES
 from pscp.ground.errors import ConnectionLost
 
 PIECES = 9

@@ -12,7 +12,9 @@ import pytest
 
 from core.link import CALL, CUT, FLIP, FROM, KILL, NONSENSE, NONSENSES, QUESTIONS, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import hardlinks, requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.there import hardlinks
 from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
 
 

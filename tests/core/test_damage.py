@@ -10,7 +10,7 @@ import pytest
 
 from core.link import FLIP, FROM, TO, Fault
 from core.trees import Trees
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import PscpError
 
 HEADER_BYTES = wire.HEADER.size

@@ -19,8 +19,8 @@ from conftest import until
 
 from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
-from pscp.endpoint import wire
-from pscp.endpoint.reuse import PIECE_BYTES
+from pscp.endpoint.frames import wire
+from pscp.endpoint.there.reuse import PIECE_BYTES
 from pscp.ground.errors import ConnectionLost
 
 SIZE_BYTES = 9 * PIECE_BYTES

@@ -17,7 +17,8 @@ from conftest import until
 import pscp
 from core.link import CALL, CHUNK_BYTES, FLIP, FROM, KILL, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectionLost
 from pscp.transfer.walk import file_job
 

@@ -30,7 +30,8 @@ from core.link import (
     at_steps,
 )
 from core.trees import Trees
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
 from pscp.transfer.lanes.lane import Lane
 

@@ -16,8 +16,9 @@ from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench,
 from core.trees import LARGE_BYTES, Trees
 from pscp.connect.logins.host_cache import Known
 from pscp.connect.spare_logins import Latecomers
-from pscp.endpoint import requests, wire
-from pscp.endpoint.congestion import Choice, Sending
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.plane.congestion import Choice, Sending
 from pscp.ground.errors import ConnectionLost, ProtocolError
 from pscp.options.options import Options
 from pscp.progress.progress import Counters

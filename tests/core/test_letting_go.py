@@ -21,7 +21,8 @@ from conftest import unavailable, until
 
 from core.link import CALL, FROM, KILL, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint import fence, wire
+from pscp.endpoint.frames import wire
+from pscp.endpoint.writing import fence
 from pscp.ground.errors import ConnectionLost
 
 OTHERS = b"another user's bytes"
@@ -325,7 +326,7 @@ def test_a_part_that_another_user_replaces(
 ) -> None:  # fmt: skip
     """N13: his bytes were delivered, verified, with exit 0."""
     if not has_tmpfile:
-        monkeypatch.setattr("pscp.endpoint.files._NO_NAME", 0)
+        monkeypatch.setattr("pscp.endpoint.reading.files._NO_NAME", 0)
     trees.file("one", size)
     if there:
         (trees.to / "one").write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""What is the same in a file that is at the destination is taken from it (endpoint/reuse.py).
+"""What is the same in a file that is at the destination is taken from it (endpoint/there/reuse.py).
 
 Requests that come late, twice or to a lane that is lost; copies that are cut short; files that were
 edited at random.
@@ -24,10 +24,14 @@ from hypothesis import strategies as st
 from core.link import CALL, FROM, KILL, LATE, TO, TWICE, Fault, asking
 from core.test_clones import have_clones
 from core.trees import Trees
-from pscp.endpoint import fence, requests, reuse, sink, tree, wire
-from pscp.endpoint.failures import Refusal
-from pscp.endpoint.metadata import Policy
-from pscp.endpoint.reuse import PIECE_BYTES, Reuse
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.frames.failures import Refusal
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.metadata import Policy
+from pscp.endpoint.there import reuse
+from pscp.endpoint.there.reuse import PIECE_BYTES, Reuse
+from pscp.endpoint.writing import fence, sink
 from pscp.ground.errors import ConnectionLost
 
 TOKEN, NONCE = "0" * 8, "1" * 8

@@ -1,4 +1,5 @@
-"""The sinks of two lanes of one copy, step by step: late, damaged and refused (endpoint/sink.py).
+"""The sinks of two lanes of one copy, step by step: late, damaged and refused
+(endpoint/writing/sink.py).
 
 Not here: frames (test_agent.py), which folders are synced (../unit/test_sink_durable.py), the order
 of system calls (tests/model).
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import failures, fence, tree, wire
-from pscp.endpoint.metadata import Policy
-from pscp.endpoint.sink import Copy, Sink
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.metadata import Policy
+from pscp.endpoint.writing import fence
+from pscp.endpoint.writing.sink import Copy, Sink
 
 ENDING_S = 10.0
 TOKEN, NONCE = "0" * 8, "1" * 8

@@ -1,8 +1,8 @@
 """A stream whose lanes fail at each of its steps, pushed into a file and pulled out of one.
 
-Both ends are real (pscp.stream.pipe, pscp.endpoint.stream_server), with two lanes: the first is
-the gatherer's own, the other is handed over to it. All bytes arrive, or run() raises and no file
-has the name; it always ends.
+Both ends are real (pscp.stream.pipe, pscp.endpoint.streams.stream_server), with two lanes: the
+first is the gatherer's own, the other is handed over to it. All bytes arrive, or run() raises and
+no file has the name; it always ends.
 
 Not here: commands at the far end (../e2e/test_streams.py), agents and clients that are killed
 (../faults/test_streams_lost.py), the tables of states (../unit/test_stream_states.py).
@@ -35,9 +35,12 @@ from core.link import (
     asking,
     at_steps,
 )
-from pscp.endpoint import agent, requests, stream_process, stream_server, wire
-from pscp.endpoint import stream as endpoint_stream
-from pscp.endpoint.paths import is_pscps_own
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading.paths import is_pscps_own
+from pscp.endpoint.serving import agent
+from pscp.endpoint.streams import stream as endpoint_stream
+from pscp.endpoint.streams import stream_process, stream_server
 from pscp.ground import errors
 from pscp.options.options import ROWS
 from pscp.stream import pipe, stream

@@ -17,8 +17,8 @@ from compare import assert_same_tree
 
 import pscp
 from core.link import CHUNK_BYTES, Bench, Fault
-from pscp.endpoint.paths import is_pscps_own
-from pscp.endpoint.source import PACK_FILE_BYTES
+from pscp.endpoint.reading.paths import is_pscps_own
+from pscp.endpoint.reading.source import PACK_FILE_BYTES
 from pscp.ground.state import folder as state_folder
 
 LARGE_BYTES = 3 * CHUNK_BYTES + 1  # travels in chunks, the last of which is a byte

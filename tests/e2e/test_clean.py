@@ -20,7 +20,7 @@ import pytest
 import pscp
 from e2e.ways import Ran, Way
 from pscp.calls.cleaning import _ask_all, format_age
-from pscp.endpoint import requests
+from pscp.endpoint.asking import requests
 from pscp.ground.errors import DestinationError, ProtocolError
 from pscp.options.option_fields import OptionFields
 

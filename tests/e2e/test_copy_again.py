@@ -21,7 +21,7 @@ from servers.private import PrivateServer
 
 import pscp
 from e2e.ways import Way
-from pscp.endpoint.reuse import PIECE_BYTES
+from pscp.endpoint.there.reuse import PIECE_BYTES
 from pscp.ground.processes import descendants, living
 from pscp.ground.values import MIB
 

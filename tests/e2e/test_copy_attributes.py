@@ -17,8 +17,8 @@ import pytest
 from compare import rsync_finds
 
 from e2e.ways import Way
-from pscp.endpoint import owners
-from pscp.endpoint.paths import is_pscps_own
+from pscp.endpoint.reading.paths import is_pscps_own
+from pscp.endpoint.there import owners
 from pscp.progress.progress import Silent
 
 EVERY_WAY = True

@@ -14,8 +14,8 @@ import pytest
 from compare import allocated_bytes, assert_same_tree
 
 from e2e.ways import Way
-from pscp.endpoint import files
-from pscp.endpoint.source import PACK_FILE_BYTES
+from pscp.endpoint.reading import files
+from pscp.endpoint.reading.source import PACK_FILE_BYTES
 from pscp.ground.values import GIB, KIB, MIB
 
 EVERY_WAY = True

@@ -13,7 +13,7 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp.endpoint.reuse import PIECE_BYTES
+from pscp.endpoint.there.reuse import PIECE_BYTES
 from pscp.ground.values import MIB
 
 SIZE_BYTES = 9 * MIB + 1

@@ -22,7 +22,7 @@ from compare import assert_same_tree, tree_digest
 
 import pscp
 from e2e.ways import Way
-from pscp.endpoint import metadata
+from pscp.endpoint.reading import metadata
 from pscp.ground.errors import DestinationError, UsageError
 
 EVERY_WAY = True

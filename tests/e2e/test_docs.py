@@ -31,14 +31,10 @@ import pscp
 from e2e.ways import Ran
 from e2e.world import ROOT, World, change, make_world
 from pscp.connect import agent_program
-from pscp.endpoint import (
-    answers,
-    end,  # noqa: F401 - adds its answers
-    failures,
-    mirror,
-    moving,
-    wire,
-)
+from pscp.endpoint.asking import answers
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.serving import end  # noqa: F401 - adds its answers
+from pscp.endpoint.there import mirror, moving
 from pscp.options import arguments
 
 SCRIPT = ROOT / "scripts" / "docs"

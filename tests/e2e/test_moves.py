@@ -20,7 +20,7 @@ import pscp
 from e2e.test_mirror import make
 from e2e.test_moving import files_of
 from e2e.ways import Way
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground.values import MIB
 from pscp.transfer.terms.moves import Moves
 

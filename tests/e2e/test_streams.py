@@ -31,8 +31,8 @@ from servers.private import PrivateServer, SshdServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import PIPE, PSCP
-from pscp.endpoint import stream_server
-from pscp.endpoint.paths import PART_SUFFIX
+from pscp.endpoint.reading.paths import PART_SUFFIX
+from pscp.endpoint.streams import stream_server
 from pscp.ground.errors import CommandFailed, CopyError, DestinationError
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB

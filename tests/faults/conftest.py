@@ -28,7 +28,7 @@ from servers.private import PrivateServer
 import pscp
 from faults.interposed import FOLDER, interposed, relay_argv
 from pscp.calls.api import Progress
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.options.option_fields import OptionFields
 from pscp.transfer.lanes import worker
 

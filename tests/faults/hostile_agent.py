@@ -26,7 +26,7 @@ if __name__ == "__main__":
     package.__path__ = [str(PACKAGE)]
     sys.modules["pscp"] = package
 
-from pscp.endpoint import hashes, wire  # noqa: E402
+from pscp.endpoint.frames import hashes, wire  # noqa: E402
 
 EVIL = b"from the far end\n"
 EVIL_BYTES = len(EVIL)
@@ -397,7 +397,7 @@ class Listings(Far):
     """A folder's listing with names that lead elsewhere, or that is none, or much too long."""
 
     def entries(self) -> list[Any]:
-        from pscp.endpoint.listings import Rows
+        from pscp.endpoint.there.listings import Rows
 
         names = [b"../../beside/x", b"/etc/x", b"..", b"", b".x.01234567.pscp-part", b"good"]
         modes, sizes, times = ([number] * len(names) for number in (0o100644, EVIL_BYTES, 10**18))

@@ -6,7 +6,7 @@ direction and does what the rules say once a frame has come that far:
 
     way          "to" (to the far end) | "from"
     connections  numbers in the order of their start; null for all of them
-    type         of the frames that are counted and hit (endpoint/wire.py); null for any
+    type         of the frames that are counted and hit (endpoint/frames/wire.py); null for any
     contains     only frames with this in their payload
     after        bytes of such frames' payloads that pass before
     do           flip (bit `bit` of byte `at` of the frame) | kill | stop | block | refuse

@@ -20,7 +20,10 @@ from conftest import far_environment
 
 from faults.conftest import PATIENCE_S
 from pscp.connect.agent_program import bundle
-from pscp.endpoint import fence, requests, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.writing import fence
 from pscp.transports.remote_command import command
 
 MARKER = b"m" * 16

@@ -18,7 +18,7 @@ from compare import assert_same_tree
 
 import pscp
 from faults.conftest import MIB, Breaking, Way, fill, until
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Counters, Silent
 

@@ -15,7 +15,7 @@ import pytest
 from compare import assert_same_tree
 
 from faults.conftest import MIB, Way, fill, until
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import PscpError
 from pscp.ground.processes import descendants
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct la
 
 BIG_BYTES = 3 * MIB + 5
 SMALL = {f"small/{number}": 20_000 + number for number in range(12)}
-LENGTH_AT = 7  # the last byte of the payload's length in a header (pscp.endpoint.wire)
+LENGTH_AT = 7  # the last byte of the payload's length in a header (pscp.endpoint.frames.wire)
 
 
 def fill_all(way: Way) -> None:

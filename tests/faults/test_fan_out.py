@@ -24,7 +24,7 @@ from servers.private import PrivateServer
 
 import pscp
 from faults.conftest import PEAK, PROGRAM, until
-from pscp.endpoint import files
+from pscp.endpoint.reading import files
 
 BIG_BYTES = 40 * MIB
 HELD_BYTES = 8 * MIB

@@ -22,7 +22,7 @@ import pscp
 from faults.conftest import MIB, PATIENCE_S, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from pscp.connect import bootstrap, ssh_opener
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
 from pscp.progress.progress import Silent

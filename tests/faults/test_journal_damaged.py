@@ -16,7 +16,7 @@ from compare import assert_same_tree
 
 from faults.conftest import MIB, Way
 from faults.test_signals import standing_still
-from pscp.endpoint import hashes
+from pscp.endpoint.frames import hashes
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

@@ -20,7 +20,7 @@ from conftest import MakeServer
 import pscp
 from faults.conftest import MIB, Way, fill, until
 from pscp.connect import bootstrap
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError
 from pscp.ground.processes import descendants, end_tree
 from pscp.progress.progress import Counters

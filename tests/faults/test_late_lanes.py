@@ -15,7 +15,8 @@ from core.link import asking
 
 from faults.conftest import MIB, Running, Way, fill
 from faults.late import CHUNKS, FarEnds, assert_copied
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 from pscp.ground.processes import descendants
 
 BIG_BYTES = 6 * MIB

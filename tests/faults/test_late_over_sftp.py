@@ -17,9 +17,10 @@ from compare import assert_same_tree
 from core.link import asking
 
 from faults.conftest import MIB, Breaking, Running, Way, fill, until
-from pscp.endpoint import requests, wire
-from pscp.endpoint.fence import FENCE_SUFFIX
-from pscp.endpoint.paths import part_name
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading.paths import part_name
+from pscp.endpoint.writing.fence import FENCE_SUFFIX
 from pscp.ground.processes import descendants
 
 BIG_BYTES = 24 * MIB + 7

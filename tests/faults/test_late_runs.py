@@ -17,7 +17,8 @@ from core.link import asking
 
 from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied, in_the_middle
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 
 BIG_BYTES = 6 * MIB
 SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else

@@ -11,7 +11,7 @@ import pytest
 from compare import assert_same_tree
 
 from faults.conftest import MIB, Breaking, Way, fill, until
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

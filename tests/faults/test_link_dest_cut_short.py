@@ -15,7 +15,7 @@ from compare import assert_same_tree, tree_digest
 from faults.conftest import MIB, Way, fill, until
 from faults.late import FarEnds
 from faults.test_two_runs import environment, other_machine
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 
 NAMES = [f"t{number}/{name}" for number in range(4) for name in range(30)]
 

@@ -19,7 +19,7 @@ from faults.conftest import MIB, Breaking, Way, fill, until
 from faults.late import FarEnds
 from faults.test_hostile import Victim
 from faults.test_two_runs import environment, other_machine
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 
 FILES = [f"t{number}/same" for number in range(3)]
 EXTRAS = [f"t{number}/old/{name}" for number in range(3) for name in range(40)]

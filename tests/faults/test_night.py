@@ -19,7 +19,7 @@ from conftest import QUICK_LOGINS, MakeFar, require_sshd, unavailable
 from night import LOCKED, Night, Running, Sshd, full
 
 from faults.conftest import MIB, PATIENCE_S, until
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.jobs.reports.outcome import JobRun, Outcome
 
 HOSTILE = ["-rf.rec", "a\nb.rec", " .rec", os.fsdecode(b"\xff\xfe.rec"), "*.rec", "one:x.rec"]

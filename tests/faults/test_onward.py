@@ -34,7 +34,7 @@ from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
 from pscp.connect import bootstrap, onward, persisted, ssh_opener
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
 from pscp.ground.processes import descendants
 from pscp.transfer.lanes import lane_context

@@ -14,7 +14,7 @@ import pytest
 
 from faults.conftest import Way
 from pscp.connect import agent_program, bootstrap
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
 

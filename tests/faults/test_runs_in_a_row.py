@@ -14,7 +14,8 @@ from core.link import asking
 
 from faults.conftest import MIB, Way, fill, until
 from faults.late import CHUNKS, FarEnds, assert_copied
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

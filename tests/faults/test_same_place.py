@@ -17,7 +17,8 @@ from compare import assert_same_tree
 from core.link import asking
 
 from faults.conftest import MIB, Way, fill, until
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")

@@ -24,7 +24,8 @@ from core.link import asking
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
 from pscp.connect import agent_program, bootstrap
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, PscpError
 from pscp.ground.processes import descendants
 from pscp.stream import stream

@@ -18,7 +18,7 @@ from compare import assert_same_tree
 
 from faults.conftest import MIB, TOKEN, Ended, Way, fill, until
 from faults.late import CHUNKS, FarEnds, Plan, assert_copied, in_the_middle
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 
 BIG_BYTES = 6 * MIB
 

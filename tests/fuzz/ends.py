@@ -25,8 +25,9 @@ from core import link as bench
 
 from fuzz import mutations, scratch
 from pscp import endpoint
-from pscp.endpoint import agent as agents
-from pscp.endpoint import hashes, requests, system, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import hashes, system, wire
+from pscp.endpoint.serving import agent as agents
 from pscp.ground.errors import PscpError
 
 Spaces = list[memoryview]

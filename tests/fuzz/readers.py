@@ -24,9 +24,13 @@ from typing import Any
 from fuzz import scratch
 from pscp import UsageError
 from pscp.connect.logins import host_cache
-from pscp.endpoint import entries, failures, fence, listings, tree, wire
-from pscp.endpoint.files import Identity
-from pscp.endpoint.session import COORDINATOR, Arriving, Session
+from pscp.endpoint.asking import entries
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.frames.session import COORDINATOR, Arriving, Session
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Identity
+from pscp.endpoint.there import listings
+from pscp.endpoint.writing import fence
 from pscp.ground import locations, state, values
 from pscp.ground.errors import BadManifest
 from pscp.ground.locations import Location

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from pscp.endpoint import fence, system
+from pscp.endpoint.frames import system
+from pscp.endpoint.writing import fence
 
 _here = Path("/nowhere")
 

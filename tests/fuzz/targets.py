@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fuzz import ends, readers
-from pscp.endpoint import listings, tree, wire
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there import listings
 from pscp.manifests.formats import NAME, VERSION
 from pscp.sftp.protocol import packets
 

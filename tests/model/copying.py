@@ -21,23 +21,13 @@ import pytest
 from kernel import FakeFcntl, FakeOs, Kernel
 from schedule import Event, Scheduler, Threading, Time
 
-from pscp.endpoint import (
-    commit,
-    failures,
-    fence,
-    files,
-    lookup,
-    metadata,
-    parts,
-    requests,
-    reuse,
-    sink,
-    system,
-    tree,
-    wire,
-)
-from pscp.endpoint import end as ends
-from pscp.endpoint import paths as names
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, system, wire
+from pscp.endpoint.reading import files, metadata, tree
+from pscp.endpoint.reading import paths as names
+from pscp.endpoint.serving import end as ends
+from pscp.endpoint.there import lookup, reuse
+from pscp.endpoint.writing import commit, fence, parts, sink
 
 TOKEN = "70707070"
 NONCES = ("11111111", "22222222")

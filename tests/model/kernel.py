@@ -19,7 +19,7 @@ from typing import Any
 
 from schedule import Process, Scheduler
 
-from pscp.endpoint import reuse
+from pscp.endpoint.there import reuse
 
 UID = 1000
 DEVICE = 42

@@ -36,7 +36,7 @@ MUTANTS = (
         "what --inplace left stays for ever",
     ),
     Mutant(
-        "N4", "endpoint/letting_go.py",
+        "N4", "endpoint/writing/letting_go.py",
         "if error.errno not in _CANNOT_SYNC:", "if False:",
         "a folder that cannot be synced is let pass",
     ),
@@ -51,13 +51,13 @@ MUTANTS = (
         "sources go though their folder was not synced",
     ),
     Mutant(
-        "N5", "endpoint/placing.py",
+        "N5", "endpoint/writing/placing.py",
         "    if marker is None:\n        return is_empty and fence is not None and fence.is_file\n",
         "    if marker is None:\n        return fence is not None and fence.is_file\n",
         "what DEST meant is believed of any folder",
     ),
     Mutant(
-        "N8", "endpoint/backup.py",
+        "N8", "endpoint/writing/backup.py",
         "if compared == (files.identity(before), True):", "if False:",
         "a resend of a large file replaces the backup",
     ),
@@ -74,17 +74,17 @@ MUTANTS = (
         "a hard link is sent in a pack",
     ),
     Mutant(
-        "N12", "endpoint/placing.py",
+        "N12", "endpoint/writing/placing.py",
         "            letting_go.sync_folder(fd)\n", "            pass\n",
         "a DEST that was made is not synced",
     ),
     Mutant(
-        "N12 again", "endpoint/placing.py",
+        "N12 again", "endpoint/writing/placing.py",
         "        if next(found, None):\n", "        if True:\n",
         "nor is one that a run made which was cut then",
     ),
     Mutant(
-        "N16", "endpoint/mirror.py",
+        "N16", "endpoint/there/mirror.py",
         "            _remove_parts(of, path)\n", "",
         "parts keep a folder from being deleted",
     ),

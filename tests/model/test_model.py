@@ -23,12 +23,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule import FULL, KILL, STALL, SWITCH, WAKE, Event
 
-from pscp.endpoint import commit, fence, files, reuse
-from pscp.endpoint.fence import Fence
-from pscp.endpoint.null_ends import NullSink
-from pscp.endpoint.parts import Parts
-from pscp.endpoint.paths import part_name
-from pscp.endpoint.sink import Sink
+from pscp.endpoint.reading import files
+from pscp.endpoint.reading.paths import part_name
+from pscp.endpoint.there import reuse
+from pscp.endpoint.writing import commit, fence
+from pscp.endpoint.writing.fence import Fence
+from pscp.endpoint.writing.null_ends import NullSink
+from pscp.endpoint.writing.parts import Parts
+from pscp.endpoint.writing.sink import Sink
 
 SOURCES = [
     (version("A", 12), version("B", 12)),  # changed

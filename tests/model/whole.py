@@ -40,7 +40,8 @@ from core.link import QUICK, Bench, Fault
 from soak.trial import Trial, Way, is_own
 from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
 
-from pscp.endpoint import fence, parts, reuse
+from pscp.endpoint.there import reuse
+from pscp.endpoint.writing import fence, parts
 
 LIMIT_S = 60.0  # a run of some files that takes a second on a machine that is busy
 CUT_CODES = {0, 1, 3, 4, 130, 143}
@@ -51,7 +52,7 @@ SOONER = ((fence, "PATIENCE_S", 0.4), (parts, "_PATIENCE_S", 0.4))
 LEFT_BY_KILLS = (
     # A name that only one lane knew, between the link(2) and the rename(2) of a small file.
     re.compile(rb"\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part$"),
-    # What a move looks for at the other end (endpoint/moving.py), killed before it removed that.
+    # What a move looks for at the other end (endpoint/there/moving.py), killed before it removed that.
     re.compile(rb"\.pscp-(source|move)[0-9]+\.[0-9a-f.]+\.pscp-part$"),
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.

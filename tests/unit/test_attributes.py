@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pscp
-from pscp.endpoint import tree
+from pscp.endpoint.reading import tree
 from pscp.ground.errors import UsageError
 from pscp.options.attributes import Attributes, Ids, Owner, changed_mode, parse_modes, parse_owner
 

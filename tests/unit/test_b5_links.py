@@ -3,7 +3,7 @@
 Finding B5: root archives a tree that another user can change, who swaps a folder and a link to a
 folder that only root may read.
 
-Read next: pscp/endpoint/tree.py.
+Read next: pscp/endpoint/reading/tree.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import source, tree, wire
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import source, tree
 
 ARCHIVE = tree.Rules(recursive=True, follow=False, preserve=True, archive=True, filters=())
 LARGE = source.PACK_FILE_BYTES + 1

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import congestion, direct, link, requests
-from pscp.endpoint.congestion import Choice, Follower, LiveSocket, Sending
+from pscp.endpoint.asking import requests
+from pscp.endpoint.plane import congestion, direct, link
+from pscp.endpoint.plane.congestion import Choice, Follower, LiveSocket, Sending
 from pscp.transfer.autoscaler import LaneSockets
 from pscp.transfer.copy import path_rtt_s
 from pscp.transports import socket_options

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from pscp.endpoint import tree
-from pscp.endpoint.files import Identity
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Identity
 from pscp.transfer.terms.journal import (
     UNKNOWN,
     ZEROS,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import tree
+from pscp.endpoint.reading import tree
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.walk import decide

@@ -1,4 +1,4 @@
-"""pscp.endpoint.entries, and names of sources: what a far end sends, field by field.
+"""pscp.endpoint.asking.entries, and names of sources: what a far end sends, field by field.
 
 Not here: the same through a whole pull (../faults/test_hostile.py), which names are asked for
 (test_plan.py).
@@ -10,7 +10,9 @@ import json
 
 import pytest
 
-from pscp.endpoint import entries, tree, wire
+from pscp.endpoint.asking import entries
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import tree
 from pscp.ground.errors import ProtocolError
 from pscp.transfer import negotiation
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from pscp.endpoint.source import Top
+from pscp.endpoint.reading.source import Top
 from pscp.ground import errors
 from pscp.progress.progress import Silent
 from pscp.transfer.terms.copy_terms import FilePlaces

@@ -1,6 +1,6 @@
 """failures.py: what went wrong survives the wire, and a far end cannot put anything else there.
 
-Read next: pscp/endpoint/failures.py.
+Read next: pscp/endpoint/frames/failures.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, files, wire
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.reading import files
 from pscp.ground.errors import FileError, SystemFailure
 from pscp.transfer.terms.results import as_error
 

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from pscp.endpoint import requests, source, tree
-from pscp.endpoint.chosen import ABOVE, ALL, ALONE, ChosenWalk, Listed
-from pscp.endpoint.end import End
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving.end import End
+from pscp.endpoint.there.chosen import ABOVE, ALL, ALONE, ChosenWalk, Listed
 from pscp.transfer.pieces.plan import Ask
 from pscp.transfer.terms import path_list
 from pscp.transfer.terms.path_list import PathList

@@ -16,8 +16,8 @@ from threading import Barrier, Event
 
 import pytest
 
-from pscp.endpoint import fence
-from pscp.endpoint.failures import SUPERSEDED, Refusal
+from pscp.endpoint.frames.failures import SUPERSEDED, Refusal
+from pscp.endpoint.writing import fence
 
 TOKEN = "01234567"
 FIRST, SECOND, THIRD = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -130,7 +130,7 @@ def test_nobody_takes_over_while_the_fence_is_held(root: int) -> None:
 
 HOLDER = """
 import os, sys
-from pscp.endpoint import fence
+from pscp.endpoint.writing import fence
 root = os.open(sys.argv[1], os.O_RDONLY)
 with fence.Fence(root, sys.argv[2], sys.argv[3], 1).held():
     print("held", flush=True)

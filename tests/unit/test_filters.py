@@ -16,8 +16,8 @@ from conftest import unavailable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import tree
-from pscp.endpoint.paths import to_bytes, to_text
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.options import filters
 from pscp.options.filters import Filter
 

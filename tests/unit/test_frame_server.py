@@ -1,6 +1,6 @@
 """frame_server.py: what each frame makes the back end do, and the frames that answer.
 
-Read next: pscp/endpoint/frame_server.py.
+Read next: pscp/endpoint/serving/frame_server.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import requests, session, source, tree, wire
-from pscp.endpoint.frame_server import FrameServer
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import session, wire
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving.frame_server import FrameServer
 
 ENTRY = tree.Entry(tree.FILE, 0, "file", 10, 0o644, 1, 1, {})
 KNOWN = source.Known(0, "file", 10, 1, 1)

@@ -1,4 +1,4 @@
-"""Who is let in to the direct plane, and who is not (endpoint/gate.py).
+"""Who is let in to the direct plane, and who is not (endpoint/plane/gate.py).
 
 Not here: the lanes behind it (test_link.py, ../faults/test_direct_plane.py).
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pscp.endpoint import gate
+from pscp.endpoint.plane import gate
 
 WAIT_S = 10.0
 Address = tuple[str, int]

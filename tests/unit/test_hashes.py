@@ -1,6 +1,6 @@
 """hashes.py: every way to a digest gives the same digest, whatever the pieces.
 
-Read next: pscp/endpoint/hashes.py.
+Read next: pscp/endpoint/frames/hashes.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from conftest import unavailable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import hashes
+from pscp.endpoint.frames import hashes
 
 # From XXH3's short inputs (to 240 bytes) over its first stripes to several of its blocks.
 contents = st.binary(max_size=600) | st.integers(0, 5000).map(

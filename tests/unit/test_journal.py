@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.files import Identity
+from pscp.endpoint.reading.files import Identity
 from pscp.ground.errors import CopyRunning
 from pscp.ground.state import folder as state_folder
 from pscp.transfer.terms.journal import Journal, token_of

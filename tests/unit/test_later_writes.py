@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from pscp.endpoint import requests
+from pscp.endpoint.asking import requests
 from pscp.transfer.lanes import work_queue
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.work_queue import LaterWrites, WorkQueue

@@ -1,4 +1,5 @@
-"""endpoint/letting_go.py: what has to be known first, and that nothing else removes or renames.
+"""endpoint/writing/letting_go.py: what has to be known first, and that nothing else removes or
+renames.
 
 Not here: copies whose calls fail (../core/test_letting_go.py).
 """
@@ -14,7 +15,13 @@ from pathlib import Path
 import pytest
 
 import pscp
-from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove, sync_folder
+from pscp.endpoint.writing.letting_go import (
+    COMPARED,
+    DIGEST,
+    Durable,
+    is_safe_to_remove,
+    sync_folder,
+)
 
 PACKAGE = Path(pscp.__file__).parent
 CALLS = {"unlink", "rmdir", "removedirs", "rmtree", "rename", "renames"}  # of whatever it may be
@@ -25,42 +32,42 @@ ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
 # Every call in the package that removes or renames: where, which, how often, and what it is that
 # goes. A new one belongs into letting_go.py, or here with its reason.
 NAMES_OF_A_PERSON = {
-    "endpoint/letting_go.py let_go": "the one removal, after is_safe_to_remove()",
+    "endpoint/writing/letting_go.py let_go": "the one removal, after is_safe_to_remove()",
     "sftp/removal.py _let_go": "the same over SFTP",
 }
 REPLACES = {
-    "endpoint/commit.py replace": "a durable part takes the name; what had it is kept before",
-    "endpoint/backup.py _link": "the backup's name; without hard links the file itself gets it",
+    "endpoint/writing/commit.py replace": "a durable part takes the name; what had it is kept before",
+    "endpoint/writing/backup.py _link": "the backup's name; without hard links the file itself gets it",
     "sftp/sink.py _rename": "a synced part takes the name",
     "sftp/sink.py _make_file": "a synced part takes the name; or the part goes",
     "sftp/sink.py _make_link": "a link's part takes the name; or the part goes",
     "sftp/commit.py _hard_link": "a hard link's part takes the name; what is left of the part goes",
-    "endpoint/stream_process.py close_input": "a synced stream's part takes the name",
+    "endpoint/streams/stream_process.py close_input": "a synced stream's part takes the name",
 }
 MADE_JUST_NOW = {
-    "endpoint/linkdest.py is_made": "a link to a file that changed since it was compared",
-    "endpoint/paths.py rmdir": "the same",
+    "endpoint/there/linkdest.py is_made": "a link to a file that changed since it was compared",
+    "endpoint/reading/paths.py rmdir": "the same",
     "sftp/protocol/paths.py rmdir": "the same over SFTP",
-    "endpoint/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
+    "endpoint/writing/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
     "sftp/commit.py folders": "the same over SFTP",
 }
 PSCPS_OWN = {
-    "endpoint/commit.py unlink_private": "a part",
-    "endpoint/fence.py release": "a fence, at the end of its copy",
-    "endpoint/fence.py remove": "a fence",
-    "endpoint/leftovers.py _take": "a part or fence, for --clean",
-    "endpoint/link.py nameless": "a temporary file, which loses its name at once",
-    "endpoint/mirror.py _remove_parts": "parts of this copy in a folder that goes",
-    "endpoint/moving.py mark": "the mark beside a source",
-    "endpoint/paths.py unmark": "a marker",
-    "endpoint/sink.py sweep": "parts",
-    "endpoint/parts.py inherit": "an earlier run's part becomes this one's",
-    "endpoint/parts.py remove": "a part",
-    "endpoint/parts.py _as_made_here": "a file made to see how files are made there",
-    "endpoint/sink.py put": "a part",
-    "endpoint/stream_process.py _drop": "a stream's part",
-    "endpoint/stream_server.py remove": "a socket and its folder",
-    "endpoint/stream_server.py __init__": "a socket's folder",
+    "endpoint/writing/commit.py unlink_private": "a part",
+    "endpoint/writing/fence.py release": "a fence, at the end of its copy",
+    "endpoint/writing/fence.py remove": "a fence",
+    "endpoint/there/leftovers.py _take": "a part or fence, for --clean",
+    "endpoint/plane/link.py nameless": "a temporary file, which loses its name at once",
+    "endpoint/there/mirror.py _remove_parts": "parts of this copy in a folder that goes",
+    "endpoint/there/moving.py mark": "the mark beside a source",
+    "endpoint/reading/paths.py unmark": "a marker",
+    "endpoint/writing/sink.py sweep": "parts",
+    "endpoint/writing/parts.py inherit": "an earlier run's part becomes this one's",
+    "endpoint/writing/parts.py remove": "a part",
+    "endpoint/writing/parts.py _as_made_here": "a file made to see how files are made there",
+    "endpoint/writing/sink.py put": "a part",
+    "endpoint/streams/stream_process.py _drop": "a stream's part",
+    "endpoint/streams/stream_server.py remove": "a socket and its folder",
+    "endpoint/streams/stream_server.py __init__": "a socket's folder",
     "sftp/commit.py discard": "parts",
     "sftp/commit.py _sweep": "parts",
     "sftp/protocol/paths.py unmark": "a marker",

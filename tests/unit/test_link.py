@@ -1,4 +1,5 @@
-"""The sockets of direct lanes: bytes arrive as they were sent, or not at all (endpoint/link.py).
+"""The sockets of direct lanes: bytes arrive as they were sent, or not at all
+(endpoint/plane/link.py).
 
 Not here: who may connect (test_gate.py), lanes over them (../faults/test_direct_plane.py).
 """
@@ -17,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.connect.direct_sockets import Identity, new_identity
-from pscp.endpoint import link, wire
+from pscp.endpoint.frames import wire
+from pscp.endpoint.plane import link
 
 WAIT_S = 20.0
 HERE, THERE, STRANGER = new_identity(), new_identity(), new_identity()

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint.paths import to_text
+from pscp.endpoint.reading.paths import to_text
 from pscp.ground.errors import BadManifest, UsageError
 from pscp.manifests import formats
 from pscp.manifests.formats import BAGIT, CHUNK_BYTES, JSONL, SHA256SUM, Manifest, Record

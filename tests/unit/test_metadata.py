@@ -1,6 +1,6 @@
 """metadata.py: modes and times as they arrive, with and without -p, and what is read for them.
 
-Read next: pscp/endpoint/metadata.py.
+Read next: pscp/endpoint/reading/metadata.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import metadata, tree
-from pscp.endpoint.metadata import Policy
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.metadata import Policy
 
 modes = st.integers(0, 0o7777)
 umasks = st.integers(0, 0o777)

@@ -1,4 +1,4 @@
-"""endpoint/mirror.py: pieces of a folder's names, and what is left out of an answer.
+"""endpoint/there/mirror.py: pieces of a folder's names, and what is left out of an answer.
 
 Read next: ../e2e/test_mirror.py.
 """
@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import mirror, source, tree
-from pscp.endpoint.paths import Root, to_bytes, to_text
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading.paths import Root, to_bytes, to_text
+from pscp.endpoint.there import mirror
 from pscp.transfer.pieces.plan import Placement
 
 names = st.binary(min_size=1, max_size=8).filter(

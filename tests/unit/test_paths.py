@@ -1,6 +1,6 @@
 """names.py: what a part is called, which names are refused, folders reached without links.
 
-Read next: pscp/endpoint/paths.py.
+Read next: pscp/endpoint/reading/paths.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, paths
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import paths
 
 file_names = st.binary(min_size=1, max_size=paths.NAME_MAX).filter(
     lambda name: name not in (b".", b"..") and not set(name) & {0, ord("/")}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import placing
-from pscp.endpoint.failures import Refusal
-from pscp.endpoint.fence import NoFence, fence_name
-from pscp.endpoint.parts import Parts
-from pscp.endpoint.paths import UNFINISHED, Root, marker_name, private_parts
+from pscp.endpoint.frames.failures import Refusal
+from pscp.endpoint.reading.paths import UNFINISHED, Root, marker_name, private_parts
+from pscp.endpoint.writing import placing
+from pscp.endpoint.writing.fence import NoFence, fence_name
+from pscp.endpoint.writing.parts import Parts
 
 TOKEN = "0123abcd"
 

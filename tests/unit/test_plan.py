@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, requests, source, tree
-from pscp.endpoint.files import Extent
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading.files import Extent
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces import plan

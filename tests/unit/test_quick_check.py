@@ -1,6 +1,6 @@
 """The quick check: its rules for a file, and the listings that compare whole folders.
 
-Read next: pscp/transfer/walk/decide.py, pscp/endpoint/listings.py.
+Read next: pscp/transfer/walk/decide.py, pscp/endpoint/there/listings.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import alike, listings, tree
-from pscp.endpoint.listings import Listing, Rows
-from pscp.endpoint.wire import WireError
+from pscp.endpoint.frames.wire import WireError
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there import alike, listings
+from pscp.endpoint.there.listings import Listing, Rows
 from pscp.options import filters
 from pscp.options.options import Options
 from pscp.transfer.walk import folder_check

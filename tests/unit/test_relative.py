@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pscp.endpoint.source import Top
+from pscp.endpoint.reading.source import Top
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.terms.relative import folders_above, name_of
 

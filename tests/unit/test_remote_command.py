@@ -27,7 +27,8 @@ from conftest import (
 )
 
 from pscp.connect import agent_program
-from pscp.endpoint import requests, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
 from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"

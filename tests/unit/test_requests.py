@@ -1,6 +1,6 @@
 """requests.py: every record survives its JSON, and nothing else than a record comes out of JSON.
 
-Read next: pscp/endpoint/requests.py.
+Read next: pscp/endpoint/asking/requests.py.
 """
 
 from __future__ import annotations
@@ -12,25 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import (
-    answers,
-    chosen,
+from pscp.endpoint.asking import answers, requests
+from pscp.endpoint.asking.requests import Pieces, Words
+from pscp.endpoint.frames import wire
+from pscp.endpoint.frames.wire import to_json
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving import (
     end,  # noqa: F401 - adds its answers
-    hardlinks,
-    listings,
-    lookup,
-    mirror,
-    moving,
     onward,
-    owners,
-    requests,
-    reuse,
-    source,
-    tree,
-    wire,
 )
-from pscp.endpoint.requests import Pieces, Words
-from pscp.endpoint.wire import to_json
+from pscp.endpoint.there import chosen, hardlinks, listings, lookup, mirror, moving, owners, reuse
 from pscp.sftp import end as sftp_end
 from pscp.sftp import removal as sftp_removal  # noqa: F401 - adds its answers
 from pscp.transfer.negotiation import in_pieces

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.files import Extent
+from pscp.endpoint.reading.files import Extent
 from pscp.transfer.walk.resume import data_of_both
 
 SIZE = 40

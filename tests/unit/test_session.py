@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import session, wire
+from pscp.endpoint.frames import session, wire
 
 TABLES = {"agent": session.AGENT, "guest": session.GUEST, "coordinator": session.COORDINATOR}
 STATES = [(end, state) for end, table in TABLES.items() for state in table]

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from conftest import unavailable
 
-from pscp.endpoint import requests, tree, wire
-from pscp.endpoint.source import Top
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.source import Top
 from pscp.ground.values import MIB
 from pscp.options import filters
 from pscp.sftp import tree as walk

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
-from pscp.endpoint import end, entries, hardlinks, requests, tree
+from pscp.endpoint.asking import entries, requests
+from pscp.endpoint.reading import tree
+from pscp.endpoint.serving import end
+from pscp.endpoint.there import hardlinks
 
 
 class Synced:

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from state_tables import assert_no_other_event_may_come, reached
 
-from pscp.endpoint import requests, session, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import session, wire
+from pscp.endpoint.reading import tree
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.transfer.lanes import lane as lane_module
 from pscp.transfer.lanes.in_flight import Window

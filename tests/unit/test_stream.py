@@ -1,6 +1,8 @@
-"""endpoint/stream.py: a stream cut at one end and put in order at the other, however it arrives.
+"""endpoint/streams/stream.py: a stream cut at one end and put in order at the other, however it
+arrives.
 
-Read next: pscp/endpoint/stream.py. Not here: the command at the far end (../e2e/test_streams.py).
+Read next: pscp/endpoint/streams/stream.py. Not here: the command at the far end
+(../e2e/test_streams.py).
 """
 
 from __future__ import annotations
@@ -19,8 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import failures, hashes, requests, stream, stream_server, system, wire
-from pscp.endpoint.stream import SLOT_BYTES, AskedSource, Cutter, PipeSink, PipeSource, Reorder
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, system, wire
+from pscp.endpoint.streams import stream, stream_server
+from pscp.endpoint.streams.stream import (
+    SLOT_BYTES,
+    AskedSource,
+    Cutter,
+    PipeSink,
+    PipeSource,
+    Reorder,
+)
 from pscp.progress.progress import Counters
 from pscp.stream.pipe import Pull
 from pscp.transfer.lanes.work_queue import WorkQueue

@@ -10,7 +10,7 @@ import enum
 import pytest
 from state_tables import Table, assert_no_other_event_may_come, reached
 
-from pscp.endpoint.stream_states import (
+from pscp.endpoint.streams.stream_states import (
     FAR,
     INPUT,
     OUTPUT,

@@ -1,6 +1,6 @@
 """machine.py: every byte is written, in whatever pieces the pipe takes it, by copy or by splice.
 
-Read next: pscp/endpoint/system.py.
+Read next: pscp/endpoint/frames/system.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 
 CONTENT = os.urandom(300_000)  # more than a pipe holds
 

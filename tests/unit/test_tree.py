@@ -1,6 +1,6 @@
 """tree.py: filters, the order of a walk, and going on after any entry of it.
 
-Read next: pscp/endpoint/tree.py.
+Read next: pscp/endpoint/reading/tree.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import tree
-from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes
 from pscp.options import filters
 
 PLAIN = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint import wire
+from pscp.endpoint.frames import wire
 
 Copied = tuple[int, int, int, int, bytes]
 

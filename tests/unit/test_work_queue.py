@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint import lookup, requests, tree
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there import lookup
 from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_traffic import LaneTraffic

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from pscp.endpoint import tree
+from pscp.endpoint.reading import tree
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import SftpError

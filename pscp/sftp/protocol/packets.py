@@ -15,8 +15,8 @@ import stat
 import struct
 from typing import NamedTuple
 
-from pscp.endpoint import tree
-from pscp.endpoint.wire import TRICKLE_BYTES
+from pscp.endpoint.frames.wire import TRICKLE_BYTES
+from pscp.endpoint.reading import tree
 
 INIT, VERSION = 1, 2
 OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, SETSTAT, FSETSTAT = 3, 4, 5, 6, 7, 8, 9, 10
@@ -45,7 +45,7 @@ MAX_NAMES = 65536  # in one answer
 NO_SFTP_STATUS = 95  # a lane's program exits with it where no SFTP server answers
 _WORDS_MAX_BYTES = 200  # of a server's, in an error
 NANO = 1_000_000_000
-OTHER = "other"  # a kind beside those of endpoint/tree.py
+OTHER = "other"  # a kind beside those of endpoint/reading/tree.py
 _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 
 
@@ -86,7 +86,7 @@ class Attrs(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the kind as endpoint/tree.py has it, or OTHER."""
+        """Return the kind as endpoint/reading/tree.py has it, or OTHER."""
         return _KINDS.get(stat.S_IFMT(self.mode or 0), OTHER)
 
     @property

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import errno
 
-from pscp.endpoint import failures
-from pscp.endpoint.parts import WAS_FILE
-from pscp.endpoint.paths import UNFINISHED, check, is_unfinished, to_bytes, to_text
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading.paths import UNFINISHED, check, is_unfinished, to_bytes, to_text
+from pscp.endpoint.writing.parts import WAS_FILE
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
@@ -59,7 +59,7 @@ async def is_folder(client: Client, path: bytes) -> bool:
 
 
 def was_file(found: Attrs | None) -> bool:
-    """Is it a part that was the file itself (endpoint/parts.py)?"""
+    """Is it a part that was the file itself (endpoint/writing/parts.py)?"""
     return found is not None and found.is_file and bool((found.mode or 0) & WAS_FILE)
 
 
@@ -76,7 +76,8 @@ class Root:
         self._marked, self._marker = "", b""
 
     def mark(self, folder: str, marker: bytes) -> None:
-        """From now on, put this marker into the folder when it is made, as endpoint/paths.py's."""
+        """From now on, put this marker into the folder when it is made, as
+        endpoint/reading/paths.py's."""
         self._marked, self._marker = folder, self.full(folder) + b"/" + marker
 
     async def unmark(self) -> None:

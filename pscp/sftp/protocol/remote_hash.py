@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from pscp.endpoint import hashes
+from pscp.endpoint.frames import hashes
 from pscp.sftp.protocol.event_loop import Lines, Loop, ReadBuffer, WriteBuffer
 from pscp.sftp.protocol.tasks import Future
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Generic, TypeVar, overload
 
-from pscp.endpoint import failures
+from pscp.endpoint.frames import failures
 
 T = TypeVar("T")
 A = TypeVar("A")

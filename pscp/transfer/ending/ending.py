@@ -12,7 +12,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pscp.endpoint import failures, hardlinks, lookup, requests, tree
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there import hardlinks, lookup
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored

@@ -4,7 +4,7 @@ Nothing is deleted unless the walk was whole and no file failed. The walk's name
 by folder. Once all else has landed the sink is asked what else it has, and the source whether it
 still lacks that; then all of it is counted, and only then removed, folders last.
 
-Not here: what the ends do (endpoint/mirror.py), the order of a copy's end (ending.py).
+Not here: what the ends do (endpoint/there/mirror.py), the order of a copy's end (ending.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from pscp.endpoint import failures, letting_go, mirror, tree
-from pscp.endpoint.letting_go import Durable, is_safe_to_remove
-from pscp.endpoint.paths import to_bytes
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.there import mirror
+from pscp.endpoint.writing import letting_go
+from pscp.endpoint.writing.letting_go import Durable, is_safe_to_remove
 from pscp.options import filters
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Ask, Placed

@@ -1,8 +1,8 @@
 """A copy that moves (--remove-source-files): what has landed, and was verified, is removed at the
 source once the copy is over, or once all copies that move together are.
 
-Not here: what the source does (endpoint/moving.py), the order of a copy's end (ending.py), what
-several copies have landed (../terms/moves.py).
+Not here: what the source does (endpoint/there/moving.py), the order of a copy's end (ending.py),
+what several copies have landed (../terms/moves.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pscp.endpoint import failures, fence, lookup, moving, requests, source, tree
-from pscp.endpoint.files import Identity
-from pscp.endpoint.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
-from pscp.endpoint.paths import part_name, to_text
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading.files import Identity
+from pscp.endpoint.reading.paths import part_name, to_text
+from pscp.endpoint.there import lookup, moving
+from pscp.endpoint.writing import fence
+from pscp.endpoint.writing.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, source_path

@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import failures, requests, session, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, session, wire
 from pscp.ground.errors import ConnectionLost, CopyRunning, PscpError
 from pscp.transfer.lanes.in_flight import IsParked, LaneShare, never
 from pscp.transfer.lanes.lane_context import LaneContext

@@ -15,9 +15,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from pscp.connect.messages import named
-from pscp.endpoint import metadata, requests, tree
-from pscp.endpoint.end import End
-from pscp.endpoint.source import Source
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.source import Source
+from pscp.endpoint.serving.end import End
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.in_flight import LEAST_BYTES, Window
@@ -27,10 +28,10 @@ from pscp.transfer.lanes.work_queue import WorkQueue
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from pscp.endpoint.answers import Reply
-    from pscp.endpoint.end import ChunkSink, ChunkSource, Stream
-    from pscp.endpoint.null_ends import NullSink
-    from pscp.endpoint.source import Source
+    from pscp.endpoint.asking.answers import Reply
+    from pscp.endpoint.reading.source import Source
+    from pscp.endpoint.serving.end import ChunkSink, ChunkSource, Stream
+    from pscp.endpoint.writing.null_ends import NullSink
     from pscp.transports import Channel
 
     class NearEnd(Protocol):

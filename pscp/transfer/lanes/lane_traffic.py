@@ -3,7 +3,7 @@ that come become outcomes of the work.
 
 Not here: which work there is (../walk/items.py), the lane's life and its threads (lane.py), what an
 end does (endpoint/), what becomes of a file (../walk/file_job.py).
-Read next: ../../endpoint/source.py.
+Read next: ../../endpoint/reading/source.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.endpoint import failures, requests, source, system, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, system, wire
+from pscp.endpoint.reading import source, tree
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.in_flight import LaneShare
 from pscp.transfer.lanes.lane_context import LaneContext

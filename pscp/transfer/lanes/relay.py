@@ -5,7 +5,8 @@ the sink's it pushes as always, and the source's takes the place of the source h
 is passed on as it comes; the sink compares the digests that the source has computed.
 
 Not here: a copy's connections to both hosts (../onward.py), a lane whose data goes straight to the
-sink's host (../onward.py), the lane (lane.py), a source that is at this end (endpoint/source.py).
+sink's host (../onward.py), the lane (lane.py), a source that is at this end
+(endpoint/reading/source.py).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.messages import named, noting
-from pscp.endpoint import entries, failures, requests, session, system, tree, wire
-from pscp.endpoint.answers import Reply, not_here
-from pscp.endpoint.source import Row, Source, listed
+from pscp.endpoint.asking import entries, requests
+from pscp.endpoint.asking.answers import Reply, not_here
+from pscp.endpoint.frames import failures, session, system, wire
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.source import Row, Source, listed
 from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import never
@@ -30,7 +33,7 @@ from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.endpoint.null_ends import NullSink
+    from pscp.endpoint.writing.null_ends import NullSink
     from pscp.transfer.pieces.plan import Pack
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes

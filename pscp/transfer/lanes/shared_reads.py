@@ -6,7 +6,8 @@ nobody but the kernel: so no copy waits for another one's connection, and memory
 however far apart they are. The hashes are of the very file (path, size, mtime, inode), which each
 copy opens and checks by itself; who asks for a chunk a second time reads it anew.
 
-Not here: the copies (../../calls/deliveries.py), what one alone does (../../endpoint/source.py).
+Not here: the copies (../../calls/deliveries.py), what one alone does
+(../../endpoint/reading/source.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
-from pscp.endpoint import end, failures, files, hashes, requests, source, system, tree, wire
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, system, wire
+from pscp.endpoint.reading import files, source, tree
+from pscp.endpoint.serving import end
 
 # Chunks whose hashes are kept: of 64 GiB in chunks of 4 MiB, with about 1 KB for each. With fewer
 # copies at once than there are in all, the later ones still find them.

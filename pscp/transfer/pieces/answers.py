@@ -2,7 +2,7 @@
 
 What has another shape raises ValueError, or WireError for a failure.
 
-Not here: what is asked (endpoint/requests.py), what an answer means (../walk/file_job.py,
+Not here: what is asked (endpoint/asking/requests.py), what an answer means (../walk/file_job.py,
 ../walk/resume.py).
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from pscp.endpoint import failures, wire
-from pscp.endpoint.files import Extent
+from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.reading.files import Extent
 from pscp.ground.errors import CopyError, ProtocolError
 from pscp.transfer.pieces.plan import Failure
 

@@ -2,7 +2,7 @@
 
 Pure: nothing here opens, reads or waits.
 
-Not here: the walk that finds entries (endpoint/tree.py), the places of sources with -R
+Not here: the walk that finds entries (endpoint/reading/tree.py), the places of sources with -R
 (../terms/relative.py).
 Read next: ../coordinator.py.
 """
@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from pscp.endpoint import failures, paths, requests, source, tree
-from pscp.endpoint.files import Extent
-from pscp.endpoint.paths import is_pscps_own, to_bytes, to_text
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import paths, source, tree
+from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
 from pscp.options import filters
 from pscp.options.options import Options
 

@@ -1,6 +1,6 @@
 """The states of a lane and of a file's copy, and which event leads from one to another.
 
-Each has a table for a Machine (endpoint/machine.py).
+Each has a table for a Machine (endpoint/streams/machine.py).
 
 Not here: who reports events, with which lock held (../lanes/lane.py, ../walk/file_job.py).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from pscp.endpoint.machine import Machine as Machine
+from pscp.endpoint.streams.machine import Machine as Machine
 
 
 class Lane(enum.Enum):

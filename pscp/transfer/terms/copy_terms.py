@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.connect.logins.host_cache import Known
-from pscp.endpoint import placing, source, tree
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.writing import placing
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S

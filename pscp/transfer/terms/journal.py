@@ -34,8 +34,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pscp.endpoint import tree
-from pscp.endpoint.files import Extent, Identity
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import Extent, Identity
 from pscp.ground import state
 from pscp.ground.errors import CopyRunning
 from pscp.transfer.pieces import answers
@@ -73,7 +73,7 @@ class Continued(enum.Enum):
 def rest_of(entry: tree.Entry) -> str:
     """Return what the part of a file has besides what was verified.
 
-    The part of a file without holes may begin as a clone of the old file (endpoint/reuse.py).
+    The part of a file without holes may begin as a clone of the old file (endpoint/there/reuse.py).
     """
     return ZEROS if "sparse" in entry.extra else UNKNOWN
 

@@ -2,7 +2,7 @@
 destination holds it.
 
 Not here: what one copy has landed (../ending/moving.py), the last look and the removal
-(../../endpoint/moving.py).
+(../../endpoint/there/moving.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
-from pscp.endpoint.paths import to_bytes
-from pscp.endpoint.source import Top
+from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.reading.source import Top
 from pscp.ground.errors import CopyError, UsageError
 from pscp.ground.locations import Location, as_location
 

@@ -1,7 +1,7 @@
 """The list of --files-from: read, checked, and sorted as a walk is, in bounded memory.
 
-Not here: the entries of its paths (../../endpoint/chosen.py), the walk (../walk/plan_walk.py), rows
-that are kept in their order (../pieces/spool.py).
+Not here: the entries of its paths (../../endpoint/there/chosen.py), the walk
+(../walk/plan_walk.py), rows that are kept in their order (../pieces/spool.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from pscp.endpoint import failures, paths
-from pscp.endpoint.chosen import ABOVE, ALL, ALONE, Row
-from pscp.endpoint.paths import is_pscps_own, to_text
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import paths
+from pscp.endpoint.reading.paths import is_pscps_own, to_text
+from pscp.endpoint.there.chosen import ABOVE, ALL, ALONE, Row
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.pieces.plan import grouped

@@ -1,7 +1,7 @@
 """The names of sources below DEST: each alone; with -R the path, from a "/./" in it on. Pure.
 
 Not here: what is below a source (../pieces/plan.py), the entries of the folders above it
-(../../endpoint/chosen.py).
+(../../endpoint/there/chosen.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from pscp.endpoint import failures, paths
-from pscp.endpoint.paths import to_bytes, to_text
-from pscp.endpoint.source import Top, as_glob
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import paths
+from pscp.endpoint.reading.paths import to_bytes, to_text
+from pscp.endpoint.reading.source import Top, as_glob
 from pscp.ground.errors import DestinationError, ProtocolError, UsageError
 
 _SEVERAL = "the contents of two folders may have the same names: copy one folder after the other"

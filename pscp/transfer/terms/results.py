@@ -5,7 +5,7 @@ What the destination refuses for one reason below one folder is one line with a 
 what goes beyond LINES_MOST lines for one reason: nobody reads 200,000 of them in a mail.
 
 Not here: a copy's Result, and how a line gets to the user (progress/progress.py), a failure as an
-end reports it (endpoint/failures.py).
+end reports it (endpoint/frames/failures.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pscp.endpoint import failures, tree
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.progress.progress import Failure as Reported

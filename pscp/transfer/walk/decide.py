@@ -13,8 +13,8 @@ import enum
 import functools
 from typing import NamedTuple
 
-from pscp.endpoint import tree
-from pscp.endpoint.alike import is_same_time
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there.alike import is_same_time
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
 

@@ -14,8 +14,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from pscp.endpoint import failures, hashes, lookup, requests, reuse, source, wire
-from pscp.endpoint.files import Extent
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.reading import source
+from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.there import lookup, reuse
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers, states
 from pscp.transfer.pieces.plan import (

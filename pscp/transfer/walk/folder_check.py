@@ -3,8 +3,8 @@
 The source's walk yields folders with listings of what is in them. The sink compares these with what
 it has, and only what differs is described by the source, and then looked up like any entry.
 
-Not here: listings, and how they are compared (endpoint/listings.py), under which terms, and what
-becomes of a single file (decide.py).
+Not here: listings, and how they are compared (endpoint/there/listings.py), under which terms, and
+what becomes of a single file (decide.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from pscp.endpoint import failures, tree
-from pscp.endpoint.entries import entry as checked_entry
-from pscp.endpoint.listings import Compare, Describe, Listing, listing, unpack
-from pscp.endpoint.paths import to_text
+from pscp.endpoint.asking.entries import entry as checked_entry
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_text
+from pscp.endpoint.there.listings import Compare, Describe, Listing, listing, unpack
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure
 from pscp.transfer.terms.copy_terms import CopyTerms

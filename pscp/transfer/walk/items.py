@@ -9,7 +9,9 @@ Read next: file_job.py.
 
 from __future__ import annotations
 
-from pscp.endpoint import failures, lookup, tree
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading import tree
+from pscp.endpoint.there import lookup
 from pscp.progress.progress import Outcome, what_became
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers

@@ -3,7 +3,7 @@
 This is --link-dest for what was looked up: what differs at the destination, or is not there.
 
 Not here: whole folders at once (folder_check.py), how a file is compared and linked
-(endpoint/linkdest.py), what is sent of the others (resume.py).
+(endpoint/there/linkdest.py), what is sent of the others (resume.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from pscp.endpoint import hashes, requests, source
-from pscp.endpoint.hardlinks import LinkFolders, LinkSame
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import hashes
+from pscp.endpoint.reading import source
+from pscp.endpoint.there.hardlinks import LinkFolders, LinkSame
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,

@@ -2,7 +2,7 @@
 
 A source at the far end is walked there, answer by answer, over whichever lane lives.
 
-Not here: how a folder is walked (endpoint/tree.py), what is sent how (items.py), what is
+Not here: how a folder is walked (endpoint/reading/tree.py), what is sent how (items.py), what is
 at the destination already (folder_check.py, resume.py), the rules by which an entry is checked,
 placed and left out (../pieces/plan.py, selection.py).
 """
@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pscp.endpoint import failures, listings, metadata, requests, tree
-from pscp.endpoint.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
-from pscp.endpoint.entries import entry as checked_entry
-from pscp.endpoint.wire import WireError
+from pscp.endpoint.asking import requests
+from pscp.endpoint.asking.entries import entry as checked_entry
+from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.wire import WireError
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.there import listings
+from pscp.endpoint.there.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
 from pscp.ground import errors
 from pscp.options.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -160,7 +163,7 @@ class PlanWalk(threading.Thread):
 
     def _find_ids(self, owner: Owner) -> Ids:
         """Return the numbers of --chown; those of names the destination knows."""
-        from pscp.endpoint import owners  # here: few copies need it
+        from pscp.endpoint.there import owners  # here: few copies need it
 
         known = [known_id(name) for name in owner]
         asked = owners.Owners(*[n if i is None else "" for n, i in zip(owner, known, strict=True)])

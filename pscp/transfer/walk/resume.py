@@ -13,8 +13,11 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pscp.endpoint import failures, hashes, lookup, requests, source, tree, wire
-from pscp.endpoint.files import Extent
+from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.there import lookup
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pscp.endpoint import source, tree
+from pscp.endpoint.reading import source, tree
 from pscp.options.options import Options
 from pscp.transfer.pieces.plan import source_path
 from pscp.transfer.terms.copy_terms import Select

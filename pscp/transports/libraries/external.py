@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
-from pscp.endpoint import system
+from pscp.endpoint.frames import system
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.options.options import Options

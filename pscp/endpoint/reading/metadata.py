@@ -1,0 +1,210 @@
+"""Modes, times, owners and extended attributes: read at the source, applied at the sink.
+
+With preserve (-p) a file gets its source's mode and times; without, the mode less the umask,
+setuid, setgid and sticky. Archive (-a) adds the owner, where we are root, and the attributes.
+
+Not here: contents (files.py), extended attributes (xattrs.py). Read next: ../writing/sink.py.
+"""
+
+import contextlib
+import functools
+import grp
+import os
+import pwd
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+
+from ..frames import wire
+from . import files
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Entry(Protocol):
+        """The fields of a tree.Entry that are read here."""
+
+        @property
+        def mode(self) -> int: ...
+        @property
+        def mtime_ns(self) -> int: ...
+        @property
+        def extra(self) -> Dict[str, object]: ...
+
+    class Rules(Protocol):
+        """The fields of tree.Rules that are read here."""
+
+        @property
+        def follow(self) -> bool: ...
+        @property
+        def preserve(self) -> bool: ...
+        @property
+        def archive(self) -> bool: ...
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
+
+
+def read(
+    full: bytes, place: files.Place, status: os.stat_result, rules: "Rules"
+) -> Dict[str, object]:
+    """Return what a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
+    extra: Dict[str, object] = {}
+    if rules.preserve:
+        extra["a"] = status.st_atime_ns
+    if rules.archive:
+        extra["o"] = owner(status.st_uid, status.st_gid)
+        from . import xattrs  # few copies need it
+
+        attributes = xattrs.read(full, place, rules.follow)
+        if attributes:
+            extra["x"] = attributes
+    return extra
+
+
+def owner(uid: int, gid: int) -> "List[object]":
+    """Return the owner as a sink needs it: by number and by name."""
+    return [uid, gid, _user(uid), _group(gid)]
+
+
+def _cached(find: Callable[[K], V]) -> Callable[[K], Optional[V]]:
+    """Have a function remember what it returned, and return None where it finds nothing."""
+
+    @functools.lru_cache(1024)
+    def look_up(key: K) -> Optional[V]:
+        try:
+            return find(key)
+        except (KeyError, OverflowError, TypeError, ValueError):
+            return None
+
+    return look_up
+
+
+_user: Callable[[int], Optional[str]] = _cached(lambda uid: pwd.getpwuid(uid).pw_name)
+_group: Callable[[int], Optional[str]] = _cached(lambda gid: grp.getgrgid(gid).gr_name)
+_uid: Callable[[str], Optional[int]] = _cached(lambda name: pwd.getpwnam(name).pw_uid)
+_gid: Callable[[str], Optional[int]] = _cached(lambda name: grp.getgrnam(name).gr_gid)
+
+
+class Policy(NamedTuple):
+    """How metadata is applied at this sink."""
+
+    preserve: bool
+    archive: bool
+    umask: int
+
+    def mode(self, mode: int) -> int:
+        """Return the mode of something new whose source has `mode`."""
+        return mode & 0o7777 if self.preserve else mode & 0o777 & ~self.umask
+
+
+def current_umask() -> int:
+    """Return this process's umask: from /proc, else by setting another for a moment."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as lines:
+        for line in lines:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def apply_to_file(
+    fd: int, entry: "Entry", policy: Policy, before: Optional[os.stat_result]
+) -> None:
+    """Give an open, finished part its metadata. `before` is the file it will replace, if any.
+
+    Without -p the new file gets the old one's mode, and its owner where we may, as with cp(1).
+    """
+    keeps = before if not policy.preserve else None
+    if policy.archive:
+        _give_owner(fd, entry.extra)
+        _give_attributes(fd, entry.extra, is_exact=True)
+    elif keeps is not None:
+        _keep_owner(fd, keeps)
+    # Last: an ACL has modes of its own, and not everybody gives attributes to what is read-only.
+    os.fchmod(fd, policy.mode(entry.mode) if keeps is None else keeps.st_mode & 0o777)
+    if policy.preserve:
+        os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+
+
+def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> None:
+    """Give a folder its metadata once everything in it has landed."""
+    if policy.archive:
+        _give_owner(fd, entry.extra)
+        _give_attributes(fd, entry.extra, is_new)
+    if policy.preserve or is_new:
+        os.fchmod(fd, policy.mode(entry.mode))
+    if policy.preserve:
+        os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+
+
+def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+    """Give a symbolic link the metadata that the system keeps of links."""
+    if policy.archive and os.geteuid() == 0:
+        uid, gid = wanted_owner(entry.extra)
+        os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
+    if policy.preserve and os.utime in os.supports_follow_symlinks:
+        times = (_atime_ns(entry), entry.mtime_ns)
+        os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
+
+
+def _atime_ns(entry: "Entry") -> int:
+    value = entry.extra.get("a")
+    return value if isinstance(value, int) and abs(value) <= wire.MAX_TIME_NS else entry.mtime_ns
+
+
+def wanted_owner(extra: Dict[str, object]) -> Tuple[int, int]:
+    """Return the user's and the group's number here, -1 for each where the entry has no owner."""
+    owner = extra.get("o")
+    try:
+        return _owner_here(tuple(owner)) if isinstance(owner, list) else (-1, -1)
+    except (TypeError, ValueError):
+        return -1, -1
+
+
+@functools.lru_cache(1024)  # what raises is not kept
+def _owner_here(owner: Tuple[int, int, str, str]) -> Tuple[int, int]:
+    """Find the owner by name where this end knows the name, else by number. Raises ValueError,
+    TypeError.
+    """
+    if not all(map(_is_short, owner)):
+        raise ValueError("no owner")
+    uid, gid, user, group = owner
+    here_uid, here_gid = _uid(user), _gid(group)
+    ids = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
+    if not all(isinstance(number, int) and 0 <= number < _NOBODYS_ID for number in ids):
+        raise ValueError("no owner")
+    return ids
+
+
+def _is_short(value: object) -> bool:
+    """Is it short enough for the number or the name of a user or group?"""
+    if isinstance(value, str):
+        return len(value) <= 256
+    return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
+
+
+def _give_owner(fd: int, extra: Dict[str, object]) -> None:
+    uid, gid = wanted_owner(extra)
+    if os.geteuid() == 0:
+        os.chown(fd, uid, gid)
+    elif gid != -1:
+        with contextlib.suppress(PermissionError):  # only a group that we are in is ours to give
+            os.chown(fd, -1, gid)
+
+
+def _keep_owner(fd: int, before: os.stat_result) -> None:
+    now = os.fstat(fd)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        with contextlib.suppress(PermissionError):
+            os.chown(fd, before.st_uid, before.st_gid)
+
+
+def _give_attributes(fd: int, extra: Dict[str, object], is_exact: bool) -> None:
+    from . import xattrs  # few copies need it
+
+    if is_exact:
+        xattrs.remove_others(fd, extra.get("x"))
+    xattrs.give(fd, extra.get("x"))

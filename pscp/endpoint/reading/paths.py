@@ -1,0 +1,213 @@
+"""Names: which are safe, those of parts, and folders below a root reached without links.
+
+A path here is relative, with "/" between its components, and a str in UTF-8 whatever the locale
+(surrogateescape keeps bytes that are none). No component is ever resolved through a symbolic link:
+each folder is opened relative to its parent's descriptor with O_NOFOLLOW.
+
+Not here: the files that get these names (../writing/sink.py), the walk of a source (tree.py).
+"""
+
+import collections
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+import threading
+from typing import Iterable, List, Tuple
+
+from ..frames.failures import UNSAFE, Refusal
+
+PART_SUFFIX = b".pscp-part"
+NAME_MAX = 255  # bytes, on every filesystem that matters
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A name that part_name() makes, or made in an older version, or a fence's.
+_OWN = re.compile(rb"\..+\.[0-9a-f]{8,22}\.pscp-part|\.[0-9a-f]{8}\.pscp-run", re.DOTALL)
+# A component that is empty, "." or "..", or a NUL.
+_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
+# The mode of a folder that a copy makes, until all in it has landed: for its owner alone. The
+# sticky bit tells it from a private folder of the user's, so that a later run finishes it.
+UNFINISHED = 0o1700
+_FOLDERS_KEPT = 32  # open descriptors; a tree is walked folder by folder, so few are needed
+
+
+def to_bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def to_text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def check(path: str) -> bytes:
+    """Return the path as bytes. Raises Refusal where it could lead elsewhere, or names nothing."""
+    if _UNSAFE.search(path):
+        raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Refusal(UNSAFE, path, "a name that is no file's")
+
+
+def part_name(name: bytes, key: str) -> bytes:
+    """Return a file's name while it is incomplete: .NAME.HASH.KEY.pscp-part, within NAME_MAX.
+
+    The key tells one run's part from another's. The hash is of the exact name, for a filesystem
+    that folds case, or normalises names, takes two names for one.
+    """
+    digest = hashlib.sha256(name).hexdigest()[:16]
+    suffix = (".%s.%s" % (digest, key)).encode("ascii") + PART_SUFFIX
+    return b"." + name[: NAME_MAX - 1 - len(suffix)] + suffix
+
+
+def private_parts(names: Iterable[bytes], token: str, nonces: Iterable[str]) -> List[bytes]:
+    """Return those names that lanes of these runs gave to parts which no other lane knows."""
+    keys = {(".%s%s" % (token, nonce)).encode("ascii") for nonce in nonces}
+    parts = [name for name in names if name[:1] == b"." and name.endswith(PART_SUFFIX)]
+    return [name for name in parts if name[: -len(PART_SUFFIX) - 6][-17:] in keys]
+
+
+def marker_name(token: str) -> bytes:
+    """Return the name of a copy's marker (Root.mark): of a part's form, but no file's part."""
+    return b".made." + token.encode("ascii") + PART_SUFFIX
+
+
+def is_unfinished(mode: int) -> bool:
+    """Is it the mode of a folder that a copy made and did not finish? Setgid does not count."""
+    return stat.S_ISDIR(mode) and mode & 0o1777 == UNFINISHED
+
+
+def is_pscps_own(name: bytes) -> bool:
+    """Is it the whole name of a part or a fence? A walk leaves those out, but not what only ends
+    like one.
+    """
+    return not without_own([name])
+
+
+def without_own(names: Iterable[bytes]) -> List[bytes]:
+    """Return those names that are not pscp's own."""
+    return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
+
+
+class Root:
+    """A folder and what is below it. Hold `lock` from at() until its descriptor was used."""
+
+    def __init__(self, path: str, follow: bool = True) -> None:
+        # The user has named the root, so links in its path are followed.
+        self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
+        self.lock = threading.RLock()
+        self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._marked, self._marker = "", b""
+
+    def mark(self, folder: str, marker: bytes) -> None:
+        """From now on, put this marker into the folder at the root when it is made.
+
+        The marker shows the copy's next runs that the copy made this folder, until it is complete.
+        """
+        self._marked, self._marker = folder, marker
+
+    def unmark(self) -> bool:
+        """Remove the marker. Return whether it was there. Raises OSError."""
+        path = to_bytes(self._marked)
+        marker = path + b"/" + self._marker
+        try:
+            before = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+            if not self._marked or not stat.S_ISDIR(before.st_mode):
+                return False
+            try:
+                os.unlink(marker, dir_fd=self.fd)
+            except PermissionError:  # the folder has its final mode already
+                os.chmod(path, 0o700, dir_fd=self.fd)
+                try:
+                    os.unlink(marker, dir_fd=self.fd)
+                finally:
+                    os.chmod(path, stat.S_IMODE(before.st_mode), dir_fd=self.fd)
+        except FileNotFoundError:
+            return False
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=self.fd)
+        return True
+
+    def rmdir(self, path: str) -> None:
+        """Remove a folder, in which nothing but its marker may be. Raises OSError, Refusal."""
+        was_marked = path == self._marked and self.unmark()
+        folder_fd, name = self.at(path)
+        try:
+            os.rmdir(name, dir_fd=folder_fd)
+        except OSError:
+            if was_marked:
+                self._put_marker(self.folder(path))
+            raise
+
+    def _put_marker(self, fd: int) -> None:
+        """Put the marker into a folder that is unfinished. Where it cannot be made, none is."""
+        if is_unfinished(os.fstat(fd).st_mode):
+            with contextlib.suppress(OSError):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(self._marker, flags, 0o600, dir_fd=fd))
+                os.fsync(fd)
+
+    def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
+        """Return the descriptor of the folder that holds `path`, and the last name.
+
+        With `make`, makes folders that are missing on the way, UNFINISHED. Raises OSError, Refusal.
+        """
+        name = check(path).rpartition(b"/")[2]
+        return self._folder(path.rpartition("/")[0], path, make), name
+
+    def folder(self, path: str, make: bool = False) -> int:
+        """Return the descriptor of the folder `path` itself; "" is the root."""
+        if path:
+            check(path)
+        return self._folder(path, path, make)
+
+    def _folder(self, folder: str, path: str, make: bool) -> int:
+        """Return the descriptor of `folder`, which is on the way to `path`; "" is the root."""
+        known = folder  # the longest part of the way that is open already
+        while known and known not in self._folders:
+            known = known.rpartition("/")[0]
+        fd = self._folders[known] if known else self.fd
+        for name in folder[len(known) :].split("/") if known != folder else ():
+            if name:
+                fd = self._open(fd, to_bytes(name), path, make)
+                known = known + "/" + name if known else name
+                if make and known == self._marked:
+                    self._put_marker(fd)
+                self._keep(known, fd)
+        if folder:
+            self._folders.move_to_end(folder)
+        return fd
+
+    def _open(self, parent: int, name: bytes, path: str, make: bool) -> int:
+        try:
+            return os.open(name, FOLDER_FLAGS, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP, getattr(errno, "EMLINK", 0)):
+                message = "%s is a link or a file there, not a folder" % ascii(to_text(name))
+                raise Refusal(UNSAFE, path, message)
+            raise
+        try:
+            os.mkdir(name, UNFINISHED, dir_fd=parent)
+        except FileExistsError:  # another lane made it first
+            return self._open(parent, name, path, False)
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=parent)
+        if not os.fstat(fd).st_mode & stat.S_ISVTX:  # BSD's mkdir takes no sticky bit
+            with contextlib.suppress(OSError):  # not every filesystem has such modes
+                os.fchmod(fd, UNFINISHED)
+        return fd
+
+    def _keep(self, key: str, fd: int) -> None:
+        self._folders[key] = fd
+        if len(self._folders) > _FOLDERS_KEPT:
+            os.close(self._folders.popitem(last=False)[1])
+
+    def close(self) -> None:
+        with self.lock:
+            for fd in self._folders.values():
+                os.close(fd)
+            self._folders.clear()
+            os.close(self.fd)

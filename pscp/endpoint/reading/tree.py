@@ -1,0 +1,257 @@
+"""The walk of a source: an Entry for each file, folder and link, always in the same order.
+
+The order is by name within a folder, and a folder comes before what is in it: so a walk that was
+cut off can go on after any entry, whatever changed meanwhile. What cannot be read becomes an entry
+of kind ERROR, and the walk goes on.
+
+Not here: the use of entries (../../transfer/pieces/plan.py), metadata as the sink applies it
+(metadata.py).
+Read next: source.py.
+"""
+
+import os
+import re
+import stat
+from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+
+from ..frames import failures
+from . import files, metadata
+from .files import Changed
+from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
+
+FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
+KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])
+
+
+class Entry(NamedTuple):
+    """One item of a manifest. `path` is relative and begins with the source's name."""
+
+    kind: str
+    top: int  # the number of the source that it belongs to
+    path: str
+    size: int
+    mode: int
+    mtime_ns: int
+    inode: int
+    # "to" of a link, and "in" which top it is; "linked" of a file with other names; "sparse", or
+    # "dig" where zeros may be a hole; what metadata.read() returns. Or a failure.
+    extra: Dict[str, object]
+
+    @property
+    def target(self) -> str:
+        """Return where a symbolic link leads, or the first name of a hard link; "" for none."""
+        to = self.extra.get("to")
+        return to if isinstance(to, str) else ""
+
+
+class Rules(NamedTuple):
+    """Which files a walk includes, and which metadata it reads."""
+
+    recursive: bool
+    follow: bool  # whether a symbolic link counts as the file that it leads to
+    preserve: bool
+    archive: bool
+    filters: Sequence[Tuple[str, str]]  # ("exclude" | "include", regular expression)
+    one_file_system: bool = False  # whether a folder on another device than its top stays empty
+
+
+Filters = Sequence[Tuple[bool, Pattern[bytes]]]  # whether it excludes, and what it matches
+
+
+def compiled(filters: Sequence[Tuple[str, str]]) -> Filters:
+    """Return a Rules' filters as is_excluded() takes them."""
+    return [(kind == "exclude", re.compile(text.encode(), re.DOTALL)) for kind, text in filters]
+
+
+def is_excluded(filters: Filters, path: str, is_folder: bool) -> bool:
+    """Do the filters leave this path out? The first that matches decides. "" is never left out."""
+    if filters and path:
+        subject = b"/%s%s" % (to_bytes(path), b"\0" if is_folder else b"")
+        for excludes, pattern in filters:
+            if pattern.match(subject):
+                return excludes
+    return False
+
+
+def place(top: int, path: str) -> Tuple[int, List[bytes]]:
+    """Return an entry's key in the order of a walk."""
+    return top, to_bytes(path).split(b"/")
+
+
+class Walk:
+    """A walk of several tops, each (name in the manifest, absolute path)."""
+
+    def __init__(self, tops: Sequence[Tuple[str, bytes]], rules: Rules) -> None:
+        self._tops, self._rules, self._filters = tops, rules, compiled(rules.filters)
+        self._linked: Dict[Tuple[int, int], Tuple[int, str]] = {}  # first names of hard links
+
+    def entries(self, after: Optional[Tuple[int, str]] = None) -> Iterator[Entry]:
+        """Yield all entries; with `after` (top, path) only those behind it in the order."""
+        last = (0, [b""]) if after is None else place(*after)
+        for top, (name, path) in enumerate(self._tops):
+            if top < last[0] and not self._rules.archive:
+                continue  # with -a all is walked again, as hard links may lead there
+            for entry in self._below(top, name, path):
+                if after is None or place(top, entry.path) > last:
+                    yield entry
+
+    def _below(self, top: int, name: str, path: bytes, fd: Optional[int] = None) -> Iterator[Entry]:
+        """Yield the entries of one top, depth first; no recursion, for trees may be very deep.
+
+        `fd` is of the folder that it is in, and closed at the end.
+        """
+        pending = [iter([(name, path)])]
+        ancestors = [(0, 0)]
+        fds = [fd]  # of the folders that the walk is in
+        try:
+            while pending:
+                step = next(pending[-1], None)
+                if step is None:
+                    pending.pop()
+                    ancestors.pop()
+                    _close(fds.pop())
+                    continue
+                entry, key = self._entry(top, *step, fd=fds[-1], ancestors=ancestors)
+                if entry is None:
+                    continue
+                if entry.kind != FOLDER or key is None:
+                    yield entry
+                    continue
+                opened = yield from self._opened(entry, step[1], above=fds[-1], key=key)
+                if opened is not None:
+                    fds.append(opened[0])
+                    ancestors.append(key)
+                    pending.append(_within(*step, names=opened[1]))
+        finally:
+            for open_fd in fds:
+                _close(open_fd)
+
+    def _opened(
+        self, entry: Entry, full: bytes, above: Optional[int], key: Tuple[int, int]
+    ) -> "Generator[Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
+        """Yield a folder's entry, or why it cannot be entered; return what _enter() does."""
+        yield entry
+        try:
+            return self._enter(full, above, key)
+        except (OSError, Changed) as error:
+            yield self._not_entered(entry, error)
+            return None
+
+    def _not_entered(self, folder: Entry, error: Exception) -> Entry:
+        # The "/" puts it behind the folder, so that a later walk yields it.
+        failure = failures.from_exception(error, folder.path)
+        return self._error(folder.top, folder.path + "/", failure)
+
+    def _enter(
+        self, full: bytes, above: Optional[int], key: Tuple[int, int]
+    ) -> Tuple[Optional[int], List[bytes]]:
+        """Open a folder; return its descriptor (None with -r, which follows links) and its names.
+
+        Raises Changed where something else has its name by now, and OSError.
+        """
+        fd = None
+        try:
+            if not self._rules.follow:
+                fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
+                if _key(os.fstat(fd)) != key:
+                    raise Changed()
+            listing = os.listdir(full if fd is None else fd)
+            names = sorted(without_own(map(os.fsencode, listing)))
+        except BaseException:
+            _close(fd)
+            raise
+        return fd, names
+
+    def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
+        return Entry(ERROR, top, path, 0, 0, 0, 0, dict(failure))
+
+    def _entry(
+        self, top: int, path: str, full: bytes, fd: Optional[int], ancestors: List[Tuple[int, int]]
+    ) -> Tuple[Optional[Entry], Optional[Tuple[int, int]]]:
+        """Return the entry (None: left out), and the key of a folder that is to be entered."""
+        try:
+            name = _name(full, fd)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=self._rules.follow)
+        except OSError as error:
+            if any(is_excluded(self._filters, path, is_folder) for is_folder in (False, True)):
+                return None, None
+            if self._rules.follow and os.path.islink(full):
+                failure = failures.data(failures.UNSUPPORTED, path, _link_problem(error, full))
+            else:
+                failure = failures.from_exception(error, path)
+            return self._error(top, path, failure), None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if is_excluded(self._filters, path, is_folder):
+            return None, None
+        key = _key(status)
+        if is_folder and key in ancestors:
+            failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
+            return self._error(top, path, failure), None
+        entry = self._described(top, path, full, (fd, name), status)
+        rules = self._rules
+        is_mount = rules.one_file_system and ancestors[1:] and key[0] != ancestors[1][0]
+        return entry, key if is_folder and rules.recursive and not is_mount else None
+
+    def _described(
+        self, top: int, path: str, full: bytes, place: files.Place, status: os.stat_result
+    ) -> Entry:
+        kind, problem = self._kind(status.st_mode)
+        if problem:
+            failure = failures.data(failures.UNSUPPORTED, path, problem)
+            return self._error(top, path, failure)
+        try:
+            extra = metadata.read(full, place, status, self._rules)
+            if kind == LINK:
+                extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
+        except OSError as error:
+            return self._error(top, path, failures.from_exception(error, path))
+        if kind == FILE:
+            kind = self._file(top, path, status, extra)
+        size = status.st_size if kind in (FILE, HARDLINK) else 0
+        mtime_ns = status.st_mtime_ns
+        return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
+
+    def _kind(self, mode: int) -> Tuple[str, str]:
+        if stat.S_ISREG(mode):
+            return FILE, ""
+        if stat.S_ISDIR(mode):
+            return FOLDER, "" if self._rules.recursive else "is a folder (use -r)"
+        if stat.S_ISLNK(mode):
+            return LINK, ""
+        return ERROR, "is not a file, a folder or a link"
+
+    def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, object]) -> str:
+        if status.st_blocks * 512 < status.st_size:
+            extra["sparse"] = 1
+        if self._rules.archive and status.st_nlink > 1:
+            first = self._linked.setdefault(_key(status), (top, path))
+            if first != (top, path):
+                extra["in"], extra["to"] = first
+                return HARDLINK
+            extra["linked"] = 1
+        return FILE
+
+
+def _within(path: str, full: bytes, names: List[bytes]) -> Iterator[Tuple[str, bytes]]:
+    """Yield the path in the manifest and the whole path of each name in a folder."""
+    prefix, before = path + "/" if path else "", os.path.join(full, b"")
+    return ((prefix + to_text(name), before + name) for name in names)
+
+
+def _name(full: bytes, fd: Optional[int]) -> bytes:
+    return full if fd is None else full.rpartition(b"/")[2]
+
+
+def _key(status: os.stat_result) -> Tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _close(fd: Optional[int]) -> None:
+    if fd is not None:
+        os.close(fd)
+
+
+def _link_problem(error: OSError, full: bytes) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is a dangling link (to %s)" % ascii(to_text(os.readlink(full)))[1:-1]
+    return "is a link that cannot be followed: %s" % os.strerror(error.errno or 0)

@@ -1,0 +1,43 @@
+"""Whether a file at the destination has the metadata that this copy would give it.
+
+Sent when a copy begins that may find something at its destination. Not here: how it is given
+(../reading/metadata.py), the rules for a single file (../../transfer/walk/decide.py).
+"""
+
+import os
+from typing import Tuple
+
+from ..reading import metadata, tree
+
+_UNITS_NS = (100, 1000, 10**9)  # in which file systems and SFTP keep times
+_ANY = -1  # an owner that this end could not give
+
+
+def is_same_time(here_ns: int, there_ns: int) -> bool:
+    """Is the time at the destination the source's, as far as it can be kept there?"""
+    if here_ns == there_ns:
+        return True
+    return any(here_ns // unit * unit == there_ns for unit in _UNITS_NS)
+
+
+def is_owner(found: Tuple[int, int], wanted: Tuple[int, int]) -> bool:
+    return wanted[0] in (_ANY, found[0]) and wanted[1] in (_ANY, found[1])
+
+
+def owner(value: object) -> Tuple[int, int]:
+    """Return the user and the group that a file here would be given, -1 for none."""
+    uid, gid = metadata.wanted_owner({"o": value})
+    if os.geteuid() != 0:
+        return _ANY, gid if gid in {os.getegid(), *os.getgroups()} else _ANY
+    return uid, gid
+
+
+def has_metadata(status: os.stat_result, entry: tree.Entry, policy: metadata.Policy) -> bool:
+    """Has a file or link this mode, time and owner, where they are kept?"""
+    is_link = entry.kind == tree.LINK
+    if not is_link and status.st_mode & 0o7777 != policy.mode(entry.mode):
+        return False
+    if policy.preserve and not is_same_time(entry.mtime_ns, status.st_mtime_ns):
+        return False
+    found = status.st_uid, status.st_gid
+    return not policy.archive or is_owner(found, owner(entry.extra.get("o")))

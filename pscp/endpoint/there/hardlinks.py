@@ -1,0 +1,118 @@
+"""Makes further names of files: of those that have several at the source (-a), and what --link-dest
+asks for.
+
+Sent when a copy begins with one of these. Not here: how files in other folders are compared and
+linked (linkdest.py), when hard links are made (../../transfer/ending/ending.py).
+"""
+
+import functools
+import os
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+
+from ..asking import answers
+from ..frames import failures, wire
+from ..reading import tree
+
+if TYPE_CHECKING:
+    from ..writing import null_ends, sink
+
+
+class HardLinks(NamedTuple):
+    """Make further names of files. Answer: `[place, failure]` of those that failed, and the places
+    of those that were names of these files already.
+    """
+
+    entries: List[tree.Entry]
+
+
+class LinkFolders(NamedTuple):
+    """Which folders of --link-dest can be used. Answer: per folder why not, or ""."""
+
+
+class LinkSame(NamedTuple):
+    """Make these entries names of files that are the same in the folders of --link-dest. Answer:
+    per entry null where it is one now, else the bytes of such a file that may be the same (-1:
+    there is none).
+    """
+
+    entries: List[tree.Entry]
+    digests: List[str]  # (of each; empty: not known yet, or what is not compared)
+    hash: str  # ("": size and metadata decide)
+
+
+def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> bool:
+    """Make the entry a name of its target. Return whether it was that already."""
+    with the_sink.root.lock:
+        from_fd, first = the_sink.root.at(value.target)
+        from_fd = os.dup(from_fd)  # the next at() may close it
+
+    def make(part: bytes, folder_fd: int) -> None:
+        os.link(first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+
+    def is_made(name: bytes, folder_fd: int) -> bool:
+        return os.path.samestat(wanted, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
+
+    try:
+        with the_sink.root.lock:
+            wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
+            if is_file(the_sink, value.path, wanted):
+                return True
+        the_sink.put(value.path, make, is_made)
+        return False
+    finally:
+        os.close(from_fd)
+
+
+def is_file(the_sink: "sink.Sink", path: str, wanted: os.stat_result) -> bool:
+    """Is this a name of that file? The caller holds the root's lock. Raises OSError, Refusal."""
+    try:
+        folder_fd, name = the_sink.root.at(path)
+        found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, wanted)
+
+
+def _hard_links(
+    the_sink: "null_ends.NullSink", request: HardLinks
+) -> Tuple[answers.Failed, List[int]]:
+    from ..writing import sink
+
+    if not isinstance(the_sink, sink.Sink):  # of a transfer test
+        return [], []
+    act = functools.partial(hard_link, the_sink)
+    made = answers.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
+    failed = dict(failures.places(the_sink.make_names_durable(request.entries)))
+    failed.update((place, each) for place, each in enumerate(made) if isinstance(each, dict))
+    return list(failed.items()), [place for place, each in enumerate(made) if each is True]
+
+
+def _linker(the_sink: "sink.Sink") -> "sink.Linker":
+    if the_sink.linker is None:
+        raise answers.not_here("sink that links")
+    return the_sink.linker
+
+
+def _link_same(the_sink: "sink.Sink", request: LinkSame) -> List[Optional[int]]:
+    digests = request.digests or [""] * len(request.entries)
+    if len(digests) != len(request.entries):
+        raise wire.WireError("other digests than entries")
+    linker, pairs = _linker(the_sink), zip(request.entries, digests)
+    found = [linker.link(value, digest, request.hash) for value, digest in pairs]
+    is_dry = not the_sink.copy.nonce
+    made = [place for place, each in enumerate(found) if each is None and not is_dry]
+    synced = the_sink.make_names_durable([request.entries[place] for place in made])
+    for place, failure in zip(made, synced):
+        if failure is not None:  # it is copied, and fails for the same reason, if that still holds
+            found[place] = -1
+    return found
+
+
+answers.add(answers.SINK, {HardLinks: _hard_links})
+answers.add(
+    answers.WRITING_SINK,
+    {
+        LinkFolders: lambda the_sink, request: _linker(the_sink).problems,
+        LinkSame: _link_same,
+    },
+)

@@ -1,0 +1,216 @@
+"""What is at the destination already: looked up, hashed, taken over, given its source's metadata.
+
+Metadata is never changed through a file that has other names as well: those may be in another
+snapshot (linkdest.py). Such a file is replaced by a copy of it.
+
+Sent when a copy begins that may find something at its destination. Not here: what follows from it
+(../../transfer/walk/resume.py), whether metadata is the same (alike.py), whole folders at once
+(listings.py), bytes that are taken over (reuse.py).
+"""
+
+import contextlib
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+
+from ..asking import answers, requests
+from ..frames import failures
+from ..reading import files, metadata, tree, xattrs
+from ..reading.paths import is_unfinished, to_text
+from ..writing import commit
+from . import alike
+
+if TYPE_CHECKING:
+    from ..writing import sink
+
+# Of a Look's answer: mode, owner and target of what is not there.
+_NOTHING: List[object] = [0, [], ""]
+_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
+_ROOM_BYTES = 1 << 18
+
+Extents = List[Tuple[bool, str, requests.Pieces]]
+
+
+class ExtentsThere(NamedTuple):
+    """Where a sparse file at the destination has data. Answer: as to Extents."""
+
+    path: str
+    offset: int
+
+
+class DigestsThere(NamedTuple):
+    """The digests of extents of files or parts at the destination. Answer: per file the digests in
+    hex (null: the file is shorter), or a failure.
+    """
+
+    files: Extents  # (`[whether it is the part, path, extents]`)
+    hash: str
+
+
+class Look(NamedTuple):
+    """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
+    with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
+    """
+
+    paths: List[str]
+
+
+class Inherit(NamedTuple):
+    """Take over an earlier run's part. Answer: whether it is this run's now."""
+
+    entry: tree.Entry
+    nonce: str  # of the earlier run
+
+
+class Adopt(NamedTuple):
+    """Give files that are there already their metadata. Answer: `[place, failure]` of those that
+    failed to take it.
+    """
+
+    entries: List[tree.Entry]
+
+
+def look(the_sink: "sink.Sink", path: str) -> List[object]:
+    """Return what Look says of each path."""
+    if not path:
+        return [tree.FOLDER, 0, 0, [], *_NOTHING]
+    try:
+        with the_sink.root.lock:
+            folder_fd, name = the_sink.root.at(path)
+            left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
+            found = _found(folder_fd, name)
+            return [*found[:3], left, *found[3:]]
+    except (OSError, failures.Refusal):
+        return ["", 0, 0, [], *_NOTHING]  # writing there will fail for the same reason
+
+
+def _found(folder_fd: int, name: bytes) -> List[object]:
+    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none.
+
+    An unfinished folder counts as none, so that it is finished.
+    """
+    try:
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return ["", 0, 0, *_NOTHING]
+    mode = status.st_mode
+    if is_unfinished(mode):
+        return ["", 0, 0, *_NOTHING]
+    kind = _KINDS.get(stat.S_IFMT(mode), "other")
+    target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
+    owner = [status.st_uid, status.st_gid]
+    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]
+
+
+def digests(
+    the_sink: "sink.Sink", path: str, part: bool, extents: List[files.Extent], algorithm: str
+) -> List[Optional[str]]:
+    """Return the hex digest of each extent of the file or its part; None past its end."""
+    try:
+        fd = the_sink.parts.open(path) if part else the_sink.open_file(path)
+    except FileNotFoundError:
+        return [None] * len(extents)
+    try:
+        return files.digests_of(fd, extents, algorithm, memoryview(bytearray(_ROOM_BYTES)))
+    finally:
+        os.close(fd)
+
+
+def extents_of(the_sink: "sink.Sink", request: ExtentsThere) -> Tuple[List[files.Extent], bool]:
+    """Return the file's next stretches of data, and whether these were the last."""
+    fd = the_sink.open_file(request.path)
+    try:
+        size_bytes = os.fstat(fd).st_size
+        extents = files.data_extents(fd, size_bytes, request.offset, files.EXTENTS_MOST)
+    finally:
+        os.close(fd)
+    return extents, len(extents) < files.EXTENTS_MOST
+
+
+def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
+    """With -p, give a file that was here already, and is verified, its source's metadata."""
+    policy = the_sink.policy
+    if not policy.preserve:
+        return
+    fd = the_sink.open_file(value.path)
+    try:
+        with the_sink.held():
+            if os.fstat(fd).st_nlink == 1:
+                metadata.apply_to_file(fd, value, policy, None)
+                return
+        if not _is_as_wanted(fd, value, policy):
+            _replace_by_copy(the_sink, fd, value)
+    finally:
+        os.close(fd)
+
+
+def _is_as_wanted(fd: int, value: tree.Entry, policy: metadata.Policy) -> bool:
+    if not alike.has_metadata(os.fstat(fd), value, policy):
+        return False
+    has = xattrs.of(fd)
+    if not policy.archive or has is None:
+        return True
+    wanted = xattrs.wanted(value.extra.get("x"))
+    return wanted is not None and wanted.items() <= has.items()
+
+
+def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
+    """Put a copy of an open file, with the metadata of its source, in its place."""
+    part_fd, kind = the_sink.new_small(value.path)
+    whole = commit.Part(part_fd, value, "", kind)
+    whole.compared = files.identity(os.fstat(fd)), True
+    try:
+        part = files.FileSink(part_fd, True)
+        room = memoryview(bytearray(_ROOM_BYTES))
+        offset = 0
+        while True:
+            count = files.read_at(fd, room, offset)
+            if not count:
+                break
+            part.write(room[:count], offset)
+            offset += count
+        os.ftruncate(part_fd, offset)
+        os.fsync(part_fd)
+        with the_sink.held():
+            the_sink.settler.name(whole)
+    except BaseException:
+        if kind == commit.PRIVATE:
+            with contextlib.suppress(OSError, failures.Refusal):
+                commit.unlink_private(the_sink.root, the_sink.parts, value.path)
+        raise
+    finally:
+        os.close(part_fd)
+    the_sink.settler.sync(value.path.rpartition("/")[0])
+
+
+# --- the requests
+
+
+def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]:
+    act = functools.partial(digests, the_sink)
+    return answers.results(
+        (path, functools.partial(act, path, is_part, extents, request.hash))
+        for is_part, path, extents in request.files
+    )
+
+
+def _inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
+    entry = request.entry
+    return the_sink.parts.inherit(entry.path, entry.size, request.nonce)
+
+
+def _adopt(the_sink: "sink.Sink", request: Adopt) -> answers.Failed:
+    return answers.failed_of(request.entries, functools.partial(adopt, the_sink))
+
+
+answers.add(
+    answers.WRITING_SINK,
+    {
+        ExtentsThere: extents_of,
+        DigestsThere: _digests_there,
+        Look: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
+        Inherit: _inherit,
+        Adopt: _adopt,
+    },
+)

@@ -1,0 +1,150 @@
+"""Keeps what a copy replaces or removes, under another name below its root (--backup).
+
+What is about to lose its name gets its backup's as a second one first, so that it always has one.
+A backup of the same name is replaced, but not where the file has the contents of what comes: then
+the file is no older version, and the backup may be the last one of what was there first. So work of
+a lost lane, and the same command once more, lose no backup.
+
+Sent when a copy begins that keeps backups. Not here: when a name is about to be lost (commit.py,
+sink.py).
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Optional
+
+from ..frames import failures
+from ..reading import files, source
+from ..reading.paths import Root
+from . import commit, letting_go
+from .parts import Parts
+
+_ROOM_BYTES = 1 << 18
+# The filesystem has no hard links, or the file has too many.
+_NO_LINK = frozenset([errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+
+
+def place(path: str, suffix: str, folder: str) -> str:
+    """Return the path of the backup of what has this path; both are relative to the root."""
+    return "%s/%s%s" % (folder, path, suffix) if folder else path + suffix
+
+
+class Keeper:
+    """Gives files and links the names of their backups."""
+
+    def __init__(self, root: Root, parts: Parts, suffix: str, folder: str) -> None:
+        self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
+
+    def compare(self, part: commit.Part) -> Optional[commit.Compared]:
+        """Return whether a large part has the contents of the file that it replaces, and which file
+        that is; None where that cannot be read, or is no file: keep() sees what it is.
+        """
+        with contextlib.suppress(OSError, failures.Refusal), contextlib.ExitStack() as closing:
+            with self._root.lock:
+                folder_fd, name = self._root.at(part.entry.path)
+                fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+            closing.callback(os.close, fd)
+            status = os.fstat(fd)
+            is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
+            return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
+        return None
+
+    def keep(
+        self,
+        folder_fd: int,
+        name: bytes,
+        path: str,
+        part: bytes,
+        compared: Optional[commit.Compared],
+    ) -> None:
+        """Give what has this name its backup's name as well, unless it is like the part that
+        replaces it.
+
+        The caller holds the fence and the root's lock; `folder_fd` may be closed afterwards. Raises
+        OSError and Refusal.
+        """
+        try:
+            before = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if compared == (files.identity(before), True):
+            return
+        if _are_alike(folder_fd, name, before, part):
+            return
+        folder_fd = os.dup(folder_fd)  # the next at() may close it
+        try:
+            self._link(folder_fd, name, path)
+        finally:
+            os.close(folder_fd)
+
+    def _link(self, folder_fd: int, name: bytes, path: str) -> None:
+        backup = place(path, self._suffix, self._folder)
+        if self._folder:
+            self._make_folders(backup.rpartition("/")[0])
+        there_fd, there = self._root.at(backup)
+        commit.file_to_replace(there_fd, there, backup)
+        temporary = self._parts.private_name(there)
+        try:
+            os.link(
+                name, temporary, src_dir_fd=folder_fd, dst_dir_fd=there_fd, follow_symlinks=False
+            )
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            # For a moment it has only the backup's name.
+            os.rename(name, there, src_dir_fd=folder_fd, dst_dir_fd=there_fd)
+        else:
+            try:
+                os.rename(temporary, there, src_dir_fd=there_fd, dst_dir_fd=there_fd)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=there_fd)  # rename(2) left it if both are one file
+        if self._folder:  # else the folder is synced once all of a batch have their names
+            letting_go.sync_folder(there_fd)
+
+    def _make_folders(self, path: str) -> None:
+        """Make the folders that are missing, as private as those whose files they take."""
+        made = ""
+        for name in path.split("/"):
+            made = made + "/" + name if made else name
+            try:
+                self._root.folder(made)
+            except FileNotFoundError:
+                mode = os.fstat(self._root.folder(made[len(self._folder) + 1 :])).st_mode
+                os.fchmod(self._root.folder(made, make=True), mode & 0o777)
+                letting_go.sync_folder(self._root.folder(made.rpartition("/")[0]))
+
+
+def _have_same_bytes(fd: int, other_fd: int) -> bool:
+    """Have two files of one size the same contents?"""
+    one, other = memoryview(bytearray(_ROOM_BYTES)), memoryview(bytearray(_ROOM_BYTES))
+    offset = 0
+    while True:
+        count = files.read_at(fd, one, offset)
+        if files.read_at(other_fd, other, offset) != count or one[:count] != other[:count]:
+            return False
+        if not count:
+            return True
+        offset += count
+
+
+def _are_alike(folder_fd: int, name: bytes, before: os.stat_result, part: bytes) -> bool:
+    """Is the part the same file, the same link, or a small file with the same contents?"""
+    after = os.stat(part, dir_fd=folder_fd, follow_symlinks=False)
+    if os.path.samestat(before, after):
+        return True
+    kind = stat.S_IFMT(before.st_mode)
+    if kind != stat.S_IFMT(after.st_mode) or before.st_size != after.st_size:
+        return False
+    if kind == stat.S_IFLNK:
+        old, new = (os.readlink(each, dir_fd=folder_fd) for each in (name, part))
+        return old == new
+    if kind != stat.S_IFREG or before.st_size > source.PACK_FILE_BYTES:
+        return False
+    old, new = (
+        files.read_whole((folder_fd, each), files.identity(status), False)
+        for each, status in ((name, before), (part, after))
+    )
+    return old == new

@@ -1,0 +1,300 @@
+"""Makes complete parts final, in batches: fsync, then metadata, then the rename.
+
+The kernel is told to write all parts of a batch before the first fsync, so that the batch waits
+for the disk about once, not once a file. A file gets its final name only when it is whole,
+verified and on the disk.
+
+Not here: what is written into a part (../reading/files.py, sink.py), what is kept of the file that
+it replaces (backup.py), further names of it (../there/hardlinks.py).
+"""
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple
+
+from ..frames import failures, wire
+from ..reading import files, metadata, tree
+from ..reading.paths import Root
+from . import letting_go
+from .fence import AnyFence, is_named
+from .parts import Parts
+
+_PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
+
+# Where making a file durable takes less than this, a thread for it costs more than it saves:
+# two threads that each make many short system calls hand CPython's lock back and forth. On
+# tmpfs the sink of a pack took 70 microseconds a file with the thread and 38 without.
+_QUICK_S = 100e-6
+
+NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
+
+
+class Part:
+    """A complete part, and the entry that it becomes."""
+
+    def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
+        self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
+        self.failure: Optional[failures.Data] = None
+        self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
+
+
+Compared = Tuple[files.Identity, bool]  # of a file, and whether its contents are a part's
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Keeper(Protocol):
+        """Keeps what loses its name (backup.py)."""
+
+        def compare(self, part: Part) -> Optional[Compared]: ...
+        def keep(
+            self, folder_fd: int, name: bytes, path: str, part: bytes, compared: Optional[Compared]
+        ) -> None: ...
+
+
+Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
+
+
+class Settler:
+    """Settles batches, in a thread where that takes long, so that no data waits for the disk."""
+
+    def __init__(
+        self,
+        root: Root,
+        fence: AnyFence,
+        parts: Parts,
+        policy: metadata.Policy,
+        strong: bool,
+    ) -> None:
+        self._root, self._fence, self._parts = root, fence, parts
+        self._policy, self._strong = policy, strong
+        self._changed = threading.Condition()
+        self._waiting: List[Batch] = []
+        self._unsettled = 0
+        self._closing = False
+        self._error: Optional[BaseException] = None  # of the thread: the lane is lost, or a bug
+        self._thread: Optional[threading.Thread] = None
+        self._room: Optional[memoryview] = None
+        self.keeper: "Optional[Keeper]" = None  # where what is replaced is kept
+        self._is_quick = True  # until a batch has taken long
+
+    def add(self, parts: List[Part], done: failures.Done) -> None:
+        """Settle the parts at once where that is quick, else in the thread, then call `done`.
+
+        Waits while too many parts are waiting. Raises what the `done` of an earlier batch raised;
+        these parts are settled nevertheless, so that none is left over.
+        """
+        # Not while the thread is at work: a read-back (-s) has one buffer.
+        if self._is_quick and len(parts) > 1 and not self._unsettled:
+            begun_s = time.perf_counter()
+            self._settle([(parts, done)])
+            self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
+            return
+        with self._changed:
+            while self._unsettled >= _PARTS_WAITING and self._error is None:
+                self._changed.wait()
+            self._unsettled += len(parts)
+            self._waiting.append((parts, done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Settle what waits, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    if self._closing:
+                        return
+                    self._changed.wait()
+                batches, self._waiting = self._waiting, []
+            try:
+                self._settle(batches)
+            except BaseException as error:  # raised again where the next batch is added
+                self._error = error
+            with self._changed:
+                self._unsettled -= sum(len(parts) for parts, _ in batches)
+                self._changed.notify_all()
+
+    def _settle(self, batches: List[Batch]) -> None:
+        parts = [part for batch, _ in batches for part in batch]
+        if len(parts) > 1:
+            for part in parts:
+                files.start_writing_back(part.fd)
+        _try(parts, self._make_durable)
+        self._name_small([part for part in parts if part.kind != SHARED and not part.failure])
+        for part in parts:
+            if part.kind == SHARED and not part.failure:
+                _try([part], self._name_large)
+            if part.failure and part.kind != SHARED:  # the coordinator discards the run's part
+                with contextlib.suppress(OSError, failures.Refusal):
+                    unlink_private(self._root, self._parts, part.entry.path)
+            os.close(part.fd)
+        named = [part for part in parts if not part.failure]
+        outcome = self.make_names_durable(part.entry.path for part in named)
+        for part, failure in zip(named, outcome):
+            part.failure = failure
+        for batch, done in batches:
+            done([part.failure for part in batch])
+
+    def make_names_durable(self, paths: Iterable[str]) -> failures.Outcome:
+        """Sync the folders of these names, each once, so that no power cut undoes a rename in them.
+        Return why that failed.
+        """
+        synced: Dict[str, Optional[Exception]] = {}
+        outcome: failures.Outcome = []
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            if folder not in synced:
+                synced[folder] = None
+                try:
+                    self.sync(folder)
+                except (OSError, failures.Refusal) as error:
+                    synced[folder] = error
+            why = synced[folder]
+            outcome.append(failures.from_exception(why, path) if why else None)
+        return outcome
+
+    def sync(self, folder: str) -> None:
+        """Bring the names in a folder to the disk. Raises OSError, Refusal."""
+        with self._root.lock:
+            try:
+                fd = self._root.folder(folder)
+            except PermissionError:  # it got the mode that hides it from us once it had been synced
+                return
+            letting_go.sync_folder(fd)
+
+    def _make_durable(self, part: Part) -> None:
+        os.fsync(part.fd)
+        if self.keeper is not None and part.kind == SHARED:  # that may take long: before the locks
+            part.compared = self.keeper.compare(part)
+        if self._strong:
+            self._read_back(part)
+
+    def _name_small(self, parts: List[Part]) -> None:
+        try:
+            with self._fence.held():
+                _try(parts, self.name)
+        except (OSError, failures.Refusal) as error:  # superseded, or the fence cannot be read
+            for part in parts:
+                part.failure = failures.from_exception(error, part.entry.path)
+
+    def name(self, part: Part) -> None:
+        """Give a part that only this lane knows its final name. The caller holds the fence."""
+        with self._root.lock:
+            folder_fd, name = self._root.at(part.entry.path)
+            if part.kind == NAMELESS:  # most often nothing is called so yet
+                metadata.apply_to_file(part.fd, part.entry, self._policy, None)
+                if files.name_new(part.fd, folder_fd, name):
+                    return
+            before = file_to_replace(folder_fd, name, part.entry.path)
+            metadata.apply_to_file(part.fd, part.entry, self._policy, before)
+            temporary = self._parts.private_name(name)
+            if part.kind == NAMELESS:
+                files.name_new(part.fd, folder_fd, temporary)
+            self._rename(part, temporary)
+
+    def _rename(self, part: Part, temporary: bytes) -> None:
+        """Give a part its final name, and look whether it is the part that has it now: others may
+        write to the folder. Raises Refusal.
+
+        It has its mode already: were that given last, a crash in between would leave a whole file
+        that nobody gives its mode any more.
+        """
+        path = part.entry.path
+        folder_fd, name = self._root.at(path)
+        if is_named(part.fd, folder_fd, temporary):
+            self.replace(folder_fd, temporary, name, path, part.compared)
+            if self._parts.receipt(part.fd) == wire.SOME_PART:  # no inodes to tell files apart by
+                return
+            if is_named(part.fd, self._root.at(path)[0], name):
+                return
+        raise replaced(path)
+
+    def replace(
+        self,
+        folder_fd: int,
+        part: bytes,
+        name: bytes,
+        path: str,
+        compared: Optional[Compared] = None,
+    ) -> None:
+        """Give a part its final name. The caller holds the fence and the root's lock."""
+        if self.keeper is not None:
+            self.keeper.keep(folder_fd, name, path, part, compared)
+            folder_fd = self._root.at(path)[0]
+        os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+    def _name_large(self, part: Part) -> None:
+        """Give a part that all lanes know its final name, unless another lane did so."""
+        path = part.entry.path
+        with self._parts.claimed(part.fd, path), self._fence.held(), self._root.lock:
+            folder_fd, name = self._root.at(path)
+            temporary = self._parts.name(name)
+            if not is_named(part.fd, folder_fd, temporary):
+                if is_named(part.fd, folder_fd, name):
+                    return
+                raise replaced(path)
+            if os.fstat(part.fd).st_size != part.entry.size:
+                raise failures.Refusal(failures.VERIFY, path, "its part has another size")
+            before = file_to_replace(folder_fd, name, path)
+            metadata.apply_to_file(part.fd, part.entry, self._policy, before)
+            self._rename(part, temporary)
+
+    def _read_back(self, part: Part) -> None:
+        """Raise Refusal unless what lies on the disk has the source's digest (-s)."""
+        if self._room is None:
+            self._room = memoryview(bytearray(1 << 18))
+        files.start_writing_back(part.fd)  # clean by now, so this drops it from memory
+        digest = files.digest_of(part.fd, (0, part.entry.size), "sha256", self._room)
+        if digest is None or digest.hex() != part.strong:
+            message = "what lies at the destination is not what was read at the source"
+            raise failures.Refusal(failures.VERIFY, part.entry.path, message)
+
+
+def replaced(path: str) -> failures.Refusal:
+    return failures.Refusal(failures.VERIFY, path, "its part was replaced")
+
+
+def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
+    """Call `act` with each part; a failure is kept in the part."""
+    for part in parts:
+        try:
+            act(part)
+        except (OSError, failures.Refusal) as error:
+            part.failure = failures.from_exception(error, part.entry.path)
+
+
+def unlink_private(root: Root, parts: Parts, path: str) -> None:
+    """Remove the part of a small file that only this lane knows, if there is one."""
+    with contextlib.suppress(FileNotFoundError), root.lock:
+        folder_fd, name = root.at(path)
+        os.unlink(parts.private_name(name), dir_fd=folder_fd)
+
+
+def file_to_replace(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:
+    """Return the status of the file that has this name, if one has. Raises Refusal for a folder
+    or a special file.
+    """
+    try:
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(status.st_mode):
+        return status
+    if stat.S_ISLNK(status.st_mode):
+        return None
+    what = "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
+    raise failures.Refusal(failures.DESTINATION, path, "is %s at the destination" % what)

@@ -1,0 +1,146 @@
+"""The sink of a transfer test (-t), which verifies and writes nothing.
+
+The sink that writes (sink.py) is made of this one, and takes frames in the same way.
+
+Not here: the source of such a test (../reading/made_up.py).
+Read next: sink.py.
+"""
+
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+
+from ..asking import entries
+from ..frames import failures, hashes, wire
+from ..frames.session import Arriving
+from ..reading import source, tree
+
+if TYPE_CHECKING:
+    from . import commit
+
+
+class NullSink(source.Announced):
+    """The transfer test's sink: verifies what arrives, and writes nothing."""
+
+    place: Optional[wire.Place] = None  # a block stays in the Decoder's buffer
+
+    def __init__(self, algorithm: str, strong: bool) -> None:
+        super().__init__()
+        self._algorithm, self._strong = algorithm, strong
+        self._arriving = Arriving()
+        self._hasher = hashes.new(algorithm)
+
+    # --- large files, by chunks
+
+    def write(self, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
+        """Hash a block of the chunk that is arriving; `check` is b"" where it has none."""
+        if self._arriving.block(id_, offset, len(block), self._entry(id_).size):
+            self._hasher = hashes.new(self._algorithm)
+        self._hasher.update(block)
+
+    def complete(
+        self, id_: int, offset: int, length: int, digest: bytes
+    ) -> Tuple[bool, int, Optional[failures.Data]]:
+        """End a chunk. Returns whether its digest matches, the receipt, and a failure if any."""
+        self._arriving.complete(id_, offset, length)
+        return self._hasher.digest() == digest, wire.SOME_PART, None
+
+    def abandon(self) -> None:
+        """Forget the chunk that is arriving: the source could not read the rest of it."""
+        self._arriving.abandon()
+
+    def make(self, value: tree.Entry) -> int:
+        """Make the part of a file that is one hole and so has no chunk. Returns its receipt."""
+        return wire.SOME_PART
+
+    def finish(self, value: tree.Entry, strong: str, receipt: int, done: failures.Done) -> None:
+        """Make the part with this receipt the file, as all chunks have landed; then call `done`."""
+        done([None])
+
+    # --- small files, folders and links, by packs
+
+    def pack(
+        self, listed: List[tree.Entry], rows: List[object], bodies: memoryview, done: failures.Done
+    ) -> None:
+        """Write the files, folders and links of a pack; call `done`, now or later."""
+        outcome: failures.Outcome = [None] * len(listed)
+        parts: Dict[int, commit.Part] = {}  # by place in the pack, in its order
+        offset = 0
+        checked = entries.check_sizes(listed, rows, len(bodies))
+        for place, (value, row) in enumerate(zip(listed, checked)):
+            if not isinstance(row, str):
+                outcome[place] = row
+                continue
+            body = bodies[offset : offset + value.size]
+            offset += len(body)
+            try:
+                part = self._small(value, row, body)
+            except (OSError, failures.Refusal) as error:
+                outcome[place] = failures.from_exception(error, value.path)
+                continue
+            if part is not None:
+                parts[place] = part
+
+        def settled(of_parts: failures.Outcome) -> None:
+            for place, failure in zip(parts, of_parts):
+                outcome[place] = failure
+            done(outcome)
+
+        links = [n for n, v in enumerate(listed) if v.kind == tree.LINK and outcome[n] is None]
+        synced = self.make_names_durable([listed[place] for place in links])
+        for place, failure in zip(links, synced):
+            outcome[place] = failure
+        self._settle(list(parts.values()), settled)
+
+    def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
+        if value.kind == tree.FOLDER:
+            self._make_folder(value)
+        elif value.kind == tree.LINK:
+            self._make_link(value)
+        else:
+            hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
+            hasher.update(body)
+            if hasher.digest().hex() != digest:
+                raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
+            return self._make_part(value, digest, body)
+        return None
+
+    def _make_part(
+        self, value: tree.Entry, digest: str, body: memoryview
+    ) -> "Optional[commit.Part]":
+        return None
+
+    def _make_folder(self, value: tree.Entry) -> None:
+        pass
+
+    def _make_link(self, value: tree.Entry) -> None:
+        pass
+
+    def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:
+        done([])
+
+    def make_names_durable(self, values: List[tree.Entry]) -> failures.Outcome:
+        """Sync the folder of each of these folders and links, once; return why that failed."""
+        return [None] * len(values)
+
+    # --- after all files
+
+    def finish_folder(self, value: tree.Entry) -> None:
+        """Give the folder its metadata: everything in it has landed."""
+
+    def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
+        """Remove the file's parts of these runs ("": this one). False where one is still there."""
+        return True
+
+    def sweep(self, folders: List[str]) -> None:
+        """Remove the parts of small files that lanes which died left in these folders."""
+
+    def revoke(self, lane: int) -> None:
+        """Have nothing done any more that a lost lane of this run still has on its way."""
+
+    def release(self) -> None:
+        """Have no run own the copy any more: it is over, and late bytes are refused."""
+
+    def unmark(self) -> None:
+        """Have the folder that the copy made be like any other: the copy is complete."""
+
+    def close(self) -> None:
+        """Finish what was requested, then close all files and folders."""

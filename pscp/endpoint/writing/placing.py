@@ -1,0 +1,179 @@
+"""What DEST means for these sources: scp's rule, and rsync's where DEST ends in a slash.
+
+A folder that is copied AS a new name is there when the same command runs again. Until that copy is
+complete DEST still means that folder, if the folder itself shows that the copy has made it: its
+marker (../reading/paths.py) lies in it. That something has this name proves nothing.
+
+Not here: how SFTP finds out what lies at DEST (../../sftp/placing.py).
+Read next: sink.py.
+"""
+
+import contextlib
+import os
+import stat
+from typing import List, NamedTuple, Optional
+
+from ..frames.failures import DESTINATION, Refusal
+from ..reading.paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
+from . import letting_go
+from .fence import fence_name
+
+INTO, MAKE, AS = "into", "make", "as"
+NO_FOLDER = "no such folder: "
+
+
+class Seen(NamedTuple):
+    """What lstat(2) tells of a file or folder."""
+
+    is_file: bool
+    owner: Optional[int]  # None where SFTP does not tell
+
+
+class Target(NamedTuple):
+    """Where a copy lands."""
+
+    root: str  # the folder
+    names: List[str]  # of the sources, in the folder
+    existing: List[str]  # those names that exist there
+    made: str = ""  # the name of the folder that this copy makes AS its source, if it makes one
+
+
+def resolve(
+    destination: str,
+    names: List[str],
+    folders: List[bool],
+    *,
+    make: bool,
+    mkpath: bool = False,
+    token: str,
+) -> Target:
+    """Return where these sources land at this end. Raises Refusal, OSError.
+
+    With `make` a folder to copy into is made where it is missing, and with `mkpath` those above it;
+    a dry run makes none. `token` names the copy.
+    """
+    full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
+    is_folder = os.path.isdir(full)
+    is_own = is_folder and may_be_own(destination, folders) and _is_own(full, token)
+    exists = os.path.lexists(full)
+    step = decide(destination, folders, is_folder=is_folder, exists=exists, is_own=is_own)
+    if step == INTO:
+        if make:
+            _make(full)
+        return existing(full, names)
+    parent, name = os.path.split(full)
+    if mkpath and make:
+        with contextlib.suppress(NotADirectoryError):
+            _make(parent)
+    while mkpath and not os.path.lexists(parent):
+        parent, above = os.path.split(parent)
+        name = os.path.join(above, name)
+    if not os.path.isdir(parent):
+        raise Refusal(DESTINATION, destination, NO_FOLDER + to_text(parent))
+    if step == AS:
+        return as_new(existing(parent, [to_text(name)]), folders)
+    if not make:
+        return Target(to_text(parent), below(to_text(name), names), [])
+    _make(full)
+    return existing(full, names)
+
+
+def as_new(target: Target, folders: List[bool]) -> Target:
+    """Return the target of a source that lands AS a new name."""
+    return target._replace(made=target.names[0] if folders[0] else "")
+
+
+def _make(folder: bytes) -> None:
+    """Make a folder, and those above it, where they are missing; bring their names to the disk.
+
+    That of an empty one as well: a run that was cut may have made it.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        if next(found, None):
+            return
+    above = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        _make(above)
+        with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
+            os.mkdir(folder)
+    with contextlib.suppress(PermissionError):  # one may make names in it, but not list them
+        fd = os.open(above, FOLDER_FLAGS & ~os.O_NOFOLLOW)
+        try:
+            letting_go.sync_folder(fd)
+        finally:
+            os.close(fd)
+
+
+def existing(root: bytes, names: List[str]) -> Target:
+    """Return the target with these names in this folder."""
+    there = [n for n in names if not n or os.path.lexists(os.path.join(root, to_bytes(n)))]
+    return Target(to_text(root), names, there)
+
+
+def _is_own(folder: bytes, token: str) -> bool:
+    """Did a run of this copy, which is not complete, make this folder for its source?"""
+    marker = _seen(os.path.join(folder, marker_name(token)))
+    fence = _seen(os.path.join(os.path.dirname(folder), fence_name(token)))
+    is_empty = False
+    if marker is None and fence is not None:
+        with contextlib.suppress(OSError):
+            is_empty = not os.listdir(folder)
+    return is_own(os.stat(folder).st_uid, marker, fence, is_empty=is_empty)
+
+
+def _seen(path: bytes) -> Optional[Seen]:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return Seen(stat.S_ISREG(status.st_mode), status.st_uid)
+
+
+def may_be_own(destination: str, folders: List[bool]) -> bool:
+    """May a folder at DEST be one that this copy made for its source, by what was typed?"""
+    return folders == [True] and not _has_slash(destination)
+
+
+def is_own(
+    owner: Optional[int], marker: Optional[Seen], fence: Optional[Seen], *, is_empty: bool
+) -> bool:
+    """Tell whether a run of this copy made the folder, by what lies in it, and beside it.
+
+    A marker that another user might have put there counts for nothing: who may write to a folder
+    could have it deleted by a mirror. A run that was killed before it made the marker has left an
+    empty folder, from which nothing can be deleted, beside its fence.
+
+    Args:
+        owner: who owns the folder.
+        marker: what has the marker's name in the folder, if anything.
+        fence: what has the name of this copy's fence beside the folder, if anything.
+        is_empty: whether nothing is in the folder.
+    """
+    if marker is None:
+        return is_empty and fence is not None and fence.is_file
+    return marker.is_file and marker.owner in (None, 0, owner)
+
+
+def decide(
+    destination: str, folders: List[bool], *, is_folder: bool, exists: bool, is_own: bool
+) -> str:
+    """Return whether to copy INTO the folder that is there, into one to MAKE, or AS a new name.
+
+    `folders` has for each source whether it is a folder; `is_own` says that this copy made the one
+    that is there. Raises Refusal.
+    """
+    if is_folder:
+        return AS if is_own else INTO
+    needs_folder = len(folders) != 1 or _has_slash(destination)
+    if exists and (needs_folder or folders[0]):
+        raise Refusal(DESTINATION, destination, "is a file, not a folder")
+    return MAKE if needs_folder else AS
+
+
+def _has_slash(destination: str) -> bool:
+    return destination.endswith(("/", "/."))
+
+
+def below(folder: str, names: List[str]) -> List[str]:
+    """Return the sources' names as seen from the parent of this folder."""
+    return [folder + "/" + name if name else folder for name in names]
