@@ -49,6 +49,13 @@ LADDER = (
     ("options",),
     ("ground",),
     ("endpoint",),
+    ("endpoint/serving",),
+    ("endpoint/streams", "endpoint/plane"),
+    ("endpoint/there",),
+    ("endpoint/writing",),
+    ("endpoint/asking",),
+    ("endpoint/reading",),
+    ("endpoint/frames",),
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
@@ -67,11 +74,15 @@ SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 MAX_FUNCTION_LINES = 50
 MAX_POSITIONAL = 5  # arguments; and no two of them are bools
 MAX_FILE_LINES = 450
-ROOM_MOST = {"endpoint": 48}  # its modules are sent by their names, and are still one room
+ROOM_MOST = 15  # modules
 MAX_BUNDLE_BYTES = 32 * 1024  # a window of SSH's at the start, so it costs no round trip more
 
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
-SHIPPED = sorted(path.stem for path in ENDPOINT.glob("*.py") if path.stem != "__init__")
+SHIPPED = {
+    path.stem: path.relative_to(PACKAGE).as_posix()
+    for path in sorted(ENDPOINT.rglob("*.py"))
+    if path.stem != "__init__"
+}
 
 
 @functools.cache
@@ -177,7 +188,7 @@ def test_nothing_imports_upward() -> None:
 
 def test_a_room_is_small() -> None:
     held = collections.Counter(map(room_of, FILES))
-    assert {room: count for room, count in held.items() if count > ROOM_MOST.get(room, 15)} == {}
+    assert {room: count for room, count in held.items() if count > ROOM_MOST} == {}
     assert [file for file in FILES if not room_of(file)] == ["__init__.py", "__main__.py"]
 
 
@@ -195,8 +206,8 @@ def test_imports_are_seen_wherever_they_are() -> None:
 
 
 def test_the_endpoint_imports_only_itself_and_the_standard_library() -> None:
-    for name in SHIPPED:
-        for full in imported(f"endpoint/{name}.py"):
+    for name, file in SHIPPED.items():
+        for full in imported(file):
             top = full.partition(".")[0]
             inside = full.startswith("pscp.endpoint.")
             optional = (name, top) == ("hashes", "xxhash")  # used where it is, never needed
@@ -205,18 +216,25 @@ def test_the_endpoint_imports_only_itself_and_the_standard_library() -> None:
 
 def test_the_modules_of_a_copy_import_no_others() -> None:
     for name in agent_program.MODULES:
-        ours = {f for f in imported(f"endpoint/{name}.py") if f.startswith("pscp.")}
-        there = {*agent_program.MODULES, *LATER.get(name, ())}
-        assert {full.split(".")[2] for full in ours} <= there, name
+        ours = {file.rpartition("/")[2][:-3] for file in imported_files(SHIPPED[name])}
+        assert ours <= {*agent_program.MODULES, *LATER.get(name, ())}, name
 
 
 def test_every_shipped_module_is_sent_once() -> None:
     later = agent_program.STREAM_MODULES + agent_program.CLEAN_MODULES + agent_program.PLANE_MODULES
-    assert sorted(agent_program.MODULES + agent_program.COPY_MODULES + later) == SHIPPED
+    assert sorted(agent_program.MODULES + agent_program.COPY_MODULES + later) == sorted(SHIPPED)
+
+
+def test_the_bundle_knows_the_rooms() -> None:
+    """What is sent is one flat package, so no two modules have one name."""
+    held = {name: f"endpoint/{agent_program.path_of(name)}.py" for name in SHIPPED}
+    assert held == SHIPPED
+    assert len(SHIPPED) == sum(map(len, agent_program.ROOMS.values()))
+    assert len(SHIPPED) + len(agent_program.ROOMS) + 1 == len([*ENDPOINT.rglob("*.py")])
 
 
 def test_the_endpoint_is_ascii() -> None:
-    for path in ENDPOINT.glob("*.py"):
+    for path in ENDPOINT.rglob("*.py"):
         assert path.read_bytes().isascii(), path.name
 
 
@@ -231,11 +249,11 @@ def test_the_endpoint_compiles_and_loads(far_python: str) -> None:
         "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n"
         "import importlib, os\n"
         "for name in sys.argv[2:]:\n"
-        "    path = os.path.join(sys.argv[1], 'endpoint', name + '.py')\n"
+        "    path = os.path.join(sys.argv[1], name)\n"
         "    with open(path) as file: compile(file.read(), path, 'exec')\n"
-        "    importlib.import_module('endpoint.' + name)\n"
+        "    importlib.import_module(name[:-3].replace('/', '.'))\n"
     )
-    argv = [far_python, "-I", "-W", "error", "-c", loads, str(PACKAGE), *SHIPPED]
+    argv = [far_python, "-I", "-W", "error", "-c", loads, str(PACKAGE), *SHIPPED.values()]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

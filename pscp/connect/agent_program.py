@@ -1,7 +1,8 @@
 """The program that the remote command runs: the endpoint folder, without what only people read.
 
 The loader and the modules that each agent needs make the bundle, which is compressed; further
-modules are sent where they are needed.
+modules are sent where they are needed. What is sent is one flat package: the rooms of the folder
+are left out of the imports.
 
 Not here: how it gets to the far end (bootstrap.py), what it does there
 (../endpoint/serving/agent.py).
@@ -18,6 +19,21 @@ import threading
 import zlib
 from collections.abc import Sequence
 
+ROOMS = {
+    "frames": ("wire", "session", "failures", "hashes", "system"),
+    "reading": ("paths", "files", "metadata", "xattrs", "tree", "source", "made_up"),
+    "asking": ("entries", "requests", "answers"),
+    "writing": (
+        "fence", "parts", "letting_go", "placing", "commit", "backup", "null_ends", "sink",
+    ),
+    "there": (
+        "alike", "lookup", "listings", "chosen", "hardlinks", "linkdest", "reuse", "mirror",
+        "moving", "leftovers", "owners",
+    ),
+    "streams": ("machine", "stream_states", "stream", "stream_process", "stream_server"),
+    "plane": ("link", "gate", "congestion", "direct"),
+    "serving": ("frame_server", "end", "agent", "onward"),
+}  # fmt: skip
 MODULES = (
     "system", "wire", "session", "hashes", "failures", "files", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "answers", "letting_go", "commit",
@@ -68,6 +84,7 @@ _QUOTES = b'"""'
 _ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
 # Of a parameter, in a definition that is one line: a name alone.
 _PARAMETER_TYPE = re.compile(rb'(?<=\w): (?:"[\w.]+"|[\w.]+)(?= = |, |$)')
+_ROOM = re.compile(rb"^( *from )\.\.\w+(?:(\.\w+)|)(?= import )")  # of an import
 _bundling = threading.Lock()  # of several copies that begin at once one makes the bundle
 
 
@@ -112,6 +129,11 @@ def _packed(names: Sequence[str]) -> str:
     return base64.b64encode(zlib.compress(json.dumps(texts).encode("ascii"), 9)).decode("ascii")
 
 
+def path_of(module: str) -> str:
+    """Return the path of a module below endpoint/, without its suffix."""
+    return next(f"{room}/{module}" for room, modules in ROOMS.items() if module in modules)
+
+
 @functools.cache
 def _text(module: str) -> bytes:
     """Return the module's text without comments, docstrings and types; lines keep their numbers.
@@ -122,7 +144,7 @@ def _text(module: str) -> bytes:
     """
     kept: list[bytes] = []
     is_docstring = is_for_mypy = False
-    for line in (pkgutil.get_data("pscp.endpoint", f"{module}.py") or b"").split(b"\n"):
+    for line in (pkgutil.get_data("pscp.endpoint", f"{path_of(module)}.py") or b"").split(b"\n"):
         words = line.lstrip(b" ")
         line = b" " * ((len(line) - len(words)) // 4) + words
         if is_docstring:
@@ -135,6 +157,8 @@ def _text(module: str) -> bytes:
             kept.append(line[: -len(words)] + b'""')
         elif words.startswith(b"#"):
             kept.append(b"")
+        elif words.startswith(b"from .."):
+            kept.append(_ROOM.sub(lambda found: found[1] + (found[2] or b"."), line))
         elif line.startswith(b"if TYPE_CHECKING:"):
             is_for_mypy = True
             kept.append(b"if 0:0")

@@ -290,7 +290,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 def test_the_protocol_lists_every_request() -> None:
     listed = set(first_cells("protocol.md", "Requests")) - {"request"}
     for name in agent_program.COPY_MODULES:
-        importlib.import_module(f"pscp.endpoint.{name}")
+        importlib.import_module(f"pscp.endpoint.{agent_program.path_of(name).replace('/', '.')}")
     assert mirror.Extras in answers.ANSWERS and moving.RemoveSources in answers.ANSWERS
     assert listed == {kind.__name__ for kind in answers.ANSWERS} | {"Pack", "OpenPlane"}
 

@@ -32,9 +32,9 @@ from pscp.ground.errors import PscpError
 
 Spaces = list[memoryview]
 ENDPOINT = Path(endpoint.__path__[0])
-for _path in ENDPOINT.glob("*.py"):
+for _path in ENDPOINT.rglob("*.py"):
     if "answers.add(" in _path.read_text():
-        importlib.import_module(f"pscp.endpoint.{_path.stem}")
+        importlib.import_module(f"pscp.endpoint.{_path.parent.name}.{_path.stem}")
 
 # Those that run a command, run code, or wait for connections.
 _NOT_ANSWERED = ("Gather", "OpenPlane", "Learn", "Dial", "Tell", "PassChunk", "PassPack")

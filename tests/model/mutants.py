@@ -22,7 +22,7 @@ class Mutant(NamedTuple):
     also: tuple[str, str, str] = ("", "", "")  # another one, where two mends each do
 
 
-COMMIT, PARTS, FENCE = (f"endpoint/{name}.py" for name in ("commit", "parts", "fence"))
+COMMIT, PARTS, FENCE = (f"endpoint/writing/{name}.py" for name in ("commit", "parts", "fence"))
 
 MUTANTS = (
     Mutant(

@@ -52,7 +52,7 @@ SOONER = ((fence, "PATIENCE_S", 0.4), (parts, "_PATIENCE_S", 0.4))
 LEFT_BY_KILLS = (
     # A name that only one lane knew, between the link(2) and the rename(2) of a small file.
     re.compile(rb"\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part$"),
-    # What a move looks for at the other end (endpoint/there/moving.py), killed before it removed that.
+    # What a move looks for at the other end (there/moving.py), killed before it removed that.
     re.compile(rb"\.pscp-(source|move)[0-9]+\.[0-9a-f.]+\.pscp-part$"),
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.

@@ -36,8 +36,8 @@ NAMES_OF_A_PERSON = {
     "sftp/removal.py _let_go": "the same over SFTP",
 }
 REPLACES = {
-    "endpoint/writing/commit.py replace": "a durable part takes the name; what had it is kept before",
-    "endpoint/writing/backup.py _link": "the backup's name; without hard links the file itself gets it",
+    "endpoint/writing/commit.py replace": "a durable part takes the name; what had it is kept",
+    "endpoint/writing/backup.py _link": "the backup's name; without links the file itself gets it",
     "sftp/sink.py _rename": "a synced part takes the name",
     "sftp/sink.py _make_file": "a synced part takes the name; or the part goes",
     "sftp/sink.py _make_link": "a link's part takes the name; or the part goes",
@@ -48,7 +48,7 @@ MADE_JUST_NOW = {
     "endpoint/there/linkdest.py is_made": "a link to a file that changed since it was compared",
     "endpoint/reading/paths.py rmdir": "the same",
     "sftp/protocol/paths.py rmdir": "the same over SFTP",
-    "endpoint/writing/sink.py finish_folder": "a folder that this copy made, and in which nothing landed",
+    "endpoint/writing/sink.py finish_folder": "a folder of this copy, in which nothing landed",
     "sftp/commit.py folders": "the same over SFTP",
 }
 PSCPS_OWN = {

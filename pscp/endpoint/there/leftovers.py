@@ -29,8 +29,8 @@ FOUND, HELD, FAILED = "found", "held", "failed"
 _PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
 _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 
-# FOUND and HELD with [path, bytes, age in seconds, whether it was the file itself (../writing/parts.py)];
-# FAILED with [path, why]
+# FOUND and HELD with [path, bytes, age in seconds, whether it was the file itself
+# (../writing/parts.py)]; FAILED with [path, why]
 Item = Tuple[str, List[object]]
 
 

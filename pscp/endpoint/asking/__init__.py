@@ -1,0 +1,5 @@
+"""What the coordinator asks of an end, as records, and the table of who answers.
+
+Not here: the answers themselves (../there/lookup.py and others, ../serving/end.py).
+Read next: requests.py, then answers.py.
+"""
