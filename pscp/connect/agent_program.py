@@ -28,7 +28,7 @@ ROOMS = {
     ),
     "there": (
         "alike", "lookup", "listings", "chosen", "hardlinks", "linkdest", "reuse", "mirror",
-        "moving", "leftovers", "owners",
+        "moving", "leftovers", "owners", "kernel",
     ),
     "streams": ("machine", "stream_states", "stream", "stream_process", "stream_server"),
     "plane": ("link", "gate", "congestion", "direct"),
@@ -45,7 +45,7 @@ CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
 COPY_MODULES: tuple[str, ...] = (
     "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
-    "moving", "listings", "owners", "chosen", "made_up", "onward",
+    "moving", "listings", "owners", "chosen", "made_up", "onward", "kernel",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

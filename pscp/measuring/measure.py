@@ -18,10 +18,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
+from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.logins import host_cache
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import system
+from pscp.endpoint.there import kernel
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.measuring import advice
@@ -129,13 +131,14 @@ class _Measuring:
             self._notes.append(text)
 
     def _kernels(self, far: RemoteAgent) -> tuple[Kernel, Kernel]:
-        answer, failed = far.ask(requests.Kernel())
+        far.ask(requests.Learn(copy_modules(["kernel"])))
+        answer, failed = far.ask(kernel.Kernel())
         settings = answer if isinstance(answer, dict) and not failed else {}
         there = {
             str(name)[:_TEXT_MAX]: str(value)[:_TEXT_MAX]
             for name, value in list(settings.items())[:_KERNEL_MAX]
         }
-        here = Kernel(os.uname().sysname, system.kernel_settings())
+        here = Kernel(os.uname().sysname, kernel.kernel_settings())
         return here, Kernel(str(far.hello.get("system", ""))[:_TEXT_MAX], there)
 
     # --- the points

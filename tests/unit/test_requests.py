@@ -21,7 +21,17 @@ from pscp.endpoint.serving import (
     end,  # noqa: F401 - adds its answers
     onward,
 )
-from pscp.endpoint.there import chosen, hardlinks, listings, lookup, mirror, moving, owners, reuse
+from pscp.endpoint.there import (
+    chosen,
+    hardlinks,
+    kernel,
+    listings,
+    lookup,
+    mirror,
+    moving,
+    owners,
+    reuse,
+)
 from pscp.sftp import end as sftp_end
 from pscp.sftp import removal as sftp_removal  # noqa: F401 - adds its answers
 from pscp.transfer.negotiation import in_pieces
@@ -31,7 +41,7 @@ OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    owners.Owners, chosen.Listed, chosen.Above, *ONWARD,
+    kernel.Kernel, owners.Owners, chosen.Listed, chosen.Above, *ONWARD,
     lookup.ExtentsThere, lookup.DigestsThere, lookup.Look, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove,
@@ -179,7 +189,7 @@ def test_the_file_that_a_request_is_about() -> None:
 def test_either_end_answers_every_request() -> None:
     apart = {requests.Pack, requests.OpenPlane}  # by a frame of its own kind, and by the process
     assert {*answers.ANSWERS} | apart == set(KINDS)
-    agents_alone = {requests.OpenPlane, requests.Cpu, requests.Kernel, reuse.Reuse}
+    agents_alone = {requests.OpenPlane, requests.Cpu, kernel.Kernel, reuse.Reuse}
     agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
     agents_alone |= {*ONWARD}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pscp.endpoint.frames import system
+from pscp.endpoint.there import kernel
 
 CONTENT = os.urandom(300_000)  # more than a pipe holds
 
@@ -115,7 +116,7 @@ def test_the_cpu_time_of_no_process_is_unknown() -> None:
 
 
 def test_the_settings_of_this_kernel() -> None:
-    found = system.kernel_settings()
+    found = kernel.kernel_settings()
     for name, value in found.items():
         path = Path("/proc/sys", name.replace(".", "/"))
         assert not path.exists() or path.read_text().split() == value.split()
@@ -132,4 +133,4 @@ def test_settings_of_freebsd_are_asked_of_sysctl(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "uname", lambda: ("FreeBSD", "", "", "", ""))
     monkeypatch.setattr(subprocess, "check_output", asked)
-    assert system.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}
+    assert kernel.kernel_settings() == {"net.inet.tcp.cc.algorithm": "cubic"}

@@ -175,10 +175,6 @@ class Cpu(NamedTuple):
     """
 
 
-class Kernel(NamedTuple):
-    """The kernel's settings for TCP. Answer: `{name: value}`."""
-
-
 # --- asked of a source
 
 
@@ -311,7 +307,7 @@ BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 OF_COPY = (Learn, BeginSource, BeginSink)
 WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
-OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu, Kernel)
+OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folders)
 OF_GATHERING = (Heard, Drained, CloseInput, Abort)

@@ -1,4 +1,4 @@
-"""System calls and facts of this machine: pipes, limits, processor, kernel settings, processes.
+"""System calls and facts of this machine: pipes, limits, processor, processes.
 
 Not here: files (../reading/files.py).
 """
@@ -8,17 +8,9 @@ import errno
 import functools
 import os
 import resource
-from typing import Callable, Dict, List, Optional, Sequence, Union
+from typing import Callable, List, Optional, Sequence, Union
 
 _DESCRIPTORS = 4096
-
-# The settings that --measure looks at.
-_SETTINGS = {
-    "Linux": "net.ipv4.tcp_rmem net.ipv4.tcp_wmem net.core.rmem_max net.core.wmem_max"
-    " net.ipv4.tcp_congestion_control",
-    "FreeBSD": "kern.ipc.maxsockbuf net.inet.tcp.sendbuf_max net.inet.tcp.recvbuf_max"
-    " net.inet.tcp.sendspace net.inet.tcp.recvspace net.inet.tcp.cc.algorithm",
-}
 
 
 def write_all(fd: int, parts: Sequence[Union[bytes, memoryview]]) -> None:
@@ -169,25 +161,6 @@ def cpu_seconds(pid: int) -> Optional[float]:
     with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:
         return int(file.read().split()[0]) / 1e9
     return None
-
-
-def kernel_settings() -> Dict[str, str]:
-    """Return this kernel's settings for TCP, as far as it has and shows them."""
-    texts = {name: _setting(name) for name in _SETTINGS.get(os.uname()[0], "").split()}
-    return {name: " ".join(text.split()) for name, text in texts.items() if text.strip()}
-
-
-def _setting(name: str) -> str:
-    import subprocess
-
-    try:
-        if os.uname()[0] == "Linux":
-            with open("/proc/sys/" + name.replace(".", "/")) as file:
-                return file.read()
-        argv = ["/sbin/sysctl", "-n", name]
-        return subprocess.check_output(argv, stderr=subprocess.DEVNULL).decode("ascii", "replace")
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 # Filesystems that may give a file another inode number when it is looked up again.

@@ -255,7 +255,6 @@ answers.add(
         **dict.fromkeys(requests.BEGINNINGS, End.begin),
         requests.End: lambda of, request: of.close(),
         requests.Cpu: lambda of, request: system.cpu_seconds(os.getppid()),
-        requests.Kernel: lambda of, request: system.kernel_settings(),
         requests.Expand: _expand,
         requests.Target: _target,
         requests.Claim: _claim,

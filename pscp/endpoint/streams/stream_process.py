@@ -15,34 +15,12 @@ import stat
 import subprocess
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Callable, List
+from typing import IO, Callable, List
 
 from ..asking import requests
 from ..frames import failures, system
 from ..reading import files
 from ..reading.paths import part_name, to_bytes
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Program(Protocol):
-        """Whatever reads or writes the stream at the far end."""
-
-        fd: int  # the descriptor that the stream is written to, or read from
-        outputs: "List[CommandOutput]"  # (output, errors) of a command that reads, else (errors,)
-
-        def close_input(self) -> None:
-            """Let it see the end of its input: all was written. Raises OSError."""
-
-        def close(self) -> None:
-            """Close `fd`, which nobody writes or reads any more."""
-
-        def wait(self) -> int:
-            """Wait for its end; return its exit status."""
-
-        def kill(self) -> None:
-            """End it, and only then let it see the end of its input."""
-
 
 TERM_S = 5.0  # from SIGTERM to SIGKILL
 _KILL_S = 60.0  # after SIGKILL; then the process hangs in the kernel
@@ -105,7 +83,28 @@ class CommandOutput:
                 self._notify()
 
 
-class Command:
+class Program:
+    """Whatever reads or writes the stream at the far end."""
+
+    fd: int  # the descriptor that the stream is written to, or read from
+    outputs: "List[CommandOutput]" = []  # (output, errors) of a command that reads, else (errors,)
+
+    def close_input(self) -> None:
+        """Let it see the end of its input: all was written. Raises OSError."""
+
+    def close(self) -> None:
+        """Close `fd`, which nobody writes or reads any more."""
+        os.close(self.fd)
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit status."""
+        return 0
+
+    def kill(self) -> None:
+        """End it, and only then let it see the end of its input."""
+
+
+class Command(Program):
     """A program at this end. The stream is its standard input (sink) or output (source)."""
 
     def __init__(
@@ -150,9 +149,6 @@ class Command:
     def close_input(self) -> None:
         """Let the command see the end of its input, once close() was called as well."""
         self._let_go()
-
-    def close(self) -> None:
-        os.close(self.fd)
 
     def wait(self) -> int:
         """Wait for the exit status; as in a shell it is 128 + N where the signal N ended it."""
@@ -236,11 +232,10 @@ def _signal_group(pid: int, kind: int) -> bool:
         return False
 
 
-class FromFile:
+class FromFile(Program):
     """A file that is the stream's source."""
 
     def __init__(self, path: str) -> None:
-        self.outputs: List[CommandOutput] = []
         self.fd = os.open(os.path.expanduser(to_bytes(path)), files.READ_FLAGS)
         mode = os.fstat(self.fd).st_mode
         if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
@@ -248,24 +243,11 @@ class FromFile:
             kind = "folder" if stat.S_ISDIR(mode) else "FIFO"
             raise failures.Refusal(failures.DESTINATION, path, "is a %s, not a file" % kind)
 
-    def wait(self) -> int:
-        return 0
 
-    def close_input(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-class ToFile:
+class ToFile(Program):
     """A file that the stream is written to: as a part, which is synced and then renamed."""
 
     def __init__(self, path: str, umask: int, tidy: Callable[[], None]) -> None:
-        self.outputs: List[CommandOutput] = []
         full = os.path.realpath(os.path.expanduser(to_bytes(path)))
         if path.endswith("/") or os.path.isdir(full):
             raise failures.Refusal(failures.DESTINATION, path, "is a folder: name a file in it")

@@ -210,10 +210,7 @@ class Sink(NullSink):
     # --- small files, folders and links, by packs
 
     def _settle(self, parts: List[commit.Part], done: Done) -> None:
-        if parts:
-            self.settler.add(parts, done)
-        else:
-            done([])
+        self.settler.add(parts, done)
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
         try:
