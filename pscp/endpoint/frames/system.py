@@ -1,6 +1,6 @@
 """System calls and facts of this machine: pipes, limits, processor, processes.
 
-Not here: files (../reading/files.py).
+Not here: files (../reading/files.py), settings of the kernel (../there/kernel.py).
 """
 
 import contextlib
