@@ -184,14 +184,12 @@ def test_requests_are_answered() -> None:
 
 def test_a_file_of_a_source_that_there_is_not_is_refused() -> None:
     """It was an IndexError, which ended the agent with a traceback."""
-    channel = Channel("source")
     rules = tree.Rules(False, True, False, False, ())
     top = source.Top("file", "/nowhere/file", False)
     of = source.Source([top], rules, "sha256", 1 << 16, False)
-    channel.end.source = of  # type: ignore[assignment]
-    file = wire.frame(wire.FILE, wire.to_json(KNOWN._replace(top=1)), 1)
+    of.know(1, source.known(KNOWN._replace(top=1)))
     with pytest.raises(wire.WireError, match="of a source that there is not"):
-        channel.came(file)
+        of.send_chunk(1, 0, 10, lambda *args: None)
     for asked in (of.place, lambda value: of.extents(value, 0), lambda value: of.pack([value])):
         with pytest.raises(wire.WireError, match="of a source that there is not"):
             asked(source.known(KNOWN._replace(top=1)))

@@ -178,10 +178,6 @@ class Source(Announced):
 
     # --- large files, by chunks
 
-    def know(self, id_: int, value: tree.Entry) -> None:
-        self.where(value.top, "")
-        super().know(id_, value)
-
     def forget(self, id_: int) -> None:
         super().forget(id_)
         self._open.close_file(id_)
