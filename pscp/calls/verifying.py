@@ -181,15 +181,12 @@ class _Verification:
         is_cut = True
         try:
             for text in connections.check(self._options, True):
-                self._explain(text)
+                if self._options.verbose:
+                    self._reporter.note(text)
             yield connections
             is_cut = False
         finally:
             connections.close(is_cut=is_cut)
-
-    def _explain(self, text: str) -> None:
-        if self._options.verbose:
-            self._reporter.note(text)
 
     def _root(self, connections: Connections | None) -> str:
         with trees.asker(connections, self._options, self._reporter) as ask:

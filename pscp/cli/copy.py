@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.cli.closing import closing_line, conclude, table
-from pscp.cli.run_log import run_log
+from pscp.cli.run_log import shown_run
 from pscp.ground import log
 from pscp.ground.errors import Interrupted, PscpError, UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import complain, is_terminal, print_line, write_text
+from pscp.ground.terminal_text import complain, print_line, write_text
 from pscp.options.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
 from pscp.options.options import Options
-from pscp.progress.display import make_reporter
 from pscp.progress.progress import Notes
 
 if TYPE_CHECKING:
@@ -280,18 +279,10 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
     from pscp.calls.api import copy
 
     options = command.options
-    shown = make_reporter(options, is_terminal(sys.stderr))
-    with (
-        raise_on_signals(),
-        log.show_records(options.debug, shown.note),
-        run_log("pscp", words, options) as kept,
-    ):
-        reporter = kept.of(shown)
-        try:
-            ends = command.sources, command.destination
-            result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
-        finally:
-            reporter.stop(None)
+    with shown_run("pscp", words, options) as (reporter, kept):
+        ends = command.sources, command.destination
+        result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
+        reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)
     differs = options.check and result.files > 0

@@ -1,6 +1,7 @@
-"""--log-file and --syslog: a command's notes, errors and closing line, kept beside being shown.
+"""A command's run: its reporter, its end by a signal, and what --log-file and --syslog keep of it.
 
-A run's lines are appended to the file, each with the date, the program and its process.
+A log has notes, errors and the closing line, beside their being shown. Lines are appended to the
+file, each with the date, the program and its process.
 
 Not here: what is shown (../progress/progress.py, closing.py), records for who looks for a cause
 (../ground/log.py).
@@ -11,13 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pscp.endpoint.frames import system
+from pscp.ground import log
 from pscp.ground.errors import CopyError, ItemError, PscpError, UsageError
-from pscp.ground.terminal_text import printable
+from pscp.ground.signals import raise_on_signals
+from pscp.ground.terminal_text import is_terminal, printable
 from pscp.options.options import Options
+from pscp.progress.display import make_reporter
 from pscp.progress.progress import Passing, Reporter
 
 Write = Callable[[str], None]
@@ -49,6 +54,27 @@ class Logging(Passing):
     def note(self, text: str) -> None:
         super().note(text)
         self._write(text)
+
+
+@contextlib.contextmanager
+def shown_run(
+    name: str, words: Sequence[str], options: Options, hint: str = ""
+) -> Iterator[tuple[Reporter, RunLog]]:
+    """Run a block as a command with these words: a signal ends it; it has a reporter and a log.
+
+    The reporter is stopped where the block raises; `hint` is raise_on_signals()'s.
+    """
+    shown = make_reporter(options, is_terminal(sys.stderr), name)
+    with (
+        raise_on_signals(hint, name=name),
+        log.show_records(options.debug, shown.note),
+        run_log(name, words, options) as kept,
+    ):
+        reporter = kept.of(shown)
+        try:
+            yield reporter, kept
+        finally:
+            reporter.stop(None)
 
 
 @contextlib.contextmanager

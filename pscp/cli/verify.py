@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 from pscp.calls.verifying import WANTED, Verified, Wanted, verify
 from pscp.cli.closing import conclude, is_told, rows
 from pscp.cli.copy import run_command
-from pscp.cli.run_log import run_log
-from pscp.ground import log
+from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
-from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import is_terminal, print_line, printable, write_line
+from pscp.ground.terminal_text import print_line, printable, write_line
 from pscp.options.arguments import Parser, with_tables
 from pscp.options.options import Options
-from pscp.progress.display import make_reporter
 from pscp.progress.progress import count, format_bytes, format_duration
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
@@ -81,19 +78,11 @@ def parse(argv: Sequence[str]) -> Command:
 
 def run(command: Command, words: Sequence[str]) -> int:
     options = command.options
-    shown = make_reporter(options, is_terminal(sys.stderr), "pscp-verify")
-    with (
-        raise_on_signals("nothing was changed, but what was repaired already", name="pscp-verify"),
-        log.show_records(options.debug, shown.note),
-        run_log("pscp-verify", words, options) as kept,
-    ):
-        reporter = kept.of(shown)
-        try:
-            found = verify(
-                command.manifest, command.root, options, reporter=reporter, **command.wanted
-            )
-        finally:
-            reporter.stop(None)
+    hint = "nothing was changed, but what was repaired already"
+    with shown_run("pscp-verify", words, options, hint) as (reporter, kept):
+        ends, wanted = (command.manifest, command.root), command.wanted
+        found = verify(*ends, options, reporter=reporter, **wanted)
+        reporter.stop(None)
         show(found, command)
         conclude(summary(found, command), _table(found), options, kept)
     return 0 if found.ok else 1

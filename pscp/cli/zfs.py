@@ -7,22 +7,17 @@ Read next: zfs/replicate.py.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
 from pscp.cli.closing import conclude, table
 from pscp.cli.copy import run_command
-from pscp.cli.run_log import run_log
-from pscp.ground import log
+from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location
-from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import is_terminal
 from pscp.options.options import Options
 from pscp.options.zfs_arguments import USAGE, make_parser
-from pscp.progress.display import make_reporter
 from pscp.progress.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
@@ -60,18 +55,10 @@ def parse(argv: Sequence[str]) -> Command:
 
 def run(command: Command, words: Sequence[str]) -> int:
     options = command.options
-    shown = make_reporter(options, is_terminal(sys.stderr), "pscp-zfs")
-    with (
-        raise_on_signals(_HINT, name="pscp-zfs"),
-        log.show_records(options.debug, shown.note),
-        run_log("pscp-zfs", words, options) as kept,
-    ):
-        reporter = kept.of(shown)
-        try:
-            ends, settings = (command.source, command.dest), command.settings
-            result = replicate(*ends, options=options, settings=settings, reporter=reporter)
-        finally:
-            reporter.stop(None)
+    with shown_run("pscp-zfs", words, options, _HINT) as (reporter, kept):
+        ends, settings = (command.source, command.dest), command.settings
+        result = replicate(*ends, options=options, settings=settings, reporter=reporter)
+        reporter.stop(None)
         conclude(summary(result, options), table(result), options, kept)
     return 0 if result.ok else 1
 
