@@ -46,6 +46,8 @@ class WholeRun:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
+        if report.failed:  # at once: pytest's own report comes when all is over
+            print(f"\nFAILED {report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
 
     def pytest_sessionfinish(self) -> None:
         SECONDS.parent.mkdir(exist_ok=True)
