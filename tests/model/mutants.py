@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "P10", "transfer/terms/journal.py",
-        "if landed is not None and by_time else None", "if landed is not None else None",
+        "Continued.AS_NOTED if by_time else Continued.NOTED_COMPARED", "Continued.AS_NOTED",
         "the journal is believed of a source that has changed in place",
     ),
     Mutant(

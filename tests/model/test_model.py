@@ -205,7 +205,7 @@ def taken_before_its_digest(patch: pytest.MonkeyPatch) -> None:
         matches = [a == b for a, b in zip(found, request.digests, strict=True)]
         return the_sink.parts.receipt(part.fd), matches
 
-    patch.setattr(reuse, "take", take)
+    patch.setitem(answers.ANSWERS, reuse.Reuse, (answers.WRITING_SINK, take))
 
 
 def cloned_into_a_part_that_has_its_name(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pscp.transfer.terms.journal import (
 
 DENSE = tree.Entry(tree.FILE, 0, "a", 100, 0o644, 1, 1, {})
 SPARSE = DENSE._replace(extra={"sparse": 1})
-ANEW, COMPARED, AS_NOTED = Continued
+ANEW, COMPARED, NOTED_COMPARED, AS_NOTED = Continued
 ONE = Identity(100, 1, 1)
 
 
@@ -51,11 +51,11 @@ def test_n1_what_is_in_holes_is_noted_and_never_inferred(
 
 
 def test_p10_the_journal_is_not_asked_where_times_do_not_decide() -> None:
-    for entry, expected in ((DENSE, COMPARED), (SPARSE, ANEW)):
+    for entry, noted in ((DENSE, UNKNOWN), (SPARSE, ZEROS)):
         how = continued(
-            entry, "run", landed(run=ZEROS), is_anothers=False, resume=True, by_time=False
+            entry, "run", landed(run=noted), is_anothers=False, resume=True, by_time=False
         )
-        assert how is expected
+        assert how is NOTED_COMPARED
 
 
 def test_only_the_part_of_a_file_with_holes_is_zeros_beside_its_chunks() -> None:

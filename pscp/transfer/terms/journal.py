@@ -67,6 +67,7 @@ class Continued(enum.Enum):
 
     ANEW = "it is discarded, and all is sent"
     COMPARED = "both ends hash it piece by piece, and what differs is sent"
+    NOTED_COMPARED = "both ends hash what the journal says landed, and the rest is sent"
     AS_NOTED = "the sink hashes what the journal says landed, and the rest is sent"
 
 
@@ -96,13 +97,14 @@ def continued(
         by_time: whether a file of the same size and time is the same for the user; else the source
             may have other bytes than those whose digests the journal has.
     """
-    # None: not of this very file, as far as is known.
-    rest = landed.runs.get(run) if landed is not None and by_time else None
+    rest = landed.runs.get(run) if landed is not None else None  # None: not of this very file
     if not resume or is_anothers:
         return Continued.ANEW
     if "sparse" in entry.extra and rest != ZEROS:
         return Continued.ANEW
-    return Continued.COMPARED if rest is None else Continued.AS_NOTED
+    if rest is None:
+        return Continued.COMPARED
+    return Continued.AS_NOTED if by_time else Continued.NOTED_COMPARED
 
 
 class Journal:

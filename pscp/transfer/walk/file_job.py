@@ -78,16 +78,19 @@ class FileJob:
     def start(self, landed: Landed | None, compare: bool, basis_bytes: int) -> None:
         """Copy the file.
 
-        `landed` is what a journal knows of its part. With `compare` there is a part of which
-        nothing is known, so both ends hash it and only what differs is sent. `basis_bytes` is the
-        size of the file that is there, from which the sink takes what is the same; 0: none.
+        Args:
+            landed: what a journal knows of its part.
+            compare: both ends hash what has landed, or the whole part where nothing is known of it;
+                else the sink alone does, and the journal has the digests.
+            basis_bytes: the size of the file that is there, from which the sink takes what is the
+                same; 0: none.
         """
         item, self._basis_bytes = self.item, basis_bytes
         self._counters.begin_file(self.number, item.entry.path, item.entry.size)
         self._queue.write_later(self._note_begun)
-        if landed is not None:
-            self._later(self._check_landed(landed))
         done = sorted(landed.digests) if landed is not None else []
+        if landed is not None:
+            self._later(self._compare(done) if compare else self._check_landed(landed))
         self._owed_bytes = _length(done)
         if "sparse" in item.entry.extra:
             self._ask_extents(0, done)
@@ -95,7 +98,7 @@ class FileJob:
         self._counters.add(bytes_total=item.entry.size)
         extents = list(subtract([(0, item.entry.size)], done))
         self._owed_bytes += _length(extents)
-        if compare:
+        if compare and landed is None:
             self._later(self._compare(extents))
         else:
             self._send(extents)

@@ -198,7 +198,9 @@ class DestinationLookup:
             self._items.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
-        self._inherit(item, left[-1], landed if how is Continued.AS_NOTED else None, basis_bytes)
+        known = None if how is Continued.COMPARED else landed
+        compare = how is not Continued.AS_NOTED
+        self._inherit(item, left[-1], (known, compare, basis_bytes))
 
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
@@ -210,18 +212,17 @@ class DestinationLookup:
         if left:
             self._queue.add(Ask(False, requests.Discard(path, left), then, answers.ignored))
 
-    def _inherit(self, item: Placed, nonce: str, landed: Landed | None, basis_bytes: int) -> None:
-        """Have the sink make an earlier run's part this run's own, and send what it lacks.
-
-        Of one of which nothing `landed` that is known, both ends hash all.
+    def _inherit(self, item: Placed, nonce: str, how: tuple[Landed | None, bool, int]) -> None:
+        """Have the sink make an earlier run's part this run's own, and send what it lacks; `how` is
+        as FileJob.start() takes it.
         """
 
         def then(is_ours: object) -> None:
             if is_ours:
-                self._items.send(item, landed, landed is None, basis_bytes)
+                self._items.send(item, *how)
             else:
                 self._discard(item, [nonce])
-                self._items.send(item, basis_bytes=basis_bytes)
+                self._items.send(item, basis_bytes=how[2])
 
         inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
