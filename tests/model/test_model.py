@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule import FULL, KILL, STALL, SWITCH, WAKE, Event
 
+from pscp.endpoint.asking import answers
 from pscp.endpoint.reading import files
 from pscp.endpoint.reading.paths import part_name
 from pscp.endpoint.there import reuse
