@@ -111,16 +111,21 @@ def current_umask() -> int:
 
 
 def apply_to_file(
-    fd: int, entry: "Entry", policy: Policy, before: Optional[os.stat_result]
+    fd: int,
+    entry: "Entry",
+    policy: Policy,
+    before: Optional[os.stat_result],
+    is_new: bool = True,
 ) -> None:
-    """Give an open, finished part its metadata. `before` is the file it will replace, if any.
+    """Give an open file its metadata. `before` is the file it will replace, if any. A new one loses
+    the attributes that its source has not.
 
     Without -p the new file gets the old one's mode, and its owner where we may, as with cp(1).
     """
     keeps = before if not policy.preserve else None
     if policy.archive:
         _give_owner(fd, entry.extra)
-        _give_attributes(fd, entry.extra, is_exact=True)
+        _give_attributes(fd, entry.extra, is_new)
     elif keeps is not None:
         _keep_owner(fd, keeps)
     # Last: an ACL has modes of its own, and not everybody gives attributes to what is read-only.
@@ -202,9 +207,9 @@ def _keep_owner(fd: int, before: os.stat_result) -> None:
             os.chown(fd, before.st_uid, before.st_gid)
 
 
-def _give_attributes(fd: int, extra: Dict[str, object], is_exact: bool) -> None:
+def _give_attributes(fd: int, extra: Dict[str, object], is_new: bool) -> None:
     from . import xattrs  # few copies need it
 
-    if is_exact:
+    if is_new:
         xattrs.remove_others(fd, extra.get("x"))
     xattrs.give(fd, extra.get("x"))

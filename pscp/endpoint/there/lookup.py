@@ -137,7 +137,7 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     try:
         with the_sink.held():
             if os.fstat(fd).st_nlink == 1:
-                metadata.apply_to_file(fd, value, policy, None)
+                metadata.apply_to_file(fd, value, policy, None, is_new=False)
                 return
         if not _is_as_wanted(fd, value, policy):
             _replace_by_copy(the_sink, fd, value)
