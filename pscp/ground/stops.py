@@ -38,11 +38,10 @@ class Stop:
                 return
             self._error, ends = error, list(self._ends)
         self._wanted.set()
-        try:
-            for end in reversed(ends):  # what was begun last first
-                end(error)
-        finally:
-            self._ended.set()
+        with contextlib.ExitStack() as each:  # also where one of them fails
+            each.callback(self._ended.set)
+            for end in ends:  # what was begun last is ended first
+                each.callback(end, error)
 
     def check(self) -> None:
         """Raise the error by which the call is to end, if it is."""

@@ -130,6 +130,10 @@ def over_sftp(below: Channel, host: Location, options: Options, setup: SshSetup)
     Hash programs run on a further channel of its connection, if that can have any.
     """
     program: list[str] = []
-    if below.control is not None and options.verify == "auto":
-        program = further_channel_argv(host, options, setup, below.control, COMMAND)
-    return SftpChannel(below, options.verify, program)
+    try:
+        if below.control is not None and options.verify == "auto":
+            program = further_channel_argv(host, options, setup, below.control, COMMAND)
+        return SftpChannel(below, options.verify, program)
+    except BaseException:
+        below.close()
+        raise

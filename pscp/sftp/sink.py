@@ -102,7 +102,8 @@ class Sink(Destination):
                 raise SftpError(packets.FAILURE, number=errno.ENOSPC)
             if not size or size != value.size:
                 [problem] = await outcomes(self.client.fsetstat(handle, Attrs(size=value.size)))
-                if isinstance(problem, SftpError) and problem.code != packets.OP_UNSUPPORTED:
+                is_left = isinstance(problem, SftpError) and problem.code == packets.OP_UNSUPPORTED
+                if isinstance(problem, Exception) and not is_left:
                     raise await self._explain(problem)
             return handle
         except BaseException:

@@ -285,7 +285,7 @@ class Push(Pipe):
     def _feed(self) -> None:
         cut_bytes = 0
         try:
-            while self._may_cut() and (length := self._cutter.cut()):
+            while self._may_cut() and (length := self._cut()):
                 cut_bytes += length
                 self.queue.put(Chunk(self, (self._cutter.count - 1) * SLOT_BYTES, length))
             if self._cutter.state is Input.ENDED:
@@ -294,11 +294,17 @@ class Push(Pipe):
                     return
                 self._counters.set(bytes_total=cut_bytes, plan_complete=True)
                 self.queue.run_alone(self._note_end)
-        except OSError as error:
-            if self._cutter.state is not Input.STOPPED:
-                raise errors.CopyError(f"the input cannot be read: {error.strerror}") from None
         finally:
             os.close(self._cutter.fd)
+
+    def _cut(self) -> int:
+        """Cut the next chunk and return its length; 0 if there is none."""
+        try:
+            return self._cutter.cut()
+        except OSError as error:
+            if self._cutter.state is Input.STOPPED:
+                return 0
+            raise errors.CopyError(f"the input cannot be read: {error.strerror}") from None
 
     def _note_end(self) -> None:
         self._life.on(NearEvent.END)
