@@ -1,7 +1,8 @@
 """Decides, for each file that may be at the destination already, what is still to be sent.
 
 A file of the same size is hashed at both ends, unless times decide: so running a command again
-costs reading, not sending. A part is continued as far as its journal knows it.
+costs reading, not sending. A part is continued as far as its journal knows it, by the same rule:
+where times decide its digests count, else the source's.
 
 Not here: the rules (decide.py, ../terms/journal.py), whole folders that are the same
 (folder_check.py), the copying of what is missing (file_job.py, items.py).
@@ -200,7 +201,7 @@ class DestinationLookup:
         self._discard(item, left[:-1])
         known = None if how is Continued.COMPARED else landed
         compare = how is not Continued.AS_NOTED
-        self._inherit(item, left[-1], (known, compare, basis_bytes))
+        self._inherit(item, left[-1], known, compare, basis_bytes)
 
     def _discard(self, item: Placed, left: list[str]) -> None:
         path = item.entry.path
@@ -212,17 +213,20 @@ class DestinationLookup:
         if left:
             self._queue.add(Ask(False, requests.Discard(path, left), then, answers.ignored))
 
-    def _inherit(self, item: Placed, nonce: str, how: tuple[Landed | None, bool, int]) -> None:
-        """Have the sink make an earlier run's part this run's own, and send what it lacks; `how` is
-        as FileJob.start() takes it.
+    def _inherit(
+        self, item: Placed, nonce: str, landed: Landed | None, compare: bool, basis_bytes: int
+    ) -> None:
+        """Have the sink make an earlier run's part this run's own, and send what it lacks.
+
+        What follows the run's nonce is as FileJob.start() takes it.
         """
 
         def then(is_ours: object) -> None:
             if is_ours:
-                self._items.send(item, *how)
+                self._items.send(item, landed, compare, basis_bytes)
             else:
                 self._discard(item, [nonce])
-                self._items.send(item, basis_bytes=how[2])
+                self._items.send(item, basis_bytes=basis_bytes)
 
         inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
