@@ -1,13 +1,15 @@
 """The demonstration of scripts/run: a large file and a tree go to a private SSH server and back.
 
 The server is one of those that the tests use, made with asyncssh; all that it and the copies write
-lies in a folder for temporary files, which is removed.
+lies in a folder for temporary files, which is removed. Of tests/ it takes what needs no test runner:
+scripts/run has installed none.
 
 Not here: the server (../../tests/servers/private.py). Read next: ../../examples.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -17,7 +19,6 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from compare import tree_digest
 from servers.private import EmbeddedServer
 
 from pscp import Location, Options, PscpError, copy
@@ -58,9 +59,19 @@ def show_all(work: Path, server: EmbeddedServer) -> None:
     there = [Location(server.host, str(far / name), server.host) for name in ("", *NAMES)]
     show("up", [str(source / name) for name in NAMES], there[0], options)
     show("back", there[1:], str(back), options)
-    if tree_digest(source) != tree_digest(back):
+    if digests_of(source) != digests_of(back):
         raise PscpError("what came back differs from the source")
     print_line("compared byte for byte with the source: the same")
+
+
+def digests_of(folder: Path) -> dict[Path, str]:
+    """Return the SHA-256 of each file in a folder, by its path there."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                found[path.relative_to(folder)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def make_files(folder: Path) -> None:

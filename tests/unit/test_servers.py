@@ -187,3 +187,15 @@ def test_processes_by_ps_are_the_same() -> None:
         pytest.skip("ps is not installed")
     me = next(process for process in by_ps if process.pid == os.getpid())
     assert by_ps[me] == os.getppid()
+
+
+def test_the_demonstration_needs_nothing_that_only_tests_have() -> None:
+    """scripts/run installs pscp alone."""
+    program = (
+        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='demo');"
+        "sys.exit(', '.join({'pytest', 'hypothesis', 'conftest'} & sys.modules.keys()))"
+    )
+    demo = TESTS.parent / "scripts" / "run.d" / "__main__.py"
+    argv = [sys.executable, "-c", program, str(demo)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
