@@ -1,8 +1,8 @@
 """The demonstration of scripts/run: a large file and a tree go to a private SSH server and back.
 
 The server is one of those that the tests use, made with asyncssh; all that it and the copies write
-lies in a folder for temporary files, which is removed. Of tests/ it takes what needs no test runner:
-scripts/run has installed none.
+lies in a folder for temporary files, which is removed. Of tests/ it takes what needs no test
+runner: scripts/run has installed none.
 
 Not here: the server (../../tests/servers/private.py). Read next: ../../examples.
 """
