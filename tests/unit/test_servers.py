@@ -193,7 +193,7 @@ def test_the_demonstration_needs_nothing_that_only_tests_have() -> None:
     """scripts/run installs pscp alone."""
     program = (
         "import runpy, sys; runpy.run_path(sys.argv[1], run_name='demo');"
-        "sys.exit(', '.join({'pytest', 'hypothesis', 'conftest'} & sys.modules.keys()))"
+        "sys.exit(', '.join({'pytest', 'hypothesis', 'conftest'} & sys.modules.keys()) or 0)"
     )
     demo = TESTS.parent / "scripts" / "run.d" / "__main__.py"
     argv = [sys.executable, "-c", program, str(demo)]
