@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, system, wire
-from pscp.endpoint.streams import stream, stream_server
+from pscp.endpoint.streams import stream, stream_process, stream_server
 from pscp.endpoint.streams.stream import (
     SLOT_BYTES,
     AskedSource,
@@ -589,3 +589,18 @@ def test_a_gatherer_ends_though_its_command_removed_the_socket() -> None:
     listening.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_file_that_has_ended_may_be_ended_again(tmp_path: Path, is_whole: bool) -> None:
+    """The agent ends it once more when it leaves, and its folder's number may be another's then."""
+    (tmp_path / "file").write_bytes(b"before")
+    program = stream_process.ToFile(str(tmp_path / "file"), 0o022, lambda: None)
+    os.write(program.fd, b"after")
+    if is_whole:
+        program.close_input()
+    program.close()
+    program.kill()
+    assert program.wait() == (0 if is_whole else 1)
+    assert (tmp_path / "file").read_bytes() == (b"after" if is_whole else b"before")
+    assert os.listdir(tmp_path) == ["file"]

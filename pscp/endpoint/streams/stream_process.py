@@ -266,6 +266,7 @@ class ToFile(Program):
         self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
         self._ended = threading.Event()  # set when `_status` is final
         self._status = 1  # only the thread that writes the stream changes it
+        self._lock = threading.Lock()  # held to set `_ended`: the folder is closed only then
         self._tidy = tidy
         self._keeper = Keeper(self._folder_fd, self._orphaned)
 
@@ -286,10 +287,11 @@ class ToFile(Program):
             self.kill()
 
     def kill(self) -> None:
-        """Remove the part, unless it was renamed to the file."""
-        if self._status:
-            self._drop()
-        self._ended.set()
+        """Remove the part, unless it was renamed to the file; a second call does nothing."""
+        with self._lock:
+            if self._status and not self._ended.is_set():
+                self._drop()
+            self._ended.set()
 
     def _drop(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -300,6 +302,7 @@ class ToFile(Program):
         self._tidy()
 
     def close(self) -> None:
+        self.kill()
         self._keeper.let_go()
         os.close(self.fd)
         os.close(self._folder_fd)
