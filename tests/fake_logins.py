@@ -10,12 +10,12 @@ from typing import Any
 
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
 import pscp.connect.direct_sockets  # noqa: F401
-from pscp.connect.logins.authenticator import Authenticator
-from pscp.connect.ssh_opener import DirectPath, Opener
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.openers import Opener
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transports import Control
+from pscp.transports import Control, SshSetup
 
 WAIT_S = 10.0  # for what has to come
 
@@ -77,39 +77,21 @@ class FakeRemoteAgent:
         self.channel.close()
 
 
-class BareOpener(Opener):
-    """What an opener says where nothing is configured (pscp.connect.ssh_opener.Opener)."""
+class FakeOpener(Opener):
+    """Opens the channels that a test has planned, then channels whose logins succeed."""
 
     logs_in = True
 
-    def __init__(self, host: Location) -> None:
-        self.authenticator = Authenticator(host)
-        self.changes = 0  # how often the configuration will have changed
-
-    def has_changed(self, options: Options) -> bool:
-        self.changes -= 1
-        return self.changes >= 0
-
-    def timeout_s(self, options: Options) -> str:
-        return "none"
-
-    def direct_path(self, options: Options) -> DirectPath:
-        return DirectPath("localhost")
-
-    def close(self) -> None:
-        self.authenticator.close()
-
-
-class FakeOpener(BareOpener):
-    """Opens the channels that a test has planned, then channels whose logins succeed."""
-
-    def __init__(self, host: Location, *planned: FakeChannel) -> None:
-        super().__init__(host)
+    def __init__(self, *planned: FakeChannel) -> None:
+        self.ssh = SshSetup()  # what ssh's configuration says
         self.planned = list(planned)
         self.opened: list[FakeChannel] = []
 
+    def resolve(self, host: Location, options: Options) -> SshSetup:
+        return self.ssh
+
     def open(
-        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+        self, setup: HostSetup, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> FakeChannel:
         channel = self.planned.pop(0) if self.planned else FakeChannel(is_sftp, shared)
         channel.needs_agent = not is_sftp

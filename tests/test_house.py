@@ -43,7 +43,7 @@ LADDER = (
     ("transfer/lanes",),
     ("transfer/pieces",),
     ("connect",),
-    ("connect/logins", "sftp"),
+    ("connect/logins", "connect/known", "sftp"),
     ("sftp/protocol", "transports/libraries"),
     ("transports", "progress"),
     ("options",),

@@ -146,7 +146,7 @@ class Session:
         from pscp.transports.libraries.external import place_of  # here: few programs hand one in
 
         self.host = host or place_of(client)
-        opener = ExternalOpener(self.host, self.options, client)
+        opener = ExternalOpener(self.options, client)
         self.connections = Connections(self.host, opener)
 
     def __enter__(self) -> Session:

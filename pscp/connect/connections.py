@@ -1,8 +1,8 @@
 """The connections of a session to one host: those that are idle, and how a lane gets another one.
 
 Not here: what a program calls (calls/api.py), when a lane connects again
-(transfer/lanes/worker.py), how a channel is opened (ssh_opener.py), agent or SFTP (first_login.py),
-logins that begin early and connections that come late (spare_logins.py).
+(transfer/lanes/worker.py), how a channel is opened (openers.py), agent or SFTP (first_login.py),
+logins that begin early and connections that are idle (spare_logins.py).
 Read next: first_login.py.
 """
 
@@ -17,16 +17,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.connect.control_master import SharedLogin
-from pscp.connect.first_login import FirstLogin, RemoteKind
-from pscp.connect.logins import host_cache
-from pscp.connect.spare_logins import EarlyLogins, Latecomers
-from pscp.connect.ssh_opener import Opener, SshOpener
+from pscp.connect import greeting
+from pscp.connect.first_login import FirstLogin
+from pscp.connect.known.host_memory import Known
+from pscp.connect.known.host_setup import HostSetup, SetupSource
+from pscp.connect.logins.authenticator import Authenticator
+from pscp.connect.openers import Opener, SshOpener
+from pscp.connect.spare_logins import EarlyLogins, IdleConnections
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import Options
-from pscp.transports import Channel, Control
+from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
@@ -64,19 +66,16 @@ class Connections:
         """`opener` is what opens channels; None: processes of --transport."""
         self.host = host
         self.keeps = True  # connections outlive a copy; set before the first one
-        self.late = Latecomers()  # what a copy began, and that came when it was over
-        self._opener = opener or SshOpener(host)
-        self._kind = RemoteKind(host)
-        self._shared = SharedLogin()
+        self.idle = IdleConnections()
+        self._authenticator = Authenticator(may_ask=opener is None or opener.logs_in)
+        self._opener = opener or SshOpener(self._authenticator)
+        self._setups = SetupSource(self._opener.resolve)
         self._early = EarlyLogins()
-        self._first = FirstLogin(
-            host, self._opener, kind=self._kind, shared=self._shared, early=self._early
-        )
+        self._first = FirstLogin(self._opener, self._authenticator, self._early, self._greet)
         # Held by the thread that opens a first connection, for the whole login: a second stream
         # that begins meanwhile then uses its answers, and asks nobody again.
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # guards what follows
-        self._idle: list[RemoteAgent] = []
         self._plane: DirectPlane | None = None
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
@@ -106,11 +105,14 @@ class Connections:
             from pscp.connect import direct_sockets  # here: few copies need it
 
             direct_sockets.check()
-        return self._opener.check(options, is_push)
+        return self._opener.check(self._setup(options), is_push)
 
     def has_bbr(self, options: Options) -> bool:
         """Return whether connections from here may use BBR."""
-        return self._opener.has_bbr(options)
+        return self._opener.logs_in and self._setup(options).has_bbr()
+
+    def _setup(self, options: Options) -> HostSetup:
+        return self._setups.get(self.host, options)
 
     def has_early(self) -> bool:
         """Return whether another connection is logging in already."""
@@ -124,14 +126,12 @@ class Connections:
         self._first.close()
         self._early.end(is_cut=is_cut)
         with self._lock:
-            idle, self._idle = self._idle, []
             plane, self._plane = self._plane, None
         if plane is not None:
             plane.close()
-        self.late.close(is_cut=self._opener.authenticator.was_asked)
-        for far in idle:
-            far.close()
-        self._shared.close()
+        self.idle.close(is_cut=self._authenticator.was_asked)
+        self._first.close_shared()
+        self._authenticator.close()
         self._opener.close()
 
     # --- a first connection
@@ -148,9 +148,9 @@ class Connections:
     def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
         """While ssh logs in: start anew if its configuration has changed, and send the agent."""
         with self._my_turn():
-            if self._opener.has_changed(options):
+            if self._setups.has_changed(self.host, options):
                 self.close()
-                self.late = Latecomers()
+                self.idle = IdleConnections()
                 self._start(options, is_push, is_small=is_small)
             from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
 
@@ -166,7 +166,8 @@ class Connections:
         for attempt in itertools.count():
             try:
                 with self._my_turn():
-                    return self._taken_idle(options) or [self._control(options, note)]
+                    idle = self.idle.take(partial(self._of_carrier, options=options))
+                    return idle or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
@@ -190,7 +191,7 @@ class Connections:
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
         control = self._plane.take_control() if self._plane is not None else None
-        return control or self._first.finish(options, note)
+        return control or self._first.finish(self._setup(options), note)
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
@@ -222,7 +223,7 @@ class Connections:
                 agents[:] = lanes
             except Refused as error:
                 why_not = str(error)
-                host_cache.remember_no_direct(self.host, options)
+                self._setup(options).memory.remember_no_direct()
                 if (control := plane.take_control()) is None:
                     raise errors.ConnectionLost("the connection closed") from None
                 agents.insert(0, control)
@@ -235,8 +236,11 @@ class Connections:
 
         with self._lock:
             if self._plane is None:
-                path = self._opener.direct_path(options)
-                if not path.why_not and host_cache.refuses_direct(self.host, options):
+                setup = self._setup(options)
+                path = setup.direct_path()
+                if self._opener.why_not_direct:
+                    path = path._replace(why_not=self._opener.why_not_direct)
+                elif not path.why_not and setup.memory.refuses_direct():
                     path = path._replace(why_not="no direct lane was let in lately")
                     self._has_said_ssh = True
                 self._plane = DirectPlane(path, self._new_control)
@@ -254,83 +258,64 @@ class Connections:
 
     def give(self, agents: list[RemoteAgent]) -> None:
         """Keep connections for the next copy."""
-        for far in agents:
-            far.was_kept = True
-        with self._lock:
-            self._idle += agents
+        self.idle.give(agents)
 
-    def remember(self, options: Options, is_push: bool, known: host_cache.Known) -> None:
+    def remember(self, options: Options, is_push: bool, known: Known) -> None:
         """Remember what a copy found best. After a login with a prompt only one begins at first."""
         if not self._opener.logs_in:
             return
-        has_prompts = self._opener.authenticator.was_asked or self.has_one_login
+        memory = self._setup(options).memory
+        has_prompts = self._authenticator.was_asked or self.has_one_login
         if self._first.is_kept:  # nobody has logged in first
-            has_prompts = host_cache.is_known_to_ask(self.host, options)
+            has_prompts = memory.is_known_to_ask()
         else:
-            host_cache.remember_asks(self.host, options, has_prompts)
+            memory.remember_asks(has_prompts)
         if has_prompts:
             known = known._replace(logins=1)
-        host_cache.remember(self.host, options, is_push, known)
+        memory.remember(is_push, known)
 
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
-        if self._has_idle(options) or self._first.is_started:
+        if self._first.is_started or self.idle.has_any(partial(self._usable, options=options)):
             return
         if self._plane is not None and self._plane.has_control():
             return
-        if not self._first.start(options) or is_small:
+        setup = self._setup(options)
+        if not self._first.start(setup) or is_small:
             return
         if options.has_plane:
             self._direct_plane(options).prepare(options)
             return
-        known = host_cache.recall(self.host, options, is_push)
+        known = setup.memory.recall(is_push)
         fixed = options.connections
         lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), _EARLY_MAX)
-        chosen = self._with_congestion(options, known.congestion if is_push else "")
+        setup = setup.with_congestion(known.congestion if is_push else "")
         if self._first.is_kept:
             lanes = min(lanes, _KEPT_MAX)
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
-            self._early.add(self._open_kept(chosen) or self._open(chosen))
+            self._early.add(self._first.open_kept(setup) or self._first.open(setup))
 
-    def _has_idle(self, options: Options) -> bool:
-        """Return whether a usable connection is idle; close those before it that are not usable."""
-        with self._lock:
-            useless = self._of_another_carrier(options)
-            usable = (at for at, far in enumerate(self._idle) if self._is_usable(far, options))
-            first = next(usable, len(self._idle))
-            useless, self._idle = useless + self._idle[:first], self._idle[first:]
-            has_idle = bool(self._idle)
-        for far in useless:
-            far.close()
-        return has_idle
+    def _usable(self, agents: list[RemoteAgent], options: Options) -> list[RemoteAgent]:
+        """Return the connections that a copy with these options may use, if any is alive."""
+        fit = self._of_carrier(agents, options)
+        return list(itertools.dropwhile(lambda far: not self._is_usable(far, options), fit))
 
     def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
+        is_sftp = self._first.uses_sftp(self._setup(options))
+        suits = far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
         carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
-        suits = self._kind.suits(far, options) and far.plane in carriers
-        return suits and not far.is_closed()
+        return suits and far.plane in carriers and not far.is_closed()
 
-    def _of_another_carrier(self, options: Options) -> list[RemoteAgent]:
-        """Take out the idle connections that a copy with these options may not use; return them.
+    def _of_carrier(self, agents: list[RemoteAgent], options: Options) -> list[RemoteAgent]:
+        """Return the connections that a copy with these options may use.
 
         Direct lanes are asked for by one that goes over SSH.
         """
         carrier = self.carrier(options)
-        fit = [far for far in self._idle if far.plane == carrier]
+        fit = [far for far in agents if far.plane == carrier]
         if not fit and not (self._plane is not None and self._plane.has_control()):
-            fit = [far for far in self._idle if far.plane == "ssh"][:1]
-        others = [far for far in self._idle if far not in fit]
-        self._idle = fit
-        return others
-
-    def _taken_idle(self, options: Options) -> list[RemoteAgent]:
-        """Take the idle connections; none without a cipher goes to a copy that must have one."""
-        with self._lock:
-            self._idle += self.late.take()
-            useless = self._of_another_carrier(options)
-            agents, self._idle = self._idle, []
-        for far in useless:
-            far.close()
-        return agents
+            fit = [far for far in agents if far.plane == "ssh"][:1]
+        return fit
 
     # --- a further connection
 
@@ -343,51 +328,51 @@ class Connections:
             return far
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
-            shared = self._shared.control
+            shared = self._first.control
             if shared is None or not shared.is_alive():
                 raise errors.AuthenticationError(_GONE, errors.RUN_AGAIN)
+        setup = self._setup(options)
         if shared is not None:
-            channel = self._open(options, shared)
+            channel = self._first.open(setup, shared=shared)
             wanted.opened(channel)
-            return self._first.greeter.greet(channel, options)
-        is_unsure = self._first.is_kept and host_cache.asks(self.host, options)
-        log_in = partial(self._logged_in, options, wanted)
-        return self._opener.authenticator.repeat(log_in, is_unsure=is_unsure)
+            return self._greet(channel, setup)
+        is_unsure = self._first.is_kept and setup.memory.asks()
+        log_in = partial(self._logged_in, setup, wanted)
+        return self._authenticator.repeat(log_in, is_unsure=is_unsure)
 
-    def _logged_in(self, options: Options, wanted: Wanted) -> RemoteAgent:
-        """Return a connection that came late; else one that began early; else a new one."""
-        while (late := self.late.next()) is not None:
-            if self._is_usable(late, options):
-                wanted.opened(late.channel)
-                _log.debug("process %d: a connection that came late is used", late.channel.pid)
-                return late
-            late.close()
-        chosen = self._with_congestion(options, wanted.congestion)
-        early = self._early.take() or (self._open_kept(chosen), b"")
+    def _logged_in(self, setup: HostSetup, wanted: Wanted) -> RemoteAgent:
+        """Return a connection that is idle; else one that began early; else a new one."""
+        while (idle := self.idle.next()) is not None:
+            if self._is_usable(idle, setup.options):
+                wanted.opened(idle.channel)
+                _log.debug("process %d: a connection that was idle is used", idle.channel.pid)
+                return idle
+            idle.close()
+        chosen = setup.with_congestion(wanted.congestion)
+        early = self._early.take() or (self._first.open_kept(chosen), b"")
         channel, marker = early
         if channel is not None:
             wanted.opened(channel)
-            if not self._opener.is_live(channel, chosen):
+            if not greeting.is_live(channel, chosen):
                 channel = None
         if channel is None:
-            if self._first.is_kept and host_cache.is_known_to_ask(self.host, options):
+            if self._first.is_kept and setup.memory.is_known_to_ask():
                 raise errors.AuthenticationError(_ASKS)
-            channel, marker = self._open(chosen), b""
+            channel, marker = self._first.open(chosen), b""
             wanted.opened(channel)
-        return self._first.greeter.greet(channel, options, None, marker)
+        return self._greet(channel, setup, None, marker)
 
-    def _open_kept(self, options: Options) -> Channel | None:
-        return self._opener.open_kept(options, is_sftp=self._kind.uses_sftp(options))
-
-    def _open(self, options: Options, shared: Control | None = None) -> Channel:
-        is_sftp = self._kind.uses_sftp(options)
-        return self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=shared)
-
-    def _with_congestion(self, options: Options, name: str) -> Options:
-        """Return the options with this congestion control, unless the user has chosen one."""
-        if options.congestion or not name or not self.has_bbr(options):
-            return options
-        return dataclasses.replace(options, congestion=name)
+    def _greet(
+        self,
+        channel: Channel,
+        setup: HostSetup,
+        note: Callable[[str], None] | None = None,
+        marker: bytes = b"",
+    ) -> RemoteAgent:
+        """Wait for what answers on the channel, and keep what it tells of its processor."""
+        far = greeting.greet(channel, setup, self._authenticator, note, marker)
+        self._setups.learn_aes(far.hello.get("aes"))
+        return far
 
 
 def _is_for_direct(far: RemoteAgent, options: Options) -> bool:

@@ -14,12 +14,10 @@ import select
 import threading
 from collections.abc import Callable
 
-from pscp.connect.logins import host_cache
+from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Patience
 from pscp.ground.errors import ConnectionLost, PscpError, Unreachable
-from pscp.ground.locations import Location
 from pscp.ground.stops import ended_by
-from pscp.options.options import Options
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import lines_of
 
@@ -27,9 +25,9 @@ _SOCKET_CHECK_MS = 5  # between two checks whether the socket is there
 _KEPT_BYTES = 8 * 1024  # the end of what ssh writes, for the error that explains it
 
 
-def may_ask_again(host: Location, options: Options) -> bool:
+def may_ask_again(setup: HostSetup) -> bool:
     """Return whether a second login, needed where no agent can run, may ask a person again."""
-    if options.batch or options.remote != "auto" or not host_cache.asks(host, options):
+    if setup.options.batch or setup.options.remote != "auto" or not setup.memory.asks():
         return False
     from pscp.connect.logins import tty  # here: most logins ask nothing
 
@@ -111,7 +109,7 @@ class SharedLogin:
         self._master: Master | None = None  # the one login: it has begun, and has not failed
         self._control: Control | None = None  # the socket of the first connection
 
-    def begin(self, options: Options, open_master: Callable[[Options], Master | None]) -> bool:
+    def begin(self, setup: HostSetup, open_master: Callable[[HostSetup], Master | None]) -> bool:
         """Begin the one login, unless it has begun. Return False if none is wanted.
 
         A connection that was lost is replaced: a new copy may ask a person again.
@@ -120,9 +118,9 @@ class SharedLogin:
             self.close()
         with self._lock:
             if self._master is None:
-                self._master = open_master(options)
+                self._master = open_master(setup)
             if self._master is not None:
-                self._master.is_only |= options.login_once
+                self._master.is_only |= setup.options.login_once
             return self._master is not None
 
     def wait(

@@ -25,7 +25,7 @@ from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
 from pscp.connect.direct_sockets import Refused as Refused
-from pscp.connect.ssh_opener import DirectPath
+from pscp.connect.known.host_setup import DirectPath
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.plane import gate

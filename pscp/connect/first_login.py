@@ -1,9 +1,9 @@
 """Opens the first connection of a session. Its login may ask a person, and it finds out whether the
 far end has an agent or SFTP (--remote), or why neither answers.
 
-Not here: further connections (connections.py), who answers prompts (logins/authenticator.py), what
-the agent tells of itself (bootstrap.py), what is remembered of a host (logins/host_cache.py).
-Read next: bootstrap.py.
+Not here: further connections (connections.py), who answers prompts (logins/authenticator.py), how a
+channel's answer is waited for (greeting.py), what is remembered of a host (known/host_memory.py).
+Read next: greeting.py.
 """
 
 from __future__ import annotations
@@ -17,122 +17,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pscp.connect import greeting
 from pscp.connect.control_master import SharedLogin
-from pscp.connect.logins import host_cache
-from pscp.connect.logins.authenticator import Patience
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.logins.authenticator import Authenticator
+from pscp.connect.openers import Opener
 from pscp.connect.spare_logins import EarlyLogins
-from pscp.connect.ssh_opener import Opener, persists
 from pscp.ground import errors
-from pscp.ground.locations import Location
-from pscp.ground.log import Log
-from pscp.options.options import Options
-from pscp.transports import Channel
+from pscp.transports import Channel, Control
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
 Note = Callable[[str], None]  # shows people a line
+Greet = Callable[[Channel, "HostSetup", "Note | None", bytes], "RemoteAgent"]
 
 # Of this machine's processors, idle during a login: with less it has waited for its turn.
 _SPARE = 0.15
-_log = Log("connect")
-
-
-class RemoteKind:
-    """Whether a session uses SFTP or agents. Any thread may use it."""
-
-    def __init__(self, host: Location) -> None:
-        self.host = host
-        self._lock = threading.Lock()  # guards what follows
-        self._is_sftp: bool | None = None  # with --remote auto; None: what the host cache says
-
-    def uses_sftp(self, options: Options) -> bool:
-        """Return whether a channel is to end at SFTP, by the options or by what was found out."""
-        if options.remote != "auto":
-            return options.remote == "sftp"
-        with self._lock:
-            if self._is_sftp is None:
-                self._is_sftp = host_cache.uses_sftp(self.host, options)
-            return self._is_sftp
-
-    def suits(self, far: RemoteAgent, options: Options) -> bool:
-        """Return whether a connection ends at what these options ask for."""
-        is_sftp = self.uses_sftp(options)
-        return far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
-
-    def switch(self, options: Options) -> None:
-        """With --remote auto, use SFTP from now on instead of agents, or agents instead of SFTP."""
-        is_sftp = not self.uses_sftp(options)
-        with self._lock:
-            self._is_sftp = is_sftp
-
-    def forget(self) -> None:
-        """Go by the host cache again, since neither SFTP nor an agent was there."""
-        with self._lock:
-            self._is_sftp = None
-
-
-class Greeter:
-    """Makes a RemoteAgent of a channel. It has no state of its own, so any thread may use it."""
-
-    def __init__(self, host: Location, opener: Opener) -> None:
-        self.host = host
-        self._opener = opener
-
-    def greet(
-        self,
-        channel: Channel,
-        options: Options,
-        note: Callable[[str], None] | None = None,
-        marker: bytes = b"",
-    ) -> RemoteAgent:
-        """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
-
-        With `note` a person may be asked, and sees what the login prints. Raises ConnectError.
-        """
-        from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
-
-        patience = self.patience(options, may_prompt=note is not None)
-        begin: Callable[[], RemoteAgent] = partial(RemoteAgent, channel, note, marker, patience)
-        if options.direct:
-            from pscp.connect.onward import OnwardAgent, OnwardChannel
-
-            if isinstance(channel, OnwardChannel):
-                begin = partial(OnwardAgent, channel, note, patience)
-        try:
-            far = begin()
-        except errors.ConnectError as error:
-            reason = self.explain(channel, error, options)
-            _log.debug("process %d: no far end: %s", channel.pid, reason.message)
-            raise reason from None
-        self._opener.authenticator.end_login(channel)
-        _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
-        far.verify = options.verify
-        self._opener.learn_aes(far.hello.get("aes"))
-        return far
-
-    def patience(self, options: Options, *, may_prompt: bool) -> Patience:
-        """Return the time for a login: twice the time to connect, and at least a minute."""
-        from pscp.connect.bootstrap import SILENCE_S
-
-        timeout = self._opener.timeout_s(options)
-        limit_s = max(SILENCE_S, 2.0 * int(timeout)) if timeout.isdecimal() else SILENCE_S
-        return self._opener.authenticator.patience(limit_s, options, may_prompt)
-
-    def explain(
-        self, channel: Channel, error: errors.PscpError, options: Options
-    ) -> errors.PscpError:
-        """Return why a login failed: a refused prompt, else ssh's reason with the host's name."""
-        error = self._opener.authenticator.end_login(channel) or error
-        if isinstance(error, errors.Unreachable):
-            where = "" if str(self.host.host) in error.message else f"{self.host.login}: "
-            timeout = self._opener.timeout_s(options)
-            after = f" ({timeout} s)" if "timed out" in error.message else ""
-            error = errors.Unreachable(f"{where}{error.message}{after}", error.hint)
-        error.hint = error.hint.replace("HOST", self.host.login)
-        if options.batch and isinstance(error, errors.AuthenticationError):
-            error.hint += "; with -B nothing is asked: ssh-agent must have a key with a passphrase"
-        return error
 
 
 class FirstLogin:
@@ -144,16 +45,15 @@ class FirstLogin:
 
     def __init__(
         self,
-        host: Location,
         opener: Opener,
-        *,
-        kind: RemoteKind,
-        shared: SharedLogin,
+        authenticator: Authenticator,
         early: EarlyLogins,
+        greet: Greet,
     ) -> None:
-        self.host = host
-        self._opener, self._kind, self._shared, self._early = opener, kind, shared, early
-        self.greeter = Greeter(host, opener)
+        """`greet` waits for what answers on a channel."""
+        self._opener, self._authenticator, self._early = opener, authenticator, early
+        self._greet = greet
+        self._shared = SharedLogin()
         # When its ssh was started, and idle_s() then; used by start() and finish() only.
         self._started_s, self._started_idle_s = 0.0, 0.0
         # Changed by start() and finish() only. Seconds from the start of the latest login to its
@@ -165,6 +65,7 @@ class FirstLogin:
         self._lock = threading.Lock()  # guards what follows
         # With the marker of an agent that was sent to it already; ssh logs in, and nobody waits.
         self._started: tuple[Channel, bytes] | None = None
+        self._is_sftp: bool | None = None  # with --remote auto; None: what is remembered holds
 
     @property
     def is_started(self) -> bool:
@@ -174,46 +75,66 @@ class FirstLogin:
     @property
     def has_one_login(self) -> bool:
         """Whether no login is made after this one: all lanes are channels of its connection."""
-        return self._is_only or self._shared.is_only or self._opener.authenticator.is_single_use
+        return self._is_only or self._shared.is_only or self._authenticator.is_single_use
 
-    def start(self, options: Options) -> bool:
+    @property
+    def control(self) -> Control | None:
+        """The socket by which further channels use the first connection, if there is one."""
+        return self._shared.control
+
+    def uses_sftp(self, setup: HostSetup) -> bool:
+        """Return whether a channel is to end at SFTP, by the options or by what was found out."""
+        remote = setup.options.remote
+        if remote != "auto":
+            return remote == "sftp"
+        with self._lock:
+            if self._is_sftp is None:
+                self._is_sftp = setup.memory.uses_sftp()
+            return self._is_sftp
+
+    def _find(self, is_sftp: bool | None) -> None:
+        """Keep what was found to be at the far end; None: neither, so go by the memory again."""
+        with self._lock:
+            self._is_sftp = is_sftp
+
+    def start(self, setup: HostSetup) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
         self._started_s, self._started_idle_s = time.monotonic(), idle_s()
-        channel, marker = self._open_kept(options), b""
+        channel, marker = self.open_kept(setup), b""
         if channel is not None:
             marker = _send_agent(channel)
-        elif self._shared.begin(options, self._opener.open_master):
+        elif self._shared.begin(setup, self._opener.open_master):
             return False
         else:
-            channel = self._open(options)
+            channel = self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
         with self._lock:
             self._started = channel, marker
         return True
 
-    def finish(self, options: Options, note: Note) -> RemoteAgent:
+    def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Wait for the connection, starting it if it was not started. Raises ConnectError."""
         if not self.is_started:
             self._started_s, self._started_idle_s = time.monotonic(), idle_s()
         try:
-            far = self._greeted(options, note)
+            far = self._greeted(setup, note)
         except errors.ConnectError as error:
-            reason = self._missing_kind(error, options)
-            if reason is None or options.remote != "auto":
+            reason = self._missing_kind(error, setup)
+            if reason is None or setup.options.remote != "auto":
                 raise reason or error from None
-            far = self._other_kind(options, note, reason)
-        if options.persist not in (None, "no") and not persists(options):
+            far = self._other_kind(setup, note, reason)
+        if setup.options.persist not in (None, "no") and not setup.persists:
             note("--persist is for --transport openssh: these connections end with this run")
-        if options.remote == "agent":
-            host_cache.remember_sftp(self.host, options, False)
+        if setup.options.remote == "agent":
+            setup.memory.remember_sftp(False)
         share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
-        waited_s = self._opener.authenticator.waited_s
+        waited_s = self._authenticator.waited_s
         taken_s = time.monotonic() - self._started_s
         idle = idle_s() - self._started_idle_s  # not a number where the system does not tell
         self.login_s = (taken_s - waited_s) / share
         self.was_crowded = idle < _SPARE * taken_s
         self._shared.share(far.channel.control)
-        if self._opener.authenticator.was_asked or self.has_one_login:
+        if self._authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
         return far
 
@@ -222,35 +143,43 @@ class FirstLogin:
         if (started := self._taken()) is not None:
             started[0].close()
 
+    def close_shared(self) -> None:
+        """End the one login and its connection."""
+        self._shared.close()
+
     def _taken(self) -> tuple[Channel, bytes] | None:
         """Take what start() began; another thread may end it meanwhile."""
         with self._lock:
             started, self._started = self._started, None
         return started
 
-    def _open(self, options: Options) -> Channel:
-        return self._opener.open(options, is_sftp=self._kind.uses_sftp(options), may_prompt=True)
+    def open(
+        self, setup: HostSetup, *, may_prompt: bool = False, shared: Control | None = None
+    ) -> Channel:
+        """Open a channel to what is at the far end, of a new connection or the shared one."""
+        is_sftp = self.uses_sftp(setup)
+        return self._opener.open(setup, is_sftp=is_sftp, may_prompt=may_prompt, shared=shared)
 
-    def _open_kept(self, options: Options) -> Channel | None:
-        return self._opener.open_kept(options, is_sftp=self._kind.uses_sftp(options))
+    def open_kept(self, setup: HostSetup) -> Channel | None:
+        """Open a channel of a connection that an earlier run left open; None if there is none."""
+        return self._opener.open_kept(setup, is_sftp=self.uses_sftp(setup))
 
-    def _greeted(self, options: Options, note: Note) -> RemoteAgent:
+    def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
-        channel, marker = self._taken() or (self._open_kept(options), b"")
-        if channel is not None and not self._opener.is_live(channel, options):
+        channel, marker = self._taken() or (self.open_kept(setup), b"")
+        if channel is not None and not greeting.is_live(channel, setup):
             channel, marker = None, b""
         self.is_kept = channel is not None and is_kept(channel)
-        self._is_only = self.is_kept and options.login_once
-        if channel is None and self._shared.begin(options, self._opener.open_master):
-            patience = self.greeter.patience(options, may_prompt=True)
-            explain = partial(self.greeter.explain, options=options)
+        self._is_only = self.is_kept and setup.options.login_once
+        if channel is None and self._shared.begin(setup, self._opener.open_master):
+            patience = greeting.patience_for(setup, self._authenticator, may_prompt=True)
+            explain = partial(greeting.explain, setup=setup, authenticator=self._authenticator)
             control = self._shared.wait(note, patience, explain)
-            is_sftp = self._kind.uses_sftp(options)
-            channel = self._opener.open(options, is_sftp=is_sftp, may_prompt=False, shared=control)
-        return self.greeter.greet(channel or self._open(options), options, note, marker)
+            channel = self.open(setup, shared=control)
+        return self._greet(channel or self.open(setup, may_prompt=True), setup, note, marker)
 
     def _missing_kind(
-        self, error: errors.ConnectError, options: Options
+        self, error: errors.ConnectError, setup: HostSetup
     ) -> errors.ConnectError | None:
         """Return why no agent, or no SFTP, is at the far end; None if the login failed otherwise.
 
@@ -262,27 +191,27 @@ class FirstLogin:
         is_there = self._shared.is_there()
         if is_there is None or not isinstance(error, errors.ConnectionLost):
             return None
-        if self._kind.uses_sftp(options):
+        if self.uses_sftp(setup):
             return None
         return errors.NoAgent("the far end runs no commands") if is_there else error
 
-    def _other_kind(self, options: Options, note: Note, reason: errors.ConnectError) -> RemoteAgent:
+    def _other_kind(self, setup: HostSetup, note: Note, reason: errors.ConnectError) -> RemoteAgent:
         """Connect to SFTP where no agent can run, or to an agent where there is no SFTP.
 
         The next copy to this host does so from the start.
         """
         self._early.end(is_cut=False)
-        self._kind.switch(options)
+        is_sftp = not self.uses_sftp(setup)
+        self._find(is_sftp)
         self._started_s = time.monotonic()
         try:
-            far = self._greeted(options, note)
+            far = self._greeted(setup, note)
         except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
-            self._kind.forget()
+            self._find(None)
             raise error if isinstance(reason, errors.NoSftp) else reason from None
-        is_sftp = self._kind.uses_sftp(options)
         if not isinstance(reason, errors.ConnectionLost):
-            host_cache.remember_sftp(self.host, options, is_sftp)
-        if is_sftp and not options.quiet:
+            setup.memory.remember_sftp(is_sftp)
+        if is_sftp and not setup.options.quiet:
             note(f"{reason.message.rstrip('.')}: using SFTP")
         return far
 

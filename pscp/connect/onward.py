@@ -19,15 +19,15 @@ from collections.abc import Callable
 
 from pscp.connect.agent_program import bundle, copy_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.logins.authenticator import Authenticator, Patience
-from pscp.connect.ssh_opener import DirectPath, Opener
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.logins.authenticator import Patience
+from pscp.connect.openers import Opener
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
 from pscp.endpoint.serving import onward
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
-from pscp.options.option_rows import TIMEOUT_S
 from pscp.options.options import Options
 from pscp.transports import Channel, Control, SshSetup
 from pscp.transports.openssh import error_of
@@ -265,32 +265,18 @@ class OnwardAgent(RemoteAgent):
         self._onward.tell(header + payload)
 
 
-class _Unasked(Authenticator):
-    """The logins from the source's host to the sink's, which ask nobody."""
-
-    def patience(self, limit_s: float, options: Options, may_prompt: bool) -> Patience:
-        return Patience(limit_s, lambda: 0.0)
-
-
 class OnwardOpener(Opener):
-    """Opens the channels of the connections to the sink's host."""
+    """Opens the channels of the connections to the sink's host.
 
-    logs_in = False  # what is remembered of that host is of the path from here
+    Nobody is asked for their logins, and what is remembered of that host is of the path from here.
+    """
+
+    why_not_direct = "the lanes are the source's host's"
 
     def __init__(self, connect: Connect, source: Location, sink: Location) -> None:
-        self.authenticator: Authenticator = _Unasked(sink)
         self._connect, self._way = connect, (source, sink)
 
-    def timeout_s(self, options: Options) -> str:
-        return str(options.timeout_s or TIMEOUT_S)
-
-    def direct_path(self, options: Options) -> DirectPath:
-        return DirectPath("", why_not="the lanes are the source's host's")
-
     def open(
-        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+        self, setup: HostSetup, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> Channel:
-        return OnwardChannel(self._connect, self._way, options)
-
-    def close(self) -> None:
-        self.authenticator.close()
+        return OnwardChannel(self._connect, self._way, setup.options)

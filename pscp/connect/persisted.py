@@ -5,7 +5,7 @@ begins with a hash of everything that makes a connection what it is, and beside 
 hash is a file that says to where they lead.
 
 Not here: channels of such a connection (../transports/mux_channel.py), when one is opened
-(ssh_opener.py), the words of the command line (../cli/kept.py).
+(openers.py), the words of the command line (../cli/kept.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pscp.connect.logins.ssh_setup import setup_key
+from pscp.connect.known.host_setup import HostSetup, setup_key
 from pscp.ground import errors, state
 from pscp.ground.locations import Location
-from pscp.options.options import Options
-from pscp.transports import Control, SshSetup
+from pscp.transports import Control
 from pscp.transports.mux_protocol import MuxMaster, process_of
 
 _HASH_BYTES = 8
@@ -57,34 +56,20 @@ _claimed: set[str] = set()
 _claiming = threading.Lock()  # guards _claimed, and each session's part of it
 
 
-def absolute(options: Options) -> Options:
-    """Return the options with absolute paths, since an ssh that stays is started in `/`."""
-    program, config = options.program, options.config_file
-    return dataclasses.replace(
-        options,
-        program=os.path.abspath(program) if "/" in program else program,
-        config_file=config if config in (None, "none") else os.path.abspath(str(config)),
-        identities=tuple(
-            os.path.abspath(path) if os.path.exists(path) else path for path in options.identities
-        ),
-    )
-
-
 class Persisted:
     """The connections to one host that earlier runs left, and those that this session leaves."""
 
-    def __init__(self, host: Location) -> None:
-        self.host = host
+    def __init__(self) -> None:
         self._claimed: set[str] = set()  # this session's, guarded by _claiming
 
-    def next(self, options: Options, setup: SshSetup, address: str) -> Control | None:
+    def next(self, setup: HostSetup, address: str) -> Control | None:
         """Return the socket of a connection that this process does not use yet; None for none.
 
         A socket where nobody listens any more is removed.
         """
         folder = kept_folder()
-        for path in _sockets(folder, self._hash(options, setup, address)) if folder else ():
-            control = Control(path, False, options.persist or "")
+        for path in _sockets(folder, _hash(setup, address)) if folder else ():
+            control = Control(path, False, setup.options.persist or "")
             if not control.is_alive():
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -92,17 +77,17 @@ class Persisted:
                 return control
         return None
 
-    def new(self, options: Options, setup: SshSetup, address: str) -> Control:
+    def new(self, setup: HostSetup, address: str) -> Control:
         """Return where the ssh of a new connection is to listen. Raises UsageError."""
         folder = kept_folder()
         if folder is None:
             raise errors.UsageError("--persist: no folder for a private socket", state.NO_FOLDER)
-        name = self._hash(options, setup, address)
+        name = _hash(setup, address)
         about: dict[str, object] = {
-            "host": self.host.host,
-            "user": self.host.user,
-            "port": self.host.port or options.port,
-            "persist": options.persist,
+            "host": setup.host.host,
+            "user": setup.host.user,
+            "port": setup.host.port or setup.options.port,
+            "persist": setup.options.persist,
         }
         path = f"{folder}/{name}-{os.urandom(2).hex()}"
         with contextlib.suppress(OSError):  # it is for people only
@@ -110,7 +95,7 @@ class Persisted:
                 json.dump(about, file)
             os.replace(f"{path}{_ABOUT}", f"{folder}/{name}{_ABOUT}")
         self._claim(path)
-        return Control(path, True, options.persist or "")
+        return Control(path, True, setup.options.persist or "")
 
     def close(self) -> None:
         """Let other sessions of this process use what this one has used."""
@@ -127,15 +112,17 @@ class Persisted:
                 self._claimed.add(path)
         return is_new
 
-    def _hash(self, options: Options, setup: SshSetup, address: str) -> str:
-        """Return the hash of what makes a connection to the host what it is."""
-        key = (
-            setup_key(self.host, dataclasses.replace(absolute(options), debug=False)),
-            setup.digest, setup.advised, address, options.cpus, options.congestion,
-            options.rcvbuf_bytes, options.sndbuf_bytes,
-        )  # fmt: skip
-        digest = hashlib.sha256(ascii(key).encode()).digest()[:_HASH_BYTES]
-        return base64.b32encode(digest).decode().rstrip("=").lower()
+
+def _hash(setup: HostSetup, address: str) -> str:
+    """Return the hash of what makes a connection to the host what it is."""
+    options, ssh = setup.options, setup.ssh
+    key = (
+        setup_key(setup.host, dataclasses.replace(setup.absolute().options, debug=False)),
+        ssh.digest, ssh.advised, address, options.cpus, options.congestion,
+        options.rcvbuf_bytes, options.sndbuf_bytes,
+    )  # fmt: skip
+    digest = hashlib.sha256(ascii(key).encode()).digest()[:_HASH_BYTES]
+    return base64.b32encode(digest).decode().rstrip("=").lower()
 
 
 def kept_folder() -> str | None:

@@ -1,8 +1,7 @@
-"""Logins that no copy waits for: begun before a copy knows whether it needs them, so that their
-time is not lost, or ended after the copy that began them.
+"""Connections that no copy uses yet, or any more: logins that begin before a copy knows whether it
+needs them, so that their time is not lost, and connections for the session's next copy.
 
-Not here: how many there are (connections.py), how long one may take (logins/authenticator.py),
-connections that a copy has used (connections.py).
+Not here: how many there are (connections.py), how long a login may take (logins/authenticator.py).
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from pscp.transports import Channel
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
+
+Choose = Callable[[list["RemoteAgent"]], list["RemoteAgent"]]
 
 LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by itself
 
@@ -68,10 +69,10 @@ class EarlyLogins:
                 let_go.start()
 
 
-class Latecomers:
-    """Connections whose copy was over when their login ended: the session's next copy gets them.
+class IdleConnections:
+    """Connections that no copy uses: the last one left them, or was over when their login ended.
 
-    Any thread may use it.
+    The session's next copy gets them. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -92,21 +93,33 @@ class Latecomers:
             self._awaited -= 1
             self._changed.notify_all()
 
-    def accept(self, far: RemoteAgent) -> None:
-        """Keep a connection for the next copy; close it, if the session is closed."""
+    def give(self, agents: list[RemoteAgent]) -> None:
+        """Keep connections for the next copy; close them, if the session is closed."""
+        for far in agents:
+            far.was_kept = True
         with self._changed:
-            if not self._is_closed:
-                far.was_kept = True
-                self._agents.append(far)
+            is_closed = self._is_closed
+            if not is_closed:
+                self._agents += agents
                 self._changed.notify_all()
-                return
-        far.close()
+        if is_closed:
+            _close(agents)
 
-    def take(self) -> list[RemoteAgent]:
-        """Return the connections that have come since the last call."""
+    def take(self, choose: Choose) -> list[RemoteAgent]:
+        """Take the connections that `choose` returns of those that are idle; close the others."""
         with self._changed:
-            agents, self._agents = self._agents, []
-        return agents
+            chosen = choose(self._agents)
+            others, self._agents = _without(self._agents, chosen), []
+        _close(others)
+        return chosen
+
+    def has_any(self, choose: Choose) -> bool:
+        """Return whether `choose` returns any of those that are idle; close the others."""
+        with self._changed:
+            chosen = choose(self._agents)
+            others, self._agents = _without(self._agents, chosen), chosen
+        _close(others)
+        return bool(chosen)
 
     def next(self) -> RemoteAgent | None:
         """Wait for a connection, and return it; None if no more is expected.
@@ -124,7 +137,7 @@ class Latecomers:
         return bool(self._agents) or not self._awaited or self._is_closed
 
     def close(self, *, is_cut: bool = False) -> None:
-        """Close the connections that have come, and those that still come.
+        """Close the connections that are idle, and those that still come.
 
         With `is_cut` logins that go on are ended, and this waits for it: one that asks for a
         password with nobody left to answer would send an empty one, and the server would count it
@@ -135,11 +148,20 @@ class Latecomers:
             self._changed.notify_all()
             if is_cut:
                 self._changed.wait_for(lambda: not self._awaited, _PATIENCE_S)
-        for far in self.take():
-            far.close()
+            agents, self._agents = self._agents, []
+        _close(agents)
 
     @property
     def is_cut(self) -> bool:
         """Whether logins that go on are to be ended at once."""
         with self._changed:
             return self._is_cut
+
+
+def _without(agents: list[RemoteAgent], chosen: list[RemoteAgent]) -> list[RemoteAgent]:
+    return [far for far in agents if far not in chosen]
+
+
+def _close(agents: list[RemoteAgent]) -> None:
+    for far in agents:
+        far.close()

@@ -7,7 +7,7 @@ A value that is lost or unreadable counts as none. Most values only save time; w
 read before ssh starts.
 
 Not here: the journals that lie in the same folder (../transfer/terms/journal.py), what is
-remembered of a host (../connect/logins/host_cache.py).
+remembered of a host (../connect/known/host_memory.py).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pscp.calls.api import Session
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.logins import host_cache
+from pscp.connect.known.host_memory import HostMemory
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import system
 from pscp.endpoint.there import kernel
@@ -82,7 +82,7 @@ def measure(
         # If only one connection could be opened, nothing is known about more.
         number = found.advice.connections if len(found.connections) > 1 else 0
         cipher = found.advice.cipher if found.advice.cipher in opener.offered else ""
-        if host_cache.save_advice(session.host, session.options, number, cipher):
+        if HostMemory(session.host, session.options).save_advice(number, cipher):
             return dataclasses.replace(found, saved=True)
         notes = (*found.notes, "nothing was saved: the state folder cannot be written")
         return dataclasses.replace(found, notes=notes)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pscp.connect.first_login import idle_s
-from pscp.connect.logins.host_cache import Known
+from pscp.connect.known.host_memory import Known
 from pscp.endpoint.frames import system
 from pscp.endpoint.plane.congestion import LiveSocket, Sending
 from pscp.transfer.lanes.autotune import Seen, Tuner, usual_lanes

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
-from pscp.connect.logins import host_cache
+from pscp.connect.known.host_memory import HostMemory, kind_of
 from pscp.connect.messages import noting
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import hashes
@@ -359,10 +359,11 @@ def make_pool(
     reader = reader_here()
     copies = reader.at_once if reader is not None else 1
     path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, connections.was_crowded)
-    known = host_cache.recall(connections.host, options, is_push)
-    kind = host_cache.kind_of(options, is_stream=stream is not None, copies=copies)
+    memory = HostMemory(connections.host, options)
+    known = memory.recall(is_push)
+    kind = kind_of(options, is_stream=stream is not None, copies=copies)
     known = known.over(path.rtt_s, path.cpus, kind).believed(usual_lanes(path))
-    known = known._replace(lanes=host_cache.advice(connections.host, options)[0] or known.lanes)
+    known = known._replace(lanes=memory.advice()[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
         note("one login: all lanes share one connection, one CPU core and one TCP buffer")
     limit = options.limit_kbit_s

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Wanted
-from pscp.connect.logins.host_cache import Known, kind_of
-from pscp.connect.spare_logins import LET_GO_S, Latecomers
+from pscp.connect.known.host_memory import Known, kind_of
+from pscp.connect.spare_logins import LET_GO_S, IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
 from pscp.options.options import Options
@@ -125,7 +125,7 @@ class LanePool:
 
     def __init__(self, terms: PoolTerms) -> None:
         self._terms, self.context = terms, terms.context
-        self._late = terms.connections.late  # takes connections that nobody waits for
+        self._idle = terms.connections.idle  # takes connections that nobody waits for
         self._lock = threading.Lock()  # guards what follows, and the workers' public attributes
         self._logins = Logins(terms)
         self._kept: list[RemoteAgent] = []  # connections for the next copy
@@ -211,8 +211,8 @@ class LanePool:
         leaving = [worker for worker in self._workers if not self._has_ended(worker, until_s)]
         self.queue.finish_writing()
         if leaving:
-            self._late.expect(len(leaving))
-            args = leaving, self._late
+            self._idle.expect(len(leaving))
+            args = leaving, self._idle
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
     @property
@@ -243,7 +243,7 @@ class LanePool:
         if not self._terms.connections.keeps:
             far.close()
         elif is_late:
-            self._late.accept(far)
+            self._idle.give([far])
         else:
             with self._lock:
                 self._kept.append(far)
@@ -373,7 +373,7 @@ class LanePool:
             self._terms.note(text)
 
 
-def _let_go(workers: list[Worker], late: Latecomers) -> None:
+def _let_go(workers: list[Worker], idle: IdleConnections) -> None:
     """Wait for logins that nobody needs any more, and abort those that take too long.
 
     sshd counts a login that is cut off as an offence, and refuses those who have too many
@@ -382,7 +382,7 @@ def _let_go(workers: list[Worker], late: Latecomers) -> None:
     until_s = time.monotonic() + LET_GO_S
     for worker in workers:
         while worker.is_alive():
-            if late.is_cut or time.monotonic() > until_s:
+            if idle.is_cut or time.monotonic() > until_s:
                 worker.abort()
             worker.join(0.05)
-        late.no_longer_expect()
+        idle.no_longer_expect()

@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from fake_logins import BareOpener
 
 import pscp
 from pscp.connect import bootstrap, connections
 from pscp.connect.connections import Connections
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.openers import Opener
 from pscp.endpoint.frames import wire
 from pscp.endpoint.serving import agent
 from pscp.ground.errors import PscpError
-from pscp.ground.locations import Location
-from pscp.options.options import Options
 from pscp.progress.progress import Silent
 from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
@@ -130,9 +129,10 @@ class Bench:
 
     def session(self, **fields: Any) -> pscp.Session:
         """Return a session whose connections are links of this bench."""
-        chosen = {"connections": 2, "chunk_bytes": CHUNK_BYTES, "block_bytes": BLOCK_BYTES}
+        sizes = {"chunk_bytes": CHUNK_BYTES, "block_bytes": BLOCK_BYTES}
+        chosen = {"connections": 2, "timeout_s": 1, **sizes}  # a login has two seconds
         session = pscp.Session("bench:", batch=True, remote="agent", **{**chosen, **fields})
-        session.connections = Connections(session.host, MemoryOpener(self, session.host))
+        session.connections = Connections(session.host, MemoryOpener(self))
         return session
 
     def copy(self, from_: Path, to: Path, is_push: bool, **fields: Any) -> pscp.Result:
@@ -245,20 +245,16 @@ class Notes(Silent):
         self._notes.append(text)
 
 
-class MemoryOpener(BareOpener):
+class MemoryOpener(Opener):
     """Opens a session's channels as links of a bench."""
 
     logs_in = False
 
-    def __init__(self, bench: Bench, host: Location) -> None:
-        super().__init__(host)
+    def __init__(self, bench: Bench) -> None:
         self._bench = bench
 
-    def timeout_s(self, options: Options) -> str:
-        return "1"  # so a login has two seconds, however busy the machine is
-
     def open(
-        self, options: Options, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
+        self, setup: HostSetup, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> MemoryChannel:
         assert not is_sftp
         return self._bench.connect().channel

@@ -14,8 +14,8 @@ import pytest
 
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.connect.logins.host_cache import Known
-from pscp.connect.spare_logins import Latecomers
+from pscp.connect.known.host_memory import Known
+from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.plane.congestion import Choice, Sending
@@ -149,7 +149,7 @@ def pool_of(
 ) -> lane_pool.LanePool:
     """A pool whose workers are not started."""
     session: Any = SimpleNamespace(
-        connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, late=Latecomers(),
+        connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, idle=IdleConnections(),
         has_one_login=False, has_early=lambda: False,
     )  # fmt: skip
     context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)

@@ -17,7 +17,8 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
-from pscp.connect.logins import host_cache
+from pscp.connect.known import host_memory
+from pscp.connect.known.host_memory import HostMemory
 from pscp.ground.locations import parse_location
 from pscp.ground.state import control_folder
 from pscp.ground.values import MIB
@@ -132,19 +133,19 @@ def test_what_auto_came_to_is_remembered(
     options = Options(config_file=filled.server.ssh_config)
     (filled.source / "small").write_text("done before anything is measured")
     assert filled.command("-rv", "-c", "auto", names=["small"]).code == 0
-    assert host_cache.recall(host, options, filled.is_push).lanes == 0
+    assert HostMemory(host, options).recall(filled.is_push).lanes == 0
     with open(filled.source / "large", "wb") as file:
         file.truncate(3 << 29)
     for _ in range(4):  # while other tests have the processors, no rate may come of a copy
         words = ("-tv", "-c", "auto", "--chunk-size", "8M")  # many pieces
         assert "beginning with" in filled.command(*words, names=["large"]).err
-        known = host_cache.recall(host, options, filled.is_push)
+        known = HostMemory(host, options).recall(filled.is_push)
         if known.lanes:
             break
     os.unlink(filled.source / "large")
     assert known.lanes >= 1 and known.rtt_s > 0
     # On a busy machine a round trip takes so long that it seems to be another path's.
-    monkeypatch.setattr(host_cache, "_NEAR_S", 10.0)
+    monkeypatch.setattr(host_memory, "_NEAR_S", 10.0)
     notes = Notes()
     filled.own.copy(".", to="again", connections=None, verbose=True, reporter=notes)
     if known.believed(

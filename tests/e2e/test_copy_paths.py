@@ -6,7 +6,6 @@ Not here: where a copy lands (test_copy_placement.py), names of odd bytes (test_
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from compare import assert_same_tree
 
 from e2e.ways import Way
+from e2e.world import empty
 
 EVERY_WAY = True
 
@@ -29,13 +29,10 @@ def pull(way: Way) -> Way:
 
 @pytest.fixture
 def home(far_home: Path) -> Iterator[Path]:
-    """The far end's home folder, as it was before afterwards."""
+    """The far end's home folder, empty before and after."""
+    empty(far_home)
     yield far_home
-    for path in far_home.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    empty(far_home)
 
 
 def arrived(way: Way) -> list[str]:

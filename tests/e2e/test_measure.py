@@ -24,7 +24,7 @@ from servers.private import PrivateServer, free_port
 
 import pscp
 from e2e.ways import COMMAND_S, PSCP, Ran, Way
-from pscp.connect.logins import host_cache
+from pscp.connect.known.host_memory import HostMemory
 from pscp.measuring.measure import Say
 from pscp.options.option_fields import OptionFields
 
@@ -244,7 +244,7 @@ def advised(push: Way) -> Way:
     """A host for which two connections and a cipher were saved."""
     (push.source / "x").write_bytes(os.urandom(9 * 1024 * 1024))
     config = pscp.Options(config_file=push.server.ssh_config)
-    host_cache.save_advice(pscp.parse_location(f"{push.server.host}:"), config, 2, CIPHER)
+    HostMemory(pscp.parse_location(f"{push.server.host}:"), config).save_advice(2, CIPHER)
     return push
 
 

@@ -28,7 +28,7 @@ import pscp
 from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP
 from pscp.cli import copy as command
-from pscp.connect import persisted, ssh_opener
+from pscp.connect import greeting, persisted
 from pscp.ground.errors import ConnectError
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
@@ -205,8 +205,17 @@ def test_nothing_of_the_caller_is_held(source: Path, make_sshd: MakeServer) -> N
     assert ran.returncode == 0, ran.stderr
     [kept] = persisted.kept_connections()
     assert os.readlink(f"/proc/{kept.pid}/cwd") == "/"
-    held = {os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{kept.pid}/fd")}
-    assert {each for each in held if not each.startswith("socket:")} == {"/dev/null"}
+    fds = Path(f"/proc/{kept.pid}/fd")
+
+    def held() -> set[str]:
+        found = set()
+        for fd in fds.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.readlink(fd))
+        return {each for each in found if not each.startswith("socket:")}
+
+    # ssh tells of a command's exit before it lets go of the pipes that it was lent for it.
+    until(lambda: held() == {"/dev/null"})
     assert os.getsid(kept.pid) == kept.pid
 
 
@@ -237,7 +246,7 @@ def test_an_ssh_that_ended_is_replaced(number: int, source: Path, make_sshd: Mak
 def test_an_ssh_that_is_stopped_is_left_alone(
     source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_opener, "_SILENT_S", 0.2)
+    monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
     server = make_sshd()
     copied(server, source)
     [kept] = persisted.kept_connections()
@@ -328,7 +337,7 @@ def test_a_path_that_is_silent_is_replaced(
     source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server is stopped, so that the socket there takes bytes and nothing comes back."""
-    monkeypatch.setattr(ssh_opener, "_SILENT_S", 0.2)
+    monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
     server = make_sshd()
     copied(server, source)
     [kept] = persisted.kept_connections()

@@ -77,7 +77,8 @@ class World:
 def make_world(
     here: Path, far_home: Path, server: Server, patience_s: float = COMMAND_S
 ) -> Iterator[World]:
-    """Files to copy at both ends. The far home, which tests share, is emptied afterwards."""
+    """Files to copy at both ends. The far home, which tests share, is emptied before and after."""
+    empty(far_home)  # a test's login shell may have written its settings there
     world = World(here / "here", far_home, here / "programs", patience_s)
     fill_here(world.here)
     fill_there(world.there)
@@ -104,11 +105,15 @@ def make_world(
     try:
         yield world
     finally:
-        for path in far_home.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        empty(far_home)
+
+
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def fill_here(here: Path) -> None:

@@ -280,7 +280,7 @@ def test_planes_take_turns_in_one_session(push: Way) -> None:
             result = there.copy(*push.locations(), reporter=said, plane=plane)
             assert result.ok
             assert result.plane == plane
-            planes = {far.plane for far in there.connections._idle}
+            planes = {far.plane for far in there.connections.idle._agents}
             assert planes == {plane}
     assert not said.of_plane
     assert_same_tree(push.source, push.destination)

@@ -21,7 +21,7 @@ from servers.private import PrivateServer
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Way, fill, until
 from faults.hostile_channel import HostileChannel
-from pscp.connect import bootstrap, ssh_opener
+from pscp.connect import bootstrap, openers
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
@@ -161,7 +161,7 @@ def test_a_hostile_source_ends_the_copy(
             return HostileChannel(scenario)
         return open_channel(host, *given, **fields)
 
-    monkeypatch.setattr(ssh_opener, "open_channel", opened)
+    monkeypatch.setattr(openers, "open_channel", opened)
     to, config = f"{push.server.host}:{push.destination}", push.server.ssh_config
     with pytest.raises(ProtocolError):
         pscp.copy(

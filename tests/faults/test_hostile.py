@@ -29,7 +29,7 @@ from faults.conftest import HERE, MIB, PATIENCE_S, PEAK, PROGRAM, Ended
 from faults.hostile_agent import EVIL, LARGE
 from faults.hostile_channel import HostileChannel
 from pscp.cli import copy
-from pscp.connect import ssh_opener
+from pscp.connect import openers
 from pscp.transfer import logins
 from pscp.transports import openssh
 
@@ -77,7 +77,7 @@ class Victim:
     ) -> int:
         """Run the command with this scenario at the end of each channel, in this process."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ssh_opener, "open_channel", lambda *_, **fields: HostileChannel(scenario))
+            patch.setattr(openers, "open_channel", lambda *_, **fields: HostileChannel(scenario))
             return command(argv)
 
     def check(self, ended: Ended, before: dict[bytes, Any]) -> None:

@@ -33,7 +33,7 @@ from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
-from pscp.connect import bootstrap, onward, persisted, ssh_opener
+from pscp.connect import bootstrap, onward, openers, persisted
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
 from pscp.ground.processes import descendants
@@ -331,7 +331,7 @@ def test_a_hostile_source_ends_the_copy(
 ) -> None:
     monkeypatch.setattr(bootstrap, "SILENCE_S", 1.0)
     channel = partial(HostileChannel, scenario)
-    monkeypatch.setattr(ssh_opener, "open_channel", lambda *given, **fields: channel())
+    monkeypatch.setattr(openers, "open_channel", lambda *given, **fields: channel())
     fields: dict[str, Any] = {"recursive": True, "batch": True, "timeout_s": 1, "direct": True}
     with pytest.raises((ProtocolError, ConnectError)):
         pscp.copy("hostile:tree", "there:x", config_file=push.server.ssh_config, **fields)

@@ -23,7 +23,7 @@ from typing import Any
 
 from fuzz import scratch
 from pscp import UsageError
-from pscp.connect.logins import host_cache
+from pscp.connect.known.host_memory import HostMemory
 from pscp.endpoint.asking import entries
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.frames.session import COORDINATOR, Arriving, Session
@@ -230,21 +230,21 @@ def memory(data: bytes) -> None:
     """What is remembered of a host, in a file that anything may have written."""
     scratch.state_folder()
     host, options = Location("h:", "", "h"), Options()
-    state.remember_entry("hosts", host.login, host_cache._key(host, options), {})
+    state.remember_entry("hosts", host.login, HostMemory(host, options)._key(), {})
     [path] = (scratch.state_folder() / "hosts").iterdir()
-    key = json.dumps(ascii(host_cache._key(host, options))).encode()
+    key = json.dumps(ascii(HostMemory(host, options)._key())).encode()
     path.write_bytes(data.replace(b"NOW", str(time.time()).encode()).replace(b"KEY", key))
     for is_push in (True, False):
-        known = host_cache.recall(host, options, is_push)
+        known = HostMemory(host, options).recall(is_push)
         assert 0 <= known.logins_at_once <= 1024 and 0 <= known.lanes <= 1024
         known.believed(2), known.lanes_bytes_s, known.after(8, 1e9, 4), known.over(0.1, 2, "")
-        host_cache.remember(host, options, is_push, known.after(3, 1e6, 4))
-    connections, cipher = host_cache.advice(host, options)
-    host_cache.advice_said(host, options, cipher)
+        HostMemory(host, options).remember(is_push, known.after(3, 1e6, 4))
+    connections, cipher = HostMemory(host, options).advice()
+    HostMemory(host, options).advice_lines(cipher)
     assert 0 <= connections <= 1024 and not cipher.startswith("-")
-    host_cache.uses_sftp(host, options), host_cache.refuses_direct(host, options)
-    host_cache.asks(host, options)
-    assert host_cache.save_advice(host, options, 2, "x")
+    HostMemory(host, options).uses_sftp(), HostMemory(host, options).refuses_direct()
+    HostMemory(host, options).asks()
+    assert HostMemory(host, options).save_advice(2, "x")
 
 
 def fences(data: bytes) -> None:

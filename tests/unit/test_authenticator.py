@@ -14,7 +14,6 @@ from fake_logins import FakeChannel, FakePrompts
 from pscp.connect.logins import authenticator
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.ground.errors import AuthenticationError, ConnectionLost
-from pscp.ground.locations import parse_location
 from pscp.options.options import Options
 
 BATCH = Options(batch=True)
@@ -34,7 +33,7 @@ class Logins:
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> FakePrompts:
     made = FakePrompts(was_asked=False)
-    monkeypatch.setattr(authenticator, "_prompts", lambda host, options: made)
+    monkeypatch.setattr(authenticator, "_prompts", lambda key, options: made)
     return made
 
 
@@ -45,7 +44,7 @@ def logins() -> Logins:
 
 @pytest.fixture
 def policy(prompts: FakePrompts) -> Authenticator:
-    return Authenticator(parse_location("host:"))
+    return Authenticator()
 
 
 def far() -> Any:
@@ -55,17 +54,17 @@ def far() -> Any:
 def test_further_logins_are_answered_once_there_was_a_prompt(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
-    policy.log_in(Options(), True, logins.open)
-    policy.log_in(Options(), False, logins.open)
+    policy.log_in("key", Options(), True, logins.open)
+    policy.log_in("key", Options(), False, logins.open)
     prompts.was_asked = True
-    policy.log_in(Options(), False, logins.open)
+    policy.log_in("key", Options(), False, logins.open)
     assert [environment is not None for environment in logins.environments] == [True, False, True]
 
 
 def test_a_refusal_is_that_of_its_channel(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
-    one, other = (policy.log_in(Options(), True, logins.open) for _ in range(2))
+    one, other = (policy.log_in("key", Options(), True, logins.open) for _ in range(2))
     prompts.refused["2"] = AuthenticationError("refused")
     assert policy.end_login(one) is None
     assert policy.end_login(other) is prompts.refused["2"]
@@ -75,7 +74,7 @@ def test_a_refusal_is_that_of_its_channel(
 def test_after_the_end_nothing_is_known(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
-    channel = policy.log_in(Options(), True, logins.open)
+    channel = policy.log_in("key", Options(), True, logins.open)
     prompts.refused["1"] = AuthenticationError("refused")
     prompts.was_asked = prompts.is_single_use = True
     assert policy.was_asked and policy.is_single_use
@@ -94,7 +93,7 @@ def test_a_login_that_is_lost_is_no_refusal(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
     """Only wrong answers are: a connection that was lost says nothing about them."""
-    policy.log_in(Options(), True, logins.open)
+    policy.log_in("key", Options(), True, logins.open)
     prompts.was_asked = True
 
     def lost() -> Any:
@@ -109,7 +108,7 @@ def test_answers_that_were_good_twice_are_good(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
     """A refusal of a third login is not remembered: the next may get in."""
-    policy.log_in(Options(), True, logins.open)
+    policy.log_in("key", Options(), True, logins.open)
     prompts.was_asked = True
     policy.repeat(far)
 
@@ -122,6 +121,6 @@ def test_answers_that_were_good_twice_are_good(
 
 
 def test_in_batch_mode_without_a_password_nobody_answers() -> None:
-    policy, logins = Authenticator(parse_location("nowhere:")), Logins()
-    policy.log_in(BATCH, True, logins.open)
+    policy, logins = Authenticator(), Logins()
+    policy.log_in("key", BATCH, True, logins.open)
     assert logins.environments == [None]

@@ -21,8 +21,8 @@ from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemote
 from pscp.connect import bootstrap
 from pscp.connect.connections import Connections, Wanted
 from pscp.connect.direct_sockets import Refused
-from pscp.connect.logins import authenticator, host_cache
-from pscp.connect.logins.host_cache import Known
+from pscp.connect.known.host_memory import HostMemory, Known
+from pscp.connect.logins import authenticator
 from pscp.ground.errors import (
     AuthenticationError,
     ConnectionLost,
@@ -32,7 +32,7 @@ from pscp.ground.errors import (
 )
 from pscp.ground.locations import parse_location
 from pscp.options.options import Options
-from pscp.transports import Control
+from pscp.transports import Control, SshSetup
 
 HOST = parse_location("host:")
 OPTIONS = Options(batch=True)
@@ -45,7 +45,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
 
 
 def made(*planned: FakeChannel) -> tuple[Connections, FakeOpener]:
-    opener = FakeOpener(HOST, *planned)
+    opener = FakeOpener(*planned)
     return Connections(HOST, opener), opener
 
 
@@ -61,10 +61,10 @@ def wanted(opened: Callable[[Any], None] = lambda channel: None, of: Any = None)
     return Wanted(of, "", opened)
 
 
-def prompted(session: FakeOpener, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
+def prompted(session: Connections, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
     """Have the session's logins answered by these prompts."""
-    monkeypatch.setattr(authenticator, "_prompts", lambda host, options: prompts)
-    session.authenticator.log_in(Options(), True, lambda asks: FakeChannel())
+    monkeypatch.setattr(authenticator, "_prompts", lambda key, options: prompts)
+    session._authenticator.log_in("host", Options(), True, lambda asks: FakeChannel())
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def three_lanes(
     """Have three lanes connect: the second login of the session stands still, two wait for it."""
     second = held()
     session, opener = made(second)
-    prompted(opener, monkeypatch, FakePrompts())
+    prompted(session, monkeypatch, FakePrompts())
     with ThreadPoolExecutor() as pool:
         lanes = [pool.submit(session.connect, OPTIONS, wanted()) for _ in range(3)]
         assert second.greeted.wait(WAIT_S)
@@ -82,7 +82,7 @@ def three_lanes(
 
 
 def remembered(logins: int) -> None:
-    host_cache.remember(HOST, OPTIONS, True, Known(logins, logins, 0.1))
+    HostMemory(HOST, OPTIONS).remember(True, Known(logins, logins, 0.1))
 
 
 def test_the_next_copy_has_the_connections_of_the_last() -> None:
@@ -160,17 +160,17 @@ def test_a_session_can_be_closed_while_a_login_goes_on() -> None:
 def test_a_login_that_ends_after_the_copy_is_for_the_next_one() -> None:
     session, opener = made()
     far = session.connect(OPTIONS, wanted())
-    session.late.accept(far)
+    session.idle.give([far])
     assert take(session) == [far] and far.was_kept and len(opener.opened) == 1
 
 
 def test_a_login_that_ends_after_the_session_is_closed() -> None:
     session, _ = made()
-    late, far = session.late, session.connect(OPTIONS, wanted())
-    late.expect(1)
+    idle, far = session.idle, session.connect(OPTIONS, wanted())
+    idle.expect(1)
     session.close()
-    late.accept(far)
-    late.no_longer_expect()
+    idle.give([far])
+    idle.no_longer_expect()
     assert far.channel.is_closed  # type: ignore[attr-defined]
     assert take(session)[0] is not far
 
@@ -192,8 +192,7 @@ def test_a_lane_has_the_connection_that_came_late() -> None:
     session, opener = made()
     dead, good = session.connect(OPTIONS, wanted()), session.connect(OPTIONS, wanted())
     dead.is_dead = True  # type: ignore[attr-defined]
-    session.late.accept(dead)
-    session.late.accept(good)
+    session.idle.give([dead, good])
     opened: list[Any] = []
     assert session.connect(OPTIONS, wanted(opened.append)) is good
     assert opened == [good.channel] and dead.channel.is_closed  # type: ignore[attr-defined]
@@ -210,7 +209,7 @@ def test_a_further_channel_shares_a_connection() -> None:
 def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the answers were wrong for a second login, no third one tries them."""
     session, opener = made(failing(AuthenticationError("refused")))
-    prompted(opener, monkeypatch, FakePrompts())
+    prompted(session, monkeypatch, FakePrompts())
     for _ in range(3):
         with pytest.raises(AuthenticationError, match="refused"):
             session.connect(OPTIONS, wanted())
@@ -232,26 +231,28 @@ def test_where_an_answer_is_good_once_all_lanes_share_one_login(
     remembered(3)
     session, opener = made()
     start(session)
-    prompted(opener, monkeypatch, FakePrompts(is_single_use=True))
+    prompted(session, monkeypatch, FakePrompts(is_single_use=True))
     take(session)
     assert session.has_one_login
     assert [channel.is_closed for channel in opener.opened] == [False, True, True]
     with pytest.raises(AuthenticationError, match="the only login's connection was lost"):
         session.connect(OPTIONS, wanted())
     session.remember(OPTIONS, True, Known(8, 8, 0.1))
-    assert host_cache.recall(HOST, OPTIONS, True).logins == 1
+    assert HostMemory(HOST, OPTIONS).recall(True).logins == 1
 
 
 def test_a_setup_that_changed_begins_anew() -> None:
+    take(made()[0])  # a copy after which the setup is remembered
     session, opener = made()
-    opener.changes = 1
     start(session)
+    opener.ssh = SshSetup(ciphers_are_ours=True)
     session.check_logins(OPTIONS, is_push=True, is_small=False)
     assert [channel.is_closed for channel in opener.opened] == [True, False]
     assert take(session)[0].channel is opener.opened[1]
 
 
 def test_a_setup_that_is_the_same_changes_nothing() -> None:
+    take(made()[0])
     session, opener = made()
     start(session)
     session.check_logins(OPTIONS, is_push=True, is_small=False)
@@ -303,13 +304,13 @@ def test_nothing_is_remembered_of_a_connection_that_the_program_made() -> None:
     session, opener = made()
     opener.logs_in = False
     session.remember(OPTIONS, True, Known(8, 8, 0.1))
-    assert host_cache.recall(HOST, OPTIONS, True) == Known()
+    assert HostMemory(HOST, OPTIONS).recall(True) == Known()
 
 
 def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
     """Neither a listening port is asked for, nor anything said, while that is remembered."""
     options = Options(batch=True, plane="tls")
-    host_cache.remember_no_direct(HOST, options)
+    HostMemory(HOST, options).remember_no_direct()
     session, _ = made()
     agents, said = take(session), list[str]()
     session.expect_lanes(options, agents[0])
@@ -335,3 +336,16 @@ def test_without_the_package_for_keys_nobody_is_contacted(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="cryptography is not installed"):
         session.check(Options(batch=True, plane="tls"), True)
     assert session.check(Options(batch=True, plane="plain"), True) == [] and opener.opened == []
+
+
+def test_only_a_connection_of_the_same_kind_is_used_again() -> None:
+    """Over SFTP it was also begun with a way to verify."""
+    session, opener = made()
+    sftp, other = (Options(batch=True, remote="sftp", verify=verify) for verify in ("auto", "none"))
+    [far] = take(session)
+    for options in (sftp, other, OPTIONS):
+        session.give([far])
+        session.start_logins(options, is_push=True, is_small=True)
+        assert far.channel.is_closed
+        [far] = session.take(options, lambda text: None)
+    assert len(opener.opened) == 4

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
-from pscp.connect import bootstrap, first_login
-from pscp.connect.control_master import Master, SharedLogin
-from pscp.connect.first_login import FirstLogin, RemoteKind
-from pscp.connect.logins import host_cache
+from pscp.connect import bootstrap, first_login, greeting
+from pscp.connect.control_master import Master
+from pscp.connect.first_login import FirstLogin, Note
+from pscp.connect.known.host_memory import HostMemory
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.ground.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
 from pscp.ground.locations import parse_location
 from pscp.options.options import Options
-from pscp.transports import Control
+from pscp.transports import Channel, Control, SshSetup
 
 HOST = parse_location("me@host:")
 OPTIONS = Options(batch=True)
@@ -52,10 +54,10 @@ class MasterOpener(FakeOpener):
     """Begins these logins for all channels, one after the other."""
 
     def __init__(self, masters: list[FakeMaster], *planned: FakeChannel) -> None:
-        super().__init__(HOST, *planned)
+        super().__init__(*planned)
         self.masters = masters
 
-    def open_master(self, options: Options) -> Master | None:
+    def open_master(self, setup: HostSetup) -> Master | None:
         return self.masters.pop(0) if self.masters else None  # type: ignore[return-value]
 
 
@@ -65,14 +67,23 @@ def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
 
 
 def made(opener: FakeOpener) -> FirstLogin:
-    return FirstLogin(
-        HOST, opener, kind=RemoteKind(HOST), shared=SharedLogin(), early=EarlyLogins()
-    )
+    authenticator = Authenticator()
+
+    def greet(
+        channel: Channel, setup: HostSetup, note: Note | None = None, marker: bytes = b""
+    ) -> bootstrap.RemoteAgent:
+        return greeting.greet(channel, setup, authenticator, note, marker)
+
+    return FirstLogin(opener, authenticator, EarlyLogins(), greet)
+
+
+def setup(options: Options = OPTIONS) -> HostSetup:
+    return HostSetup(HOST, options, SshSetup())
 
 
 def finish(login: FirstLogin, options: Options = OPTIONS) -> tuple[Any, list[str]]:
     said: list[str] = []
-    return login.finish(options, said.append), said
+    return login.finish(setup(options), said.append), said
 
 
 @pytest.mark.parametrize(
@@ -84,56 +95,56 @@ def test_whether_processors_were_busy_meanwhile(
     """Where they were, a login that took long says nothing of how fast they are."""
     told = iter(idle_s)
     monkeypatch.setattr(first_login, "idle_s", lambda: next(told))
-    login = made(FakeOpener(HOST))
+    login = made(FakeOpener())
     finish(login)
     assert login.was_crowded is crowded
 
 
 def test_what_was_started_is_waited_for() -> None:
-    opener = FakeOpener(HOST)
+    opener = FakeOpener()
     login = made(opener)
-    assert login.start(OPTIONS) and login.is_started
+    assert login.start(setup()) and login.is_started
     far, said = finish(login)
     assert [far.channel] == opener.opened and not said and not login.is_started
     assert login.login_s > 0
 
 
 def test_what_was_started_and_never_waited_for_is_closed() -> None:
-    opener = FakeOpener(HOST)
+    opener = FakeOpener()
     login = made(opener)
-    login.start(OPTIONS)
+    login.start(setup())
     login.close()
     assert opener.opened[0].is_closed and not login.is_started
     login.close()
 
 
 def test_where_no_agent_can_be_it_is_sftp_now_and_the_next_time() -> None:
-    opener = FakeOpener(HOST, failing(NoPython("no python3.")))
+    opener = FakeOpener(failing(NoPython("no python3.")))
     far, said = finish(made(opener))
     assert far.is_sftp and said == ["no python3: using SFTP"]
-    assert finish(made(FakeOpener(HOST)))[0].is_sftp
+    assert finish(made(FakeOpener()))[0].is_sftp
 
 
 def test_where_sftp_is_no_more_it_is_the_agent_again() -> None:
-    host_cache.remember_sftp(HOST, OPTIONS, True)
-    opener = FakeOpener(HOST, failing(NoSftp("none")))
+    HostMemory(HOST, OPTIONS).remember_sftp(True)
+    opener = FakeOpener(failing(NoSftp("none")))
     far, said = finish(made(opener))
     assert not far.is_sftp and not said
-    assert not host_cache.uses_sftp(HOST, OPTIONS)
+    assert not HostMemory(HOST, OPTIONS).uses_sftp()
 
 
 def test_where_there_is_neither_the_reason_is_why_there_is_no_agent() -> None:
-    opener = FakeOpener(HOST, failing(NoAgent("a shop")), failing(NoSftp("none")))
+    opener = FakeOpener(failing(NoAgent("a shop")), failing(NoSftp("none")))
     login = made(opener)
     with pytest.raises(NoAgent, match="a shop"):
         finish(login)
-    assert not host_cache.uses_sftp(HOST, OPTIONS)
+    assert not HostMemory(HOST, OPTIONS).uses_sftp()
     assert not finish(login)[0].is_sftp  # the next time the agent is tried first again
 
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_what_was_asked_for_is_not_replaced(remote: str) -> None:
-    opener = FakeOpener(HOST, failing(NoPython("none") if remote == "agent" else NoSftp("none")))
+    opener = FakeOpener(failing(NoPython("none") if remote == "agent" else NoSftp("none")))
     with pytest.raises((NoPython, NoSftp)):
         finish(made(opener), Options(batch=True, remote=remote))
     assert len(opener.opened) == 1
@@ -142,7 +153,7 @@ def test_what_was_asked_for_is_not_replaced(remote: str) -> None:
 def test_one_login_carries_the_first_channel() -> None:
     opener = MasterOpener([FakeMaster()])
     login = made(opener)
-    assert not login.start(OPTIONS) and not opener.opened
+    assert not login.start(setup()) and not opener.opened
     far, _ = finish(login)
     assert far.channel.control == CONTROL
 
@@ -150,7 +161,7 @@ def test_one_login_carries_the_first_channel() -> None:
 def test_one_login_that_fails_is_begun_anew_the_next_time() -> None:
     bad, good = FakeMaster(Unreachable("away", "ssh HOST")), FakeMaster()
     login = made(MasterOpener([bad, good]))
-    login.start(OPTIONS)
+    login.start(setup())
     with pytest.raises(Unreachable, match="me@host: away") as caught:
         finish(login)
     assert bad.is_closed and caught.value.hint == "ssh me@host"
@@ -174,7 +185,21 @@ def test_a_channel_that_is_refused_on_a_good_connection_means_no_agent() -> None
 
 def test_login_once_is_the_only_login() -> None:
     login = made(MasterOpener([FakeMaster()]))
-    login.start(Options(batch=True))
+    login.start(setup(Options(batch=True)))
     assert not login.has_one_login
-    login.start(Options(login_once=True))
+    login.start(setup(Options(login_once=True)))
     assert login.has_one_login
+
+
+def test_what_is_asked_for_goes_before_what_is_remembered() -> None:
+    HostMemory(HOST, OPTIONS).remember_sftp(True)
+    login = made(FakeOpener())
+    kinds = (setup(Options(remote=remote)) for remote in ("auto", "agent", "sftp"))
+    assert [login.uses_sftp(each) for each in kinds] == [True, False, True]
+
+
+def test_a_session_stays_with_what_it_has_found() -> None:
+    login = made(FakeOpener())
+    assert not login.uses_sftp(setup())
+    HostMemory(HOST, OPTIONS).remember_sftp(True)  # by another one
+    assert not login.uses_sftp(setup())

@@ -84,7 +84,7 @@ PSCPS_OWN = {
 HERE = {  # the coordinator's own files on this machine
     "connect/persisted.py": "sockets and records of connections that are kept",
     "connect/logins/prompt_server.py": "a socket",
-    "connect/ssh_opener.py": "a socket",
+    "connect/openers.py": "a socket",
     "jobs/reports/history.py": "a history that is damaged is put aside",
     "manifests/making.py": "the signature of a manifest that is written anew",
     "ground/state.py": "pscp's state, and a file that was asked for, written beside it first",

@@ -1,4 +1,4 @@
-"""How one logs in to a host: who is asked, what is remembered of answers and of the host.
+"""How the prompts of logins are answered: who is asked, and which answers are kept.
 
 Not here: the connections (../connections.py). Read next: authenticator.py.
 """

@@ -13,13 +13,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from pscp.connect.logins import credentials
-from pscp.connect.logins.ssh_setup import setup_key
 from pscp.ground.errors import AuthenticationError, PscpError, Unreachable
-from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.transports import Channel
 
@@ -57,10 +55,11 @@ class Patience:
 
 
 class Authenticator:
-    """The logins of one session to one host. Any thread may use it."""
+    """Has the prompts of a session's logins answered. Any thread may use it."""
 
-    def __init__(self, host: Location) -> None:
-        self.host = host
+    def __init__(self, *, may_ask: bool = True) -> None:
+        """`may_ask`: a person may be asked, by ssh itself where there are no Prompts."""
+        self._may_ask = may_ask
         self._lock = threading.Lock()  # guards changes of what follows
         self._prompts: Prompts | None = None  # None: nothing is asked, or ssh asks by itself
         self._tokens: dict[Channel, str] = {}  # of the channels whose prompts are answered
@@ -68,15 +67,18 @@ class Authenticator:
         self._is_repeated = False  # the answers to prompts were good for a second login
         self._refusal: AuthenticationError | None = None  # why they were not, if they were not
 
-    def log_in(self, options: Options, may_prompt: bool, open_channel: OpenChannel) -> Channel:
+    def log_in(
+        self, key: Hashable, options: Options, may_prompt: bool, open_channel: OpenChannel
+    ) -> Channel:
         """Return a new channel; the prompts of its login are answered, if there can be any.
 
-        `open_channel` is given the environment by which ssh has its prompts answered. With None
-        ssh asks a person by itself, or nobody. Raises UsageError.
+        Sessions with the same `key` share their answers. `open_channel` is given the environment
+        by which ssh has its prompts answered. With None ssh asks a person by itself, or nobody.
+        Raises UsageError.
         """
         with self._lock:
             if self._prompts is None and (may_prompt or not options.batch):
-                self._prompts = _prompts(self.host, options)
+                self._prompts = _prompts(key, options)
             prompts = self._prompts
         if prompts is None or not (may_prompt or prompts.was_asked):
             return open_channel(None)
@@ -139,7 +141,8 @@ class Authenticator:
         prompts = self._prompts
         if prompts is not None:
             return Patience(limit_s, prompts.busy_until_s)
-        asks_itself = may_prompt and not options.batch  # ssh asks a person, at the terminal
+        # Without Prompts ssh asks a person by itself, at the terminal.
+        asks_itself = self._may_ask and may_prompt and not options.batch
         return Patience(limit_s, lambda: math.inf if asks_itself else 0.0)
 
     def close(self) -> None:
@@ -151,10 +154,9 @@ class Authenticator:
             prompts.close()
 
 
-def _prompts(host: Location, options: Options) -> Prompts | None:
+def _prompts(key: Hashable, options: Options) -> Prompts | None:
     """Return what answers the prompts; None: nobody is asked, or ssh asks by itself."""
     password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE") or None
-    key = setup_key(host, options)
     if options.batch and not password_file and not credentials.are_known(key):
         return None
     from pscp.connect.logins import prompts

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from pscp.connect.logins.host_cache import FAR_S
+from pscp.connect.known.host_memory import FAR_S
 
 CHANNEL_BYTES = 2 * 1024 * 1024  # OpenSSH's channel window (channels.h): a round trip's worth
 _PATH_BYTES_S = 1.33 * 125e6  # what a start makes room for: 1 Gbit/s, and a third for lost time

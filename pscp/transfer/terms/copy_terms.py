@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
-from pscp.connect.logins.host_cache import Known
+from pscp.connect.known.host_memory import Known
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.writing import placing
 from pscp.ground.locations import Location

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.logins import ssh_setup
-from pscp.connect.logins.ssh_setup import Setup, setup_key
+from pscp.connect.known.host_setup import SetupSource, setup_key
 from pscp.ground.locations import Location, parse_location
 from pscp.options.options import Options
 from pscp.transports import SshSetup
@@ -29,47 +28,46 @@ class Ssh:
 
 
 @pytest.fixture
-def ssh(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> Ssh:
-    made = Ssh()
-    monkeypatch.setattr(ssh_setup, "resolve", made.resolve)
-    return made
+def ssh(own_state: Path) -> Ssh:
+    return Ssh()
 
 
 def test_it_is_asked_once_and_remembered(ssh: Ssh) -> None:
     for _ in range(2):
-        setup = Setup(HOST)
-        assert setup.get(OPTIONS) == setup.get(OPTIONS) == ssh.setup
+        setup = SetupSource(ssh.resolve)
+        assert setup.get(HOST, OPTIONS).ssh == setup.get(HOST, OPTIONS).ssh == ssh.setup
     assert ssh.asked == 1
 
 
 def test_what_was_remembered_is_checked_once(ssh: Ssh) -> None:
-    Setup(HOST).get(OPTIONS)
-    setup = Setup(HOST)
-    assert not setup.has_changed(OPTIONS)  # nobody needed it yet
-    setup.get(OPTIONS)
-    assert not setup.has_changed(OPTIONS) and ssh.asked == 2
-    assert not setup.has_changed(OPTIONS) and ssh.asked == 2
+    SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    setup = SetupSource(ssh.resolve)
+    assert not setup.has_changed(HOST, OPTIONS)  # nobody needed it yet
+    setup.get(HOST, OPTIONS)
+    assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
+    assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
 
 
 def test_what_has_changed_is_used_and_remembered(ssh: Ssh) -> None:
-    Setup(HOST).get(OPTIONS)
-    setup = Setup(HOST)
-    assert not setup.get(OPTIONS).ciphers_are_ours
+    SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    setup = SetupSource(ssh.resolve)
+    assert not setup.get(HOST, OPTIONS).ssh.ciphers_are_ours
     ssh.setup = dataclasses.replace(ssh.setup, ciphers_are_ours=True)
-    assert setup.has_changed(OPTIONS)
-    assert setup.get(OPTIONS) == Setup(HOST).get(OPTIONS) == ssh.setup
+    assert setup.has_changed(HOST, OPTIONS)
+    remembered = SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    assert setup.get(HOST, OPTIONS).ssh == remembered.ssh == ssh.setup
 
 
 def test_what_the_far_end_says_of_its_processor_is_no_change(ssh: Ssh) -> None:
-    Setup(HOST).get(OPTIONS)
-    setup = Setup(HOST)
-    setup.get(OPTIONS)
+    SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    setup = SetupSource(ssh.resolve)
+    setup.get(HOST, OPTIONS)
     setup.learn_aes("yes")
-    assert setup.get(OPTIONS).far_aes is None
+    assert setup.get(HOST, OPTIONS).ssh.far_aes is None
     setup.learn_aes(True)
     setup.learn_aes(False)
-    assert setup.get(OPTIONS).far_aes is True
-    assert not setup.has_changed(OPTIONS)
+    assert setup.get(HOST, OPTIONS).ssh.far_aes is True
+    assert not setup.has_changed(HOST, OPTIONS)
 
 
 def test_other_options_of_ssh_are_another_way() -> None:

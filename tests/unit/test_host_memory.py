@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.logins import host_cache
-from pscp.connect.logins.host_cache import Known
+from pscp.connect.known.host_memory import HostMemory, Known
 from pscp.ground.locations import parse_location
 from pscp.ground.state import folder as state_folder
 from pscp.options.options import Options
@@ -27,58 +26,61 @@ def damage(value: str) -> None:
 
 
 def test_each_direction_is_remembered() -> None:
-    assert host_cache.recall(HOST, Options(), True) == Known()
-    host_cache.remember(HOST, Options(), True, Known(8, 8, 0.1, "bbr"))
-    host_cache.remember(HOST, Options(), False, Known(3, 2, 0.2))
-    assert host_cache.recall(HOST, Options(), True) == Known(8, 8, 0.1, "bbr")
-    assert host_cache.recall(HOST, Options(), False) == Known(3, 2, 0.2)
+    assert HostMemory(HOST, Options()).recall(True) == Known()
+    HostMemory(HOST, Options()).remember(True, Known(8, 8, 0.1, "bbr"))
+    HostMemory(HOST, Options()).remember(False, Known(3, 2, 0.2))
+    assert HostMemory(HOST, Options()).recall(True) == Known(8, 8, 0.1, "bbr")
+    assert HostMemory(HOST, Options()).recall(False) == Known(3, 2, 0.2)
 
 
 def test_another_way_to_the_host_is_another_host() -> None:
-    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
-    assert host_cache.recall(HOST, Options(port=2222), True) == Known()
-    assert host_cache.recall(parse_location("host:"), Options(), True) == Known()
+    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
+    assert HostMemory(HOST, Options(port=2222)).recall(True) == Known()
+    assert HostMemory(parse_location("host:"), Options()).recall(True) == Known()
 
 
 def test_each_transport_is_remembered_by_itself() -> None:
     """Its library may need other lanes, know other ciphers, and not get in to use an agent."""
     paramiko, asyncssh = Options(transport="paramiko"), Options(transport="asyncssh")
-    host_cache.remember(HOST, asyncssh, True, Known(3, 3, 0.1))
-    host_cache.remember(HOST, paramiko, True, Known(9, 9, 0.1))
-    host_cache.remember_sftp(HOST, paramiko, True)
-    host_cache.save_advice(HOST, paramiko, 9, "aes128-ctr")
-    assert host_cache.recall(HOST, asyncssh, True) == Known(3, 3, 0.1)
-    assert host_cache.advice(HOST, asyncssh) == (0, "") and not host_cache.uses_sftp(HOST, asyncssh)
-    assert host_cache.recall(HOST, paramiko, True) == Known(9, 9, 0.1)
+    HostMemory(HOST, asyncssh).remember(True, Known(3, 3, 0.1))
+    HostMemory(HOST, paramiko).remember(True, Known(9, 9, 0.1))
+    HostMemory(HOST, paramiko).remember_sftp(True)
+    HostMemory(HOST, paramiko).save_advice(9, "aes128-ctr")
+    assert HostMemory(HOST, asyncssh).recall(True) == Known(3, 3, 0.1)
+    assert (
+        HostMemory(HOST, asyncssh).advice() == (0, "")
+        and not HostMemory(HOST, asyncssh).uses_sftp()
+    )
+    assert HostMemory(HOST, paramiko).recall(True) == Known(9, 9, 0.1)
 
 
 def test_what_auto_comes_to_is_that_transport() -> None:
-    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
     chosen = Options(transport=transport_of(Options()))
-    assert host_cache.recall(HOST, chosen, True) == Known(5, 5, 0.1)
+    assert HostMemory(HOST, chosen).recall(True) == Known(5, 5, 0.1)
 
 
 def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:
-    host_cache.remember(HOST, Options(), True, Known(8, 8, 0.1))
-    host_cache.remember(HOST, Options(connections=1), True, Known(1, 1, 0.1))
-    assert host_cache.recall(HOST, Options(), True) == Known(1, 8, 0.1)
+    HostMemory(HOST, Options()).remember(True, Known(8, 8, 0.1))
+    HostMemory(HOST, Options(connections=1)).remember(True, Known(1, 1, 0.1))
+    assert HostMemory(HOST, Options()).recall(True) == Known(1, 8, 0.1)
 
 
 def test_advice_is_kept_beside_what_copies_leave() -> None:
-    assert host_cache.advice(HOST, Options()) == (0, "")
-    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
-    assert host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
-    host_cache.remember(HOST, Options(), False, Known(3, 3, 0.1))
-    assert host_cache.advice(HOST, Options()) == (8, "aes128-ctr")
-    assert [host_cache.recall(HOST, Options(), is_push).lanes for is_push in (True, False)] == [
+    assert HostMemory(HOST, Options()).advice() == (0, "")
+    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
+    assert HostMemory(HOST, Options()).save_advice(8, "aes128-ctr")
+    HostMemory(HOST, Options()).remember(False, Known(3, 3, 0.1))
+    assert HostMemory(HOST, Options()).advice() == (8, "aes128-ctr")
+    assert [HostMemory(HOST, Options()).recall(is_push).lanes for is_push in (True, False)] == [
         5,
         3,
     ]
 
 
 def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
-    host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
-    assert host_cache.recall(HOST, Options(), True) == Known(logins=8)
+    HostMemory(HOST, Options()).save_advice(8, "aes128-ctr")
+    assert HostMemory(HOST, Options()).recall(True) == Known(logins=8)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
     ["[", "7", '{"connections": "8", "cipher": 7}', '{"connections": 1000, "cipher": "-oX=y z"}'],
 )
 def test_damaged_advice_is_no_advice(text: str) -> None:
-    host_cache.save_advice(HOST, Options(), 8, "aes128-ctr")
+    HostMemory(HOST, Options()).save_advice(8, "aes128-ctr")
     damage(text)
-    assert host_cache.advice(HOST, Options()) == (0, "")
+    assert HostMemory(HOST, Options()).advice() == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -126,15 +128,15 @@ def test_no_more_log_in_at_once_than_there_are_lanes(known: Known, logins: int) 
 
 def test_what_was_measured_holds_for_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Known(8, 8, 0.1, "bbr")
-    host_cache.remember(HOST, Options(), True, found)
+    HostMemory(HOST, Options()).remember(True, found)
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 6 * 86400)
-    assert host_cache.recall(HOST, Options(), True) == found
-    host_cache.remember(HOST, Options(), True, found._replace(logins=7))  # nothing was measured
+    assert HostMemory(HOST, Options()).recall(True) == found
+    HostMemory(HOST, Options()).remember(True, found._replace(logins=7))  # nothing was measured
     monkeypatch.setattr(time, "time", lambda: now_s + 8 * 86400)
-    assert host_cache.recall(HOST, Options(), True) == Known(logins=7, rtt_s=0.1)
-    host_cache.remember(HOST, Options(), True, found)
-    assert host_cache.recall(HOST, Options(), True) == found
+    assert HostMemory(HOST, Options()).recall(True) == Known(logins=7, rtt_s=0.1)
+    HostMemory(HOST, Options()).remember(True, found)
+    assert HostMemory(HOST, Options()).recall(True) == found
 
 
 def test_many_lanes_are_believed_once_two_copies_found_them() -> None:
@@ -167,16 +169,16 @@ def test_the_rate_of_lanes_is_known_if_they_were_measured() -> None:
     ["", "[", "[]", '{"push": "many"}', '{"push": [1, 2, 3]}', '{"push": ["a", 1, 0.1, ""]}'],
 )
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
-    host_cache.remember(HOST, Options(), True, Known(5, 5, 0.1))
+    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
     damage(text)
-    assert host_cache.recall(HOST, Options(), True) == Known()
+    assert HostMemory(HOST, Options()).recall(True) == Known()
 
 
 def test_that_no_direct_lane_was_let_in_holds_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(plane="tls")
-    assert not host_cache.refuses_direct(HOST, options)
-    host_cache.remember_no_direct(HOST, options)
+    assert not HostMemory(HOST, options).refuses_direct()
+    HostMemory(HOST, options).remember_no_direct()
     now_s = time.time()
     for passed_s, is_believed in ((3500, True), (3700, False), (-4000, False)):
         monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now_s + passed_s)
-        assert host_cache.refuses_direct(HOST, options) == is_believed
+        assert HostMemory(HOST, options).refuses_direct() == is_believed

@@ -1,0 +1,97 @@
+"""Waits for what answers on a channel that logs in: an agent, or the program for SFTP.
+
+Not here: how the channel was opened (openers.py), what the agent tells of itself (bootstrap.py),
+which kind is there (first_login.py).
+Read next: bootstrap.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.logins.authenticator import Authenticator, Patience
+from pscp.ground import errors
+from pscp.ground.log import Log
+from pscp.transports import Channel
+
+if TYPE_CHECKING:
+    from pscp.connect.bootstrap import RemoteAgent
+
+# A connection that was kept, and whose server does not open a session in this time, is given up.
+_SILENT_S = 2.0
+_SILENT_ROUND_TRIPS = 3
+
+_log = Log("connect")
+
+
+def greet(
+    channel: Channel,
+    setup: HostSetup,
+    authenticator: Authenticator,
+    note: Callable[[str], None] | None = None,
+    marker: bytes = b"",
+) -> RemoteAgent:
+    """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
+
+    With `note` a person may be asked, and sees what the login prints. Raises ConnectError.
+    """
+    from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
+
+    patience = patience_for(setup, authenticator, may_prompt=note is not None)
+    begin: Callable[[], RemoteAgent] = partial(RemoteAgent, channel, note, marker, patience)
+    if setup.options.direct:
+        from pscp.connect.onward import OnwardAgent, OnwardChannel
+
+        if isinstance(channel, OnwardChannel):
+            begin = partial(OnwardAgent, channel, note, patience)
+    try:
+        far = begin()
+    except errors.ConnectError as error:
+        reason = explain(channel, error, setup, authenticator)
+        _log.debug("process %d: no far end: %s", channel.pid, reason.message)
+        raise reason from None
+    authenticator.end_login(channel)
+    _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
+    far.verify = setup.options.verify
+    return far
+
+
+def patience_for(setup: HostSetup, authenticator: Authenticator, *, may_prompt: bool) -> Patience:
+    """Return the time for a login: twice the time to connect, and at least a minute."""
+    from pscp.connect.bootstrap import SILENCE_S
+
+    timeout = setup.timeout_s
+    limit_s = max(SILENCE_S, 2.0 * int(timeout)) if timeout.isdecimal() else SILENCE_S
+    return authenticator.patience(limit_s, setup.options, may_prompt)
+
+
+def explain(
+    channel: Channel, error: errors.PscpError, setup: HostSetup, authenticator: Authenticator
+) -> errors.PscpError:
+    """Return why a login failed: a refused prompt, else ssh's reason with the host's name."""
+    host = setup.host
+    error = authenticator.end_login(channel) or error
+    if isinstance(error, errors.Unreachable):
+        where = "" if str(host.host) in error.message else f"{host.login}: "
+        after = f" ({setup.timeout_s} s)" if "timed out" in error.message else ""
+        error = errors.Unreachable(f"{where}{error.message}{after}", error.hint)
+    error.hint = error.hint.replace("HOST", host.login)
+    if setup.options.batch and isinstance(error, errors.AuthenticationError):
+        error.hint += "; with -B nothing is asked: ssh-agent must have a key with a passphrase"
+    return error
+
+
+def is_live(channel: Channel, setup: HostSetup) -> bool:
+    """Return whether a channel may be waited for; else it is closed.
+
+    False where its connection was kept open and does not answer, or takes no more channels.
+    """
+    rtt_s = max(setup.memory.recall(is_push).rtt_s for is_push in (True, False))
+    if channel.answers(max(_SILENT_S, _SILENT_ROUND_TRIPS * rtt_s)):
+        return True
+    _log.debug("a connection that was kept is given up: %s", channel.control)
+    channel.close()
+    return False
