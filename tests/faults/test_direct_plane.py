@@ -281,7 +281,8 @@ def test_planes_take_turns_in_one_session(push: Way) -> None:
             assert result.ok
             assert result.plane == plane
             planes = {far.plane for far in there.connections.idle._agents}
-            assert planes == {plane}
+            assert plane in planes
+            assert planes <= {plane, "ssh"}  # as a login is that ends when its copy is over
     assert not said.of_plane
     assert_same_tree(push.source, push.destination)
 
