@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 
 from keyword_types import LENT_MEANING, meanings
@@ -163,25 +163,23 @@ def parameter(each: inspect.Parameter) -> str:
 
 
 def options() -> Iterator[str]:
-    """The keywords, with the type, the default and the meaning of each."""
+    """The keywords, with the type and the default of each."""
     yield (
-        "What the calls above take as `**fields`, and `pscp.Options(...)` as well. A value that "
-        "makes no sense is refused with a UsageError before anything is contacted.\n"
+        "What the calls above take as `**fields`, and `pscp.Options(...)` as well; what each means "
+        "is in [options.md](options.md). A value that makes no sense is refused with a UsageError "
+        "before anything is contacted.\n"
     )
-    yield from option_table(meanings(CopyOptions, ConnectionOptions), Options())
+    yield from option_list(meanings(CopyOptions, ConnectionOptions), Options())
     lent = LENT_MEANING[0].lower() + LENT_MEANING[1:]
     yield f"`pscp.Session()` takes as `transport` also a client: {lent}\n"
     yield "`pscp.replicate()` takes these as well:\n"
-    yield from option_table(meanings(ZfsOptions), Settings())
+    yield from option_list(meanings(ZfsOptions), Settings())
 
 
-def option_table(texts: dict[str, str], defaults: Options | Settings) -> Iterator[str]:
+def option_list(names: Iterable[str], defaults: Options | Settings) -> Iterator[str]:
     types = {each.name: str(each.type) for each in dataclasses.fields(defaults)}
-    yield "| keyword | type | default | meaning |\n|---|---|---|---|"
-    for name, text in texts.items():
-        kind = types[name].replace("|", "\\|")
-        yield f"| `{name}` | `{kind}` | `{getattr(defaults, name)!r}` | {text} |"
-    yield ""
+    listed = (f"{name}: {types[name]} = {getattr(defaults, name)!r}" for name in names)
+    yield "\n".join(["```text", *listed, "```\n"])
 
 
 def class_of_fields(kind: type) -> Iterator[str]:

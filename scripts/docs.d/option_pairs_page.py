@@ -36,10 +36,15 @@ def _matrix() -> list[str]:
     rows = []
     for place, name in enumerate(COMBINED):
         cells = [marks.get(frozenset((name, each)), ".") for each in COMBINED[:place]]
-        rows.append(f"{place + 1:2} {spelled(name):<22} {' '.join(cells)}".rstrip())
+        rows.append(f"{place + 1:2} {spelled(name):<22} {_grouped(cells)}".rstrip())
     numbers = [f"{number + 1:2}" for number in range(len(COMBINED) - 1)]
-    tens, ones = (" ".join(number[digit] for number in numbers) for digit in (0, 1))
+    tens, ones = (_grouped([number[digit] for number in numbers]) for digit in (0, 1))
     return [" " * 26 + tens, " " * 26 + ones, *rows]
+
+
+def _grouped(cells: list[str]) -> str:
+    """The cells in groups of five, so that an eye finds its column."""
+    return " ".join("".join(cells[at : at + 5]) for at in range(0, len(cells), 5))
 
 
 def _both(pair: Pair) -> str:
