@@ -333,9 +333,10 @@ def gatherer(way: Way) -> tuple[int, Path]:
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     paths = {f"socket:[{line[6]}]": line[7] for line in lines if line[-1].endswith("/lanes")}
     for process in descendants(way.server.pid):
-        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
-            if (link := os.readlink(fd)) in paths:
-                return process.pid, Path(paths[link]).parent
+        with contextlib.suppress(FileNotFoundError):  # one of sshd's that has just ended
+            for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+                if (link := os.readlink(fd)) in paths:
+                    return process.pid, Path(paths[link]).parent
     raise AssertionError("nobody listens for lanes")
 
 
