@@ -8,50 +8,76 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from types import FunctionType
 
-from keyword_types import LENT_MEANING, meanings
-
 import pscp
-from pscp.calls import aio
 from pscp.calls.cleaning import Leftover
 from pscp.manifests.comparing import Difference
 from pscp.measuring import advice
-from pscp.options.connection_options import ConnectionOptions
-from pscp.options.copy_options import CopyOptions
-from pscp.options.options import Options
-from pscp.options.zfs_options import ZfsOptions
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.schedule import Sent
-from pscp.zfs.settings import Settings
 
 INTRODUCTION = """\
 What a program imports is in the module `pscp`; classes that are named without it come in results.
-[Errors](errors.md) have a page of their own; longer programs are in [examples](../examples).
-
-The [options](#options) are typed: `pscp.copy("a", "host:b", recursve=True)` is an error for mypy
-and in an editor, and a `pscp.UsageError` when it runs. `Place` is a `str`, a `Location`, or a
-`pathlib.Path` or the like, which always is a path of this machine; `Source` is one of them or a
-sequence of them. `Command` is a list of words, which is executed as it is, or a text for the user's
-shell at the far end, `Patterns` a `str` or a sequence of them ([which files](filters.md)).
-`Progress` is a function of a `Counters`, `OnFile` of a `FileEvent`, `Say` of
-a `str`; `Select` one of a path, a size in bytes, an mtime in ns and an inode, that returns whether
-to copy that file; `KbitS` one of nothing, that returns a limit in kbit/s, or None.
-
-What this page names stays as it is within a minor version (0.2.x). What it does not name is not for
+[Errors](errors.md) have a page of their own; longer programs are in [examples](../examples). What
+this page names stays as it is within a minor version (0.2.x); what it does not name is not for
 programs to call.
+
+`**fields` are [options](options.md), typed: `pscp.copy("a", "host:b", recursve=True)` is an error
+for mypy and in an editor, and a `pscp.UsageError` when it runs, before anything is contacted.
+`pscp.Options(...)` takes the same, and `options` such an object, whose values `fields` replace. A
+place is a `str`, a `Location`, or a `pathlib.Path` or the like, which always is a path of this
+machine; sources are one or a sequence of them, `exclude` and `include` a pattern or a sequence
+([which files](filters.md)). `progress` is a function of a `Counters`, `on_file` of a `FileEvent`,
+`say` and `note` of a `str`. A command is a list of words, which is executed as it is, or a text for
+the user's shell at the far end. A field of a result is a number, a text or a flag where no type is
+said.
+"""
+ASYNCIO = """\
+## pscp.aio
+
+`copy()`, `fan_out()` and `Session` as above, to be awaited, and `copying()`, a copy whose progress
+is read while it runs:
+
+```python run=asyncio
+import asyncio, pscp
+
+
+async def main():
+    async with (
+        asyncio.timeout(3600),
+        pscp.aio.copying("data", "host:backup/", recursive=True) as copying,
+    ):
+        async for now in copying:
+            print(now.bytes_done, "bytes")
+    print(copying.result.files, "files")
+
+
+asyncio.run(main())
+```
+
+It yields snapshots of Counters, about ten a second, the last one when the copy is over; who comes
+late gets the latest only. The block's end waits for the copy, and raises its error; an exception in
+the block ends it. Each call runs in a thread of its own, and functions that it is given are called
+in other threads than the event loop's. Where its task is cancelled the call is ended as by
+Session.cancel(), and CancelledError goes on only when it has ended.
+
+`async with pscp.aio.Session(host, options=None, **fields) as session` has `session.copying(...)`,
+`await session.copy(...)` and `await session.run(...)`; tasks may call it at once. With `transport`
+an asyncssh.SSHClientConnection of this very event loop, everything goes over that connection,
+which stays open.
 """
 EVENTS = """\
 ## What --progress json prints
 
 For a program in another language: one JSON object a line on standard output, whose `event` is
 
-- `progress`, about once a second: `elapsed_s`, and the fields of Counters but for `started_s` and
-  `nouns`;
+- `progress`, about once a second: `elapsed_s`, and the fields of Counters;
 - `note`: `text`, a failure or a warning as a person would read it;
 - `line`: `text`, a line of a dry run;
 - `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
@@ -62,9 +88,8 @@ Fields may be added; those that are there keep their meaning as above.
 
 A program that has set up `logging` gets records of the loggers below `pscp`: of level WARNING what
 the command says to everybody, such as a file that was not copied (in `notes`); INFO what it says
-with `-v`; DEBUG why a lane connected again, what ssh wrote, which zfs commands ran, as with `-d`.
-A record's `threadName` is the lane. `logging.basicConfig(level=logging.INFO)` shows the first two;
-`debug=True` adds ssh's `-v`. Their words may change; they are for people.
+with `-v`; DEBUG what it says with `-d` (`debug=True` adds ssh's `-v`). A record's `threadName` is
+the lane. Their words may change; they are for people.
 """
 CALLS = (
     pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.Settled, pscp.verify, pscp.measure,
@@ -84,6 +109,25 @@ CLASSES: dict[str, tuple[type, ...]] = {
     ),
 }  # fmt: skip
 
+# What has its fields in one paragraph, and what fields and methods are not for programs.
+IN_SHORT = (
+    advice.Advice,
+    advice.Setting,
+    advice.Point,
+    advice.Moved,
+    advice.Windows,
+    advice.Kernel,
+)
+INNER = {
+    pscp.Counters: (
+        "started_s", "nouns", "large", "lanes_moved",
+        "add", "begin_file", "left_bytes", "sending_bytes",
+    ),
+    pscp.Location: ("literal_path", "prefix"),
+}  # fmt: skip
+
+PLAIN = ("int", "float", "str", "bool")  # what the name says as well
+
 _FIELD = re.compile(r"^    (\w+): .*?(?:#\s+(.*))?$", re.MULTILINE)
 
 
@@ -92,11 +136,11 @@ def api_page() -> str:
     lines = ["# The Python API\n", INTRODUCTION, "## Calls\n"]
     for call in CALLS:
         lines += [*called(call, f"pscp.{call.__name__}", "###")]
-    lines += [*session(), *asynchronous(), "## Options\n", *options()]
+    lines += [*session(), ASYNCIO]
     for title, kinds in CLASSES.items():
         lines += [f"## {title}\n"]
         for kind in kinds:
-            lines += [*class_of_fields(kind)]
+            lines += [*(in_short(kind) if kind in IN_SHORT else class_of_fields(kind))]
     return "\n".join([*lines, EVENTS]).rstrip() + "\n"
 
 
@@ -104,22 +148,6 @@ def session() -> Iterator[str]:
     yield "## pscp.Session\n"
     yield from called(pscp.Session.__init__, "pscp.Session", "", inspect.getdoc(pscp.Session))
     yield from methods(pscp.Session, "session", "###")
-
-
-def asynchronous() -> Iterator[str]:
-    yield f"## pscp.aio\n\n{as_markdown(inspect.getdoc(aio) or '').partition('Not here')[0]}"
-    yield from called(aio.copy, "await pscp.aio.copy", "###")
-    yield from called(aio.copying, "pscp.aio.copying", "###")
-    yield from called(aio.fan_out, "await pscp.aio.fan_out", "###")
-    yield f"### Copying\n\n{as_markdown(inspect.getdoc(aio.Copying) or '')}\n"
-    yield f"- `result`: {inspect.getdoc(aio.Copying.result)}\n"
-    yield "### pscp.aio.Session\n"
-    yield from called(
-        aio.Session.__init__, "async with pscp.aio.Session", "", inspect.getdoc(aio.Session)
-    )
-    for each in ("copy", "run"):
-        yield from called(getattr(aio.Session, each), f"await session.{each}", "")
-    yield from called(aio.Session.copying, "session.copying", "")
 
 
 def methods(kind: type, name: str, level: str) -> Iterator[str]:
@@ -145,41 +173,31 @@ def called(
 
 
 def signature(call: Callable[..., object], name: str) -> str:
+    """How it is called; the types are in the page's introduction and in what an editor shows."""
     found = inspect.signature(call)
     shown = [parameter(each) for each in found.parameters.values() if each.name != "self"]
     kinds = [each.kind for each in found.parameters.values() if each.name != "self"]
     if inspect.Parameter.KEYWORD_ONLY in kinds:
         shown.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     end = "" if found.return_annotation in (None, "None") else f" -> {found.return_annotation}"
-    return f"{name}(\n    " + ",\n    ".join(shown) + f",\n){end}" if shown else f"{name}(){end}"
+    return textwrap.fill(f"{name}({', '.join(shown)}){end}", 96, subsequent_indent="    ")
 
 
 def parameter(each: inspect.Parameter) -> str:
     stars = "**" if each.kind is inspect.Parameter.VAR_KEYWORD else ""
     default = ""
     if each.default is not inspect.Parameter.empty:
-        default = " = ..." if callable(each.default) else f" = {each.default!r}"
-    return f"{stars}{each.name}: {each.annotation}{default}"
+        default = "=..." if callable(each.default) else f"={each.default!r}"
+    return f"{stars}{each.name}{default}"
 
 
-def options() -> Iterator[str]:
-    """The keywords, with the type and the default of each."""
-    yield (
-        "What the calls above take as `**fields`, and `pscp.Options(...)` as well; what each means "
-        "is in [options.md](options.md). A value that makes no sense is refused with a UsageError "
-        "before anything is contacted.\n"
-    )
-    yield from option_list(meanings(CopyOptions, ConnectionOptions), Options())
-    lent = LENT_MEANING[0].lower() + LENT_MEANING[1:]
-    yield f"`pscp.Session()` takes as `transport` also a client: {lent}\n"
-    yield "`pscp.replicate()` takes these as well:\n"
-    yield from option_list(meanings(ZfsOptions), Settings())
-
-
-def option_list(names: Iterable[str], defaults: Options | Settings) -> Iterator[str]:
-    types = {each.name: str(each.type) for each in dataclasses.fields(defaults)}
-    listed = (f"{name}: {types[name]} = {getattr(defaults, name)!r}" for name in names)
-    yield "\n".join(["```text", *listed, "```\n"])
+def in_short(kind: type) -> Iterator[str]:
+    """A dataclass of which a program reads a number now and then."""
+    comments = dict(_FIELD.findall(inspect.getsource(kind)))
+    names = [each.name for each in dataclasses.fields(kind)]
+    said = [f"`{name}`" + (f" ({text})" if (text := comments.get(name)) else "") for name in names]
+    meaning = " ".join((inspect.getdoc(kind) or "").split())
+    yield f"**{kind.__name__}**: {meaning} {', '.join(said)}.\n"
 
 
 def class_of_fields(kind: type) -> Iterator[str]:
@@ -190,6 +208,8 @@ def class_of_fields(kind: type) -> Iterator[str]:
     if dataclasses.is_dataclass(kind):
         yield from field_list(kind)
     for each, value in vars(kind).items():
+        if each in INNER.get(kind, ()):
+            continue
         if isinstance(value, FunctionType | property) and not each.startswith("_"):
             text = inspect.getdoc(value)
             sign = "()" if isinstance(value, FunctionType) else ""
@@ -204,9 +224,11 @@ def field_list(kind: type) -> Iterator[str]:
         yield f"- and the fields of {base.__name__}"
     comments = dict(_FIELD.findall(inspect.getsource(kind)))
     for each in dataclasses.fields(kind):
-        if each.name in comments and each.init and not each.name.startswith("_"):
+        is_inner = each.name in INNER.get(kind, ()) or each.name.startswith("_")
+        if each.name in comments and each.init and not is_inner:
             text = comments[each.name]
-            yield f"- `{each.name}: {each.type}`" + (f": {text}" if text else "")
+            type_ = "" if each.type in PLAIN else f": {each.type}"
+            yield f"- `{each.name}{type_}`" + (f": {text}" if text else "")
 
 
 def as_markdown(text: str) -> str:
