@@ -1,6 +1,6 @@
 """Makes pscp/options/option_fields.pyi: the keywords' types, for type checkers, from the tables.
 
-Not here: the same for a program that runs (../../pscp/options/option_fields.py)
+Not here: the same for a program that runs (../../pscp/options/option_fields.py),
 docs/api.md (api_page.py).
 """
 

@@ -327,8 +327,7 @@ def test_the_decisions_are_numbered_records() -> None:
     numbers = [record.partition(". ")[0] for record in records]
     assert numbers == [str(number + 1) for number in range(len(records))]
     for record in records:
-        parts = re.findall(r"^- \*\*(\w+)\.\*\* ", record, re.MULTILINE)
-        assert parts == ["Context", "Decision", "Status", "Consequences"], record.partition("\n")[0]
+        assert re.search(r"^Where: \S", record, re.MULTILINE), record.partition("\n")[0]
         for file in re.findall(r"`([\w/]+(?:\.py|/))`", record):
             found = [ROOT / file, ROOT / "pscp" / file]
             assert any(path.exists() for path in found), file
