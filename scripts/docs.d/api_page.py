@@ -17,7 +17,6 @@ from pscp.calls.cleaning import Leftover
 from pscp.manifests.comparing import Difference
 from pscp.measuring import advice
 from pscp.progress.callbacks import FileEvent
-from pscp.progress.progress import Reporter
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
 from pscp.zfs.schedule import Sent
@@ -35,8 +34,13 @@ place is a `str`, a `Location`, or a `pathlib.Path` or the like, which always is
 machine; sources are one or a sequence of them, `exclude` and `include` a pattern or a sequence
 ([which files](filters.md)). `progress` is a function of a `Counters`, `on_file` of a `FileEvent`,
 `say` and `note` of a `str`. A command is a list of words, which is executed as it is, or a text for
-the user's shell at the far end. A field of a result is a number, a text or a flag where no type is
-said.
+the user's shell at the far end. `reporter` is a `Reporter`
+([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each argument. A field of a
+result is a number, a text or a flag where no type is said.
+
+A file that was not copied is in the result's `failures`. Raised are `UsageError`, before anything is
+contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole
+cannot go on; `ProtocolError`, where the far end misbehaves.
 """
 ASYNCIO = """\
 ## pscp.aio
@@ -96,9 +100,10 @@ CALLS = (
     pscp.look, pscp.clean, pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
+WITH_ARGUMENTS: tuple[object, ...] = (pscp.JobTerms, pscp.Moves)  # what no other page explains
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
-    "What a copy is given": (pscp.Location, Reporter),
+    "What a copy is given": (pscp.Location,),
     "What a copy gives back": (
         pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
@@ -165,11 +170,11 @@ def methods(kind: type, name: str, level: str) -> Iterator[str]:
 def called(
     call: Callable[..., object], name: str, level: str, text: str | None = None
 ) -> Iterator[str]:
-    """How it is called, and its docstring."""
+    """How it is called, and its docstring; of most calls without the arguments one by one."""
     if level:
         yield f"{level} {name}\n"
     yield f"```text\n{signature(call, name)}\n```\n"
-    yield f"{as_markdown(text or inspect.getdoc(call) or '')}\n"
+    yield f"{as_markdown(text or inspect.getdoc(call) or '', call in WITH_ARGUMENTS)}\n"
 
 
 def signature(call: Callable[..., object], name: str) -> str:
@@ -231,19 +236,15 @@ def field_list(kind: type) -> Iterator[str]:
             yield f"- `{each.name}{type_}`" + (f": {text}" if text else "")
 
 
-def as_markdown(text: str) -> str:
-    """A docstring, with Args, Returns and Raises as lists."""
+def as_markdown(text: str, with_arguments: bool = True) -> str:
+    """A docstring; its Args as a list, or not at all, and so Returns and Raises."""
     parts = []
     for part in text.split("\n\n"):
         title, _, rest = part.partition("\n")
         if title not in ("Args:", "Returns:", "Raises:"):
             parts.append(part)
-            continue
-        joined = re.sub(r"\n {8,}", " ", rest)  # an item goes on
-        found = [line.strip() for line in joined.splitlines()]
-        items = [re.sub(r"^(\w+):", r"`\1`:", line) for line in found]
-        if title == "Returns:":
-            parts.append(f"Returns: {' '.join(found)}")
-        else:
-            parts.append("\n".join([title, "", *(f"- {item}" for item in items)]))
+        elif title == "Args:" and with_arguments:
+            joined = re.sub(r"\n {8,}", " ", rest)  # an item goes on
+            items = [re.sub(r"^(\w+):", r"`\1`:", line.strip()) for line in joined.splitlines()]
+            parts.append("\n".join(f"- {item}" for item in items))
     return "\n\n".join(parts)
