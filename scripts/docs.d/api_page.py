@@ -39,8 +39,8 @@ the user's shell at the far end. `reporter` is a `Reporter`
 result is a number, a text or a flag where no type is said.
 
 A file that was not copied is in the result's `failures`. Raised are `UsageError`, before anything
-is contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole
-cannot go on; `ProtocolError`, where the far end misbehaves.
+is contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a
+whole cannot go on; `ProtocolError`, where the far end misbehaves.
 """
 ASYNCIO = """\
 ## pscp.aio
