@@ -15,7 +15,6 @@ from types import FunctionType
 import pscp
 from pscp.calls.cleaning import Leftover
 from pscp.manifests.comparing import Difference
-from pscp.measuring import advice
 from pscp.progress.callbacks import FileEvent
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
@@ -77,6 +76,8 @@ an asyncssh.SSHClientConnection of this very event loop, everything goes over th
 which stays open.
 """
 EVENTS = """\
+Its parts are records of [advice.py](../pscp/measuring/advice.py).
+
 ## What --progress json prints
 
 For a program in another language: one JSON object a line on standard output, whose `event` is
@@ -109,27 +110,21 @@ CLASSES: dict[str, tuple[type, ...]] = {
     ),
     "What the others give back": (
         pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Leftover, Replicated, Sent,
-        pscp.Measurement, advice.Advice, advice.Setting,
-        advice.Point, advice.Moved, advice.Windows, advice.Kernel,
+        pscp.Measurement,
     ),
 }  # fmt: skip
 
-# What has its fields in one paragraph, and what fields and methods are not for programs.
-IN_SHORT = (
-    advice.Advice,
-    advice.Setting,
-    advice.Point,
-    advice.Moved,
-    advice.Windows,
-    advice.Kernel,
-)
+# Fields and methods that are not for programs, or mean what they mean in a Result.
 INNER = {
     pscp.Counters: (
-        "started_s", "nouns", "large", "lanes_moved",
-        "add", "begin_file", "left_bytes", "sending_bytes",
+        "started_s", "nouns", "large", "lanes_moved", "add", "begin_file", "left_bytes",
+        "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed", "files_unchanged",
+        "files_linked", "files_skipped", "files_deleted", "chunks_verified", "chunks_resent",
+        "verified", "connections_lost",
     ),
     pscp.Location: ("literal_path", "prefix"),
 }  # fmt: skip
+SAID = {pscp.Counters: " What it has in common with Result means the same, of now."}
 
 PLAIN = ("int", "float", "str", "bool")  # what the name says as well
 
@@ -145,7 +140,7 @@ def api_page() -> str:
     for title, kinds in CLASSES.items():
         lines += [f"## {title}\n"]
         for kind in kinds:
-            lines += [*(in_short(kind) if kind in IN_SHORT else class_of_fields(kind))]
+            lines += [*class_of_fields(kind)]
     return "\n".join([*lines, EVENTS]).rstrip() + "\n"
 
 
@@ -196,20 +191,11 @@ def parameter(each: inspect.Parameter) -> str:
     return f"{stars}{each.name}{default}"
 
 
-def in_short(kind: type) -> Iterator[str]:
-    """A dataclass of which a program reads a number now and then."""
-    comments = dict(_FIELD.findall(inspect.getsource(kind)))
-    names = [each.name for each in dataclasses.fields(kind)]
-    said = [f"`{name}`" + (f" ({text})" if (text := comments.get(name)) else "") for name in names]
-    meaning = " ".join((inspect.getdoc(kind) or "").split())
-    yield f"**{kind.__name__}**: {meaning} {', '.join(said)}.\n"
-
-
 def class_of_fields(kind: type) -> Iterator[str]:
     """A dataclass, or a protocol: its fields with their types and comments, and its methods."""
     public = getattr(pscp, kind.__name__, None) is kind
     name = f"pscp.{kind.__name__}" if public else kind.__name__
-    yield f"### {name}\n\n{as_markdown(inspect.getdoc(kind) or '')}\n"
+    yield f"### {name}\n\n{as_markdown(inspect.getdoc(kind) or '')}{SAID.get(kind, '')}\n"
     if dataclasses.is_dataclass(kind):
         yield from field_list(kind)
     for each, value in vars(kind).items():
