@@ -30,8 +30,7 @@ LEAD_FULL = """\
 # Benchmarks: every case
 
 Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
-how. `scripts/bench --regime NAME` measures what is below a NAME. Behind a rate stands its ratio to
-the limit's, the row that has none.
+how, and has the ratios. `scripts/bench --regime NAME` measures what is below a NAME.
 """
 WAYS = ("push", "pull")
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
@@ -144,10 +143,7 @@ def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     rates: dict[str, dict[str, str]] = {}
     for title, case in zip(titles, cases, strict=True):
         for row in case.rows:
-            rate, ratio = case.rate(row.tool), case.ratio(row.tool, case.limit)
-            is_limit = row.tool == case.limit
-            of_limit = "" if ratio is None or is_limit else f" ({number(ratio)})"
-            rates.setdefault(row.tool, {})[title] = number(rate) + of_limit
+            rates.setdefault(row.tool, {})[title] = number(case.rate(row.tool))
     rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
     if len({by_way(title)[0] for title in titles}) > 1:
         return [("tool", *titles), *rows]

@@ -37,9 +37,11 @@ the user's shell at the far end. `reporter` is a `Reporter`
 ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each argument. A field of a
 result is a number, a text or a flag where no type is said.
 
-A file that was not copied is in the result's `failures`. Raised are `UsageError`, before anything
-is contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a
-whole cannot go on; `ProtocolError`, where the far end misbehaves.
+An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
+raised by it; what had landed is kept, and the same call goes on from there. A file
+that was not copied is in the result's `failures`. Also raised are `UsageError`, before anything is
+contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole
+cannot go on; `ProtocolError`, where the far end misbehaves.
 """
 ASYNCIO = """\
 ## pscp.aio
@@ -101,6 +103,11 @@ CALLS = (
     pscp.look, pscp.clean, pscp.replicate,
     pscp.parse_location,
 )  # fmt: skip
+# Of which the page says more than the first paragraph of the docstring.
+WITH_MORE: tuple[object, ...] = (
+    pscp.fan_out, pscp.Settled, pscp.clean, pscp.parse_location,
+    pscp.Session.cancel, pscp.Session.pipe_to, pscp.Session.pipe_from, pscp.Session.run,
+)  # fmt: skip
 WITH_ARGUMENTS: tuple[object, ...] = (pscp.JobTerms, pscp.Moves)  # what no other page explains
 # The classes, with the heading that each group stands under.
 CLASSES: dict[str, tuple[type, ...]] = {
@@ -115,7 +122,7 @@ CLASSES: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 # Fields and methods that are not for programs, or mean what they mean in a Result.
-INNER = {
+INNER: dict[type, tuple[str, ...]] = {
     pscp.Counters: (
         "started_s", "nouns", "large", "lanes_moved", "add", "begin_file", "left_bytes",
         "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed", "files_unchanged",
@@ -124,7 +131,9 @@ INNER = {
     ),
     pscp.Location: ("literal_path", "prefix"),
 }  # fmt: skip
-SAID = {pscp.Counters: " What it has in common with Result means the same, of now."}
+SAID: dict[type, str] = {
+    pscp.Counters: " What it has in common with Result means the same, of now."
+}
 
 PLAIN = ("int", "float", "str", "bool")  # what the name says as well
 
@@ -169,7 +178,10 @@ def called(
     if level:
         yield f"{level} {name}\n"
     yield f"```text\n{signature(call, name)}\n```\n"
-    yield f"{as_markdown(text or inspect.getdoc(call) or '', call in WITH_ARGUMENTS)}\n"
+    said = text or inspect.getdoc(call) or ""
+    if not text and call not in WITH_ARGUMENTS:
+        said = "\n\n".join(said.split("\n\n")[: 2 if call in WITH_MORE else 1])
+    yield f"{as_markdown(said)}\n"
 
 
 def signature(call: Callable[..., object], name: str) -> str:
@@ -222,15 +234,14 @@ def field_list(kind: type) -> Iterator[str]:
             yield f"- `{each.name}{type_}`" + (f": {text}" if text else "")
 
 
-def as_markdown(text: str, with_arguments: bool = True) -> str:
-    """A docstring; its Args as a list, or not at all, and so Returns and Raises."""
+def as_markdown(text: str) -> str:
+    """A docstring, with its Args as a list."""
     parts = []
     for part in text.split("\n\n"):
         title, _, rest = part.partition("\n")
-        if title not in ("Args:", "Returns:", "Raises:"):
-            parts.append(part)
-        elif title == "Args:" and with_arguments:
+        if title == "Args:":
             joined = re.sub(r"\n {8,}", " ", rest)  # an item goes on
             items = [re.sub(r"^(\w+):", r"`\1`:", line.strip()) for line in joined.splitlines()]
-            parts.append("\n".join(f"- {item}" for item in items))
+            part = "\n".join(f"- {item}" for item in items)
+        parts.append(part)
     return "\n\n".join(parts)

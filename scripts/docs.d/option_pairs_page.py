@@ -5,22 +5,21 @@ Not here: when it is written (../docs).
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 
-from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, Pair, spelled
+from pscp.options.option_pairs import MEANT, NEEDED, REFUSED, Pair, spelled
 
 INTRODUCTION = """\
 # Which options go together
 
-Every two options that decide what becomes of an entry are **refused** together, before anything is
-connected, mean something **together** that neither says alone, or both do what they do alone. What
-is in no list below goes together. The options are
+Two options that decide what becomes of an entry are **refused** together, before anything is
+connected, mean something **together** that neither says alone, or both do what they do alone: what
+is in no list below.
 """
 
 
 def option_pairs_page() -> str:
-    lines = [INTRODUCTION + _filled(COMBINED) + ".\n"]
+    lines = [INTRODUCTION]
     lines += ["## Refused\n", "Leave out one of them, or do what is said behind the semicolon.\n"]
     lines += [*_grouped(REFUSED), "\n## Needed\n"]
     lines += [*_grouped(NEEDED, "without"), "\n## Meant together\n", *_grouped(MEANT)]
@@ -48,7 +47,3 @@ def _grouped(pairs: Iterable[Pair], word: str = "with") -> Iterator[str]:
 
 def _and(names: Iterable[str]) -> str:
     return ", ".join(f"`{spelled(name)}`" for name in names)
-
-
-def _filled(names: Iterable[str]) -> str:
-    return textwrap.fill(_and(names), 100, break_on_hyphens=False, break_long_words=False)
