@@ -19,10 +19,9 @@ Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make yo
 `scripts/bench --quick` takes under three minutes.
 
 Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command, with
-its connections set up. The tools run in turn (A B C, A B C), a rate is the median of the runs, and
-a ratio is the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync,
-and with times and modes by the others. iperf3 is timed until all bytes have arrived (`-R`). A tool
-that would take hours moves less. The first copy of every tool is compared with its source.
+its connections set up. A rate is the median of the runs, which alternate (A B C, A B C), and a
+ratio the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync, and
+with times and modes by the others. The first copy of every tool is compared with its source.
 
 Every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
 """

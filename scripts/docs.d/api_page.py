@@ -78,7 +78,7 @@ an asyncssh.SSHClientConnection of this very event loop, everything goes over th
 which stays open.
 """
 EVENTS = """\
-Its parts are records of [advice.py](../pscp/measuring/advice.py).
+It has more fields, and its parts are records: [advice.py](../pscp/measuring/advice.py).
 
 ## What --progress json prints
 
@@ -130,6 +130,8 @@ INNER: dict[type, tuple[str, ...]] = {
         "verified", "connections_lost",
     ),
     pscp.Location: ("literal_path", "prefix"),
+    pscp.Measurement: ("rtt_min_s", "seconds", "saved", "host", "near", "far", "windows"),
+    Leftover: ("was_file",),
 }  # fmt: skip
 SAID: dict[type, str] = {
     pscp.Counters: " What it has in common with Result means the same, of now."
