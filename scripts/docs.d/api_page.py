@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 
 import pscp
-from pscp.calls.cleaning import Leftover
 from pscp.manifests.comparing import Difference
 from pscp.progress.callbacks import FileEvent
 from pscp.stream.stream import Ran
@@ -93,10 +92,9 @@ Fields may be added; those that are there keep their meaning as above.
 
 ## Logging
 
-A program that has set up `logging` gets records of the loggers below `pscp`: of level WARNING what
-the command says to everybody, such as a file that was not copied (in `notes`); INFO what it says
-with `-v`; DEBUG what it says with `-d` (`debug=True` adds ssh's `-v`). A record's `threadName` is
-the lane. Their words may change; they are for people.
+A program that has set up `logging` gets records of the loggers below `pscp`: WARNING what the
+command says to everybody; INFO what it says with `-v`; DEBUG what it says with `-d` (`debug=True`
+adds ssh's `-v`). A record's `threadName` is the lane. Their words may change; they are for people.
 """
 CALLS = (
     pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.Settled, pscp.verify, pscp.measure,
@@ -116,7 +114,7 @@ CLASSES: dict[str, tuple[type, ...]] = {
         pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
     "What the others give back": (
-        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Leftover, Replicated, Sent,
+        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Replicated, Sent,
         pscp.Measurement,
     ),
 }  # fmt: skip
@@ -131,7 +129,6 @@ INNER: dict[type, tuple[str, ...]] = {
     ),
     pscp.Location: ("literal_path", "prefix"),
     pscp.Measurement: ("rtt_min_s", "seconds", "saved", "host", "near", "far", "windows"),
-    Leftover: ("was_file",),
 }  # fmt: skip
 SAID: dict[type, str] = {
     pscp.Counters: " What it has in common with Result means the same, of now."

@@ -198,11 +198,6 @@ def check_moves(world: World, ran: Ran) -> None:
     assert below(world.here / "data") == ["photos"]
 
 
-def check_terms(world: World, ran: Ran) -> None:
-    assert (world.there / "backup" / "data" / "report.txt").exists()
-    assert not (world.there / "backup" / "data" / "half-done.tmp").exists()
-
-
 def check_mirror_cron(world: World, ran: Ran) -> None:
     check_cron(world, ran)
     (world.here / "data" / "report.txt").unlink()
