@@ -103,7 +103,7 @@ CALLS = (
 )  # fmt: skip
 # Of which the page says more than the first paragraph of the docstring.
 WITH_MORE: tuple[object, ...] = (
-    pscp.fan_out, pscp.Settled, pscp.clean, pscp.parse_location,
+    pscp.fan_out, pscp.Settled, pscp.clean,
     pscp.Session.cancel, pscp.Session.pipe_to, pscp.Session.pipe_from, pscp.Session.run,
 )  # fmt: skip
 WITH_ARGUMENTS: tuple[object, ...] = (pscp.JobTerms, pscp.Moves)  # what no other page explains
