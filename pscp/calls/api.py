@@ -34,6 +34,7 @@ from pscp.connect.connections import Connections
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location, as_location, parse_location
 from pscp.ground.log import Log
+from pscp.options.connection_options import OF_A_CONNECTION
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
 from pscp.progress.progress import CallbackReporter, Counters, Reporter, Result, Silent
@@ -109,8 +110,9 @@ class Session:
     """Connections to one host, kept for several copies. A context manager.
 
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
-    `fields` are those of copy(), and hold for every call that does not say otherwise. Any thread
-    may call, several at once. Once it is closed, a session refuses every call (UsageError).
+    `fields` are those of copy(), and hold for every call that does not say otherwise; those that
+    make a connection what it is, such as `port` or `cipher`, hold for all. Any thread may call,
+    several at once. Once it is closed, a session refuses every call (UsageError).
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
@@ -229,7 +231,7 @@ class Session:
         host = to if to.is_remote else froms[0]
         if not self._is_any_host and host_of(host) != host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        options = filtered(with_fields(self.options, fields), exclude, include)
+        options = filtered(self._options_with(fields), exclude, include)
         return self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
 
     # --- streams
@@ -282,8 +284,17 @@ class Session:
         ):
             yield file
 
+    def _options_with(self, fields: OptionFields) -> Options:
+        """Return a call's options. Raises UsageError where they ask for another connection."""
+        options = with_fields(self.options, fields)
+        for name in OF_A_CONNECTION:
+            if getattr(options, name) != getattr(self.options, name):
+                message = f"{name} is for a whole session: its calls share their connections"
+                raise errors.UsageError(message, f"make another pscp.Session with {name}=")
+        return options
+
     def _stream_options(self, fields: OptionFields) -> Options:
-        options = with_fields(self.options, fields).with_agent("a stream")
+        options = self._options_with(fields).with_agent("a stream")
         return dataclasses.replace(options, direct=False)  # which is for copies
 
     # --- one copy

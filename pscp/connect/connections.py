@@ -23,7 +23,7 @@ from pscp.connect.known.host_memory import Known
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener, SshOpener
-from pscp.connect.spare_logins import EarlyLogins, IdleConnections
+from pscp.connect.spare_logins import EarlyLogins, IdleConnections, Login
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -166,7 +166,7 @@ class Connections:
         for attempt in itertools.count():
             try:
                 with self._my_turn():
-                    idle = self.idle.take(partial(self._of_carrier, options=options))
+                    idle = self.idle.take(partial(self._usable, options=options))
                     return idle or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
@@ -293,29 +293,26 @@ class Connections:
             lanes = min(lanes, _KEPT_MAX)
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
-            self._early.add(self._first.open_kept(setup) or self._first.open(setup))
+            channel = self._first.open_kept(setup) or self._first.open(setup)
+            self._early.add(Login(channel, self._first.kind_for(setup)))
 
     def _usable(self, agents: list[RemoteAgent], options: Options) -> list[RemoteAgent]:
-        """Return the connections that a copy with these options may use, if any is alive."""
-        fit = self._of_carrier(agents, options)
-        return list(itertools.dropwhile(lambda far: not self._is_usable(far, options), fit))
-
-    def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
-        is_sftp = self._first.uses_sftp(self._setup(options))
-        suits = far.is_sftp == is_sftp and (not is_sftp or far.verify == options.verify)
-        carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
-        return suits and far.plane in carriers and not far.is_closed()
-
-    def _of_carrier(self, agents: list[RemoteAgent], options: Options) -> list[RemoteAgent]:
         """Return the connections that a copy with these options may use.
 
         Direct lanes are asked for by one that goes over SSH.
         """
         carrier = self.carrier(options)
-        fit = [far for far in agents if far.plane == carrier]
+        usable = [far for far in agents if self._is_usable(far, options)]
+        fit = [far for far in usable if far.plane == carrier]
         if not fit and not (self._plane is not None and self._plane.has_control()):
-            fit = [far for far in agents if far.plane == "ssh"][:1]
+            fit = [far for far in usable if far.plane == "ssh"][:1]
         return fit
+
+    def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
+        kind = far.is_sftp, far.verify if far.is_sftp else ""
+        carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
+        suits = kind == self._first.kind_for(self._setup(options)) and far.plane in carriers
+        return suits and not far.is_closed()
 
     # --- a further connection
 
@@ -349,8 +346,9 @@ class Connections:
                 return idle
             idle.close()
         chosen = setup.with_congestion(wanted.congestion)
-        early = self._early.take() or (self._first.open_kept(chosen), b"")
-        channel, marker = early
+        early = self._early.take(self._first.kind_for(setup))
+        channel = self._first.open_kept(chosen) if early is None else early.channel
+        marker = b"" if early is None else early.marker
         if channel is not None:
             wanted.opened(channel)
             if not greeting.is_live(channel, chosen):

@@ -22,7 +22,7 @@ from pscp.connect.control_master import SharedLogin
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener
-from pscp.connect.spare_logins import EarlyLogins
+from pscp.connect.spare_logins import EarlyLogins, Kind, Login
 from pscp.ground import errors
 from pscp.transports import Channel, Control
 
@@ -63,8 +63,7 @@ class FirstLogin:
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
         self._lock = threading.Lock()  # guards what follows
-        # With the marker of an agent that was sent to it already; ssh logs in, and nobody waits.
-        self._started: tuple[Channel, bytes] | None = None
+        self._started: Login | None = None  # ssh logs in, and nobody waits
         self._is_sftp: bool | None = None  # with --remote auto; None: what is remembered holds
 
     @property
@@ -92,6 +91,11 @@ class FirstLogin:
                 self._is_sftp = setup.memory.uses_sftp()
             return self._is_sftp
 
+    def kind_for(self, setup: HostSetup) -> Kind:
+        """Return what the connections of a call with this setup are to end at."""
+        is_sftp = self.uses_sftp(setup)
+        return is_sftp, setup.options.verify if is_sftp else ""
+
     def _find(self, is_sftp: bool | None) -> None:
         """Keep what was found to be at the far end; None: neither, so go by the memory again."""
         with self._lock:
@@ -108,8 +112,9 @@ class FirstLogin:
         else:
             channel = self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
+        started = Login(channel, self.kind_for(setup), marker)
         with self._lock:
-            self._started = channel, marker
+            self._started = started
         return True
 
     def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
@@ -141,16 +146,24 @@ class FirstLogin:
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
         if (started := self._taken()) is not None:
-            started[0].close()
+            started.channel.close()
 
     def close_shared(self) -> None:
         """End the one login and its connection."""
         self._shared.close()
 
-    def _taken(self) -> tuple[Channel, bytes] | None:
+    def _taken(self) -> Login | None:
         """Take what start() began; another thread may end it meanwhile."""
         with self._lock:
             started, self._started = self._started, None
+        return started
+
+    def _taken_of_kind(self, setup: HostSetup) -> Login | None:
+        """Take what start() began; where that was for a call of another kind, end it."""
+        started = self._taken()
+        if started is not None and started.kind != self.kind_for(setup):
+            started.channel.close()
+            return None
         return started
 
     def open(
@@ -166,7 +179,9 @@ class FirstLogin:
 
     def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
-        channel, marker = self._taken() or (self.open_kept(setup), b"")
+        started = self._taken_of_kind(setup)
+        channel = self.open_kept(setup) if started is None else started.channel
+        marker = b"" if started is None else started.marker
         if channel is not None and not greeting.is_live(channel, setup):
             channel, marker = None, b""
         self.is_kept = channel is not None and is_kept(channel)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.ground.errors import ConnectionLost
 from pscp.transports import Channel
@@ -16,6 +16,8 @@ from pscp.transports import Channel
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
+# Whether it ends at SFTP, and then how that verifies: another call's connection may be of another.
+Kind = tuple[bool, str]
 Choose = Callable[[list["RemoteAgent"]], list["RemoteAgent"]]
 
 LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by itself
@@ -25,21 +27,29 @@ LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by it
 _PATIENCE_S = LET_GO_S + 1.0
 
 
+class Login(NamedTuple):
+    """A channel that logs in, and that nobody waits for yet."""
+
+    channel: Channel
+    kind: Kind  # what it was opened for
+    marker: bytes = b""  # of the agent that was sent to it already
+
+
 class EarlyLogins:
     """Channels that log in before a lane needs them. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
-        self._channels: list[tuple[Channel, bytes]] = []  # with the agent's marker, once it is sent
+        self._logins: list[Login] = []
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._channels)
+            return len(self._logins)
 
-    def add(self, channel: Channel) -> None:
+    def add(self, login: Login) -> None:
         """Keep a channel that has just been opened."""
         with self._lock:
-            self._channels.append((channel, b""))
+            self._logins.append(login)
 
     def send_agents(self, send: Callable[[Channel], bytes]) -> None:
         """Send the agent to each channel, so that it is there as soon as the connection is up.
@@ -47,12 +57,17 @@ class EarlyLogins:
         The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
         """
         with self._lock:
-            self._channels = [(each, marker or send(each)) for each, marker in self._channels]
+            self._logins = [
+                each._replace(marker=each.marker or send(each.channel)) for each in self._logins
+            ]
 
-    def take(self) -> tuple[Channel, bytes] | None:
-        """Return the channel that began first, and the marker of the agent that was sent to it."""
+    def take(self, kind: Kind) -> Login | None:
+        """Return the login of this kind that began first; None if there is none."""
         with self._lock:
-            return self._channels.pop(0) if self._channels else None
+            for place, login in enumerate(self._logins):
+                if login.kind == kind:
+                    return self._logins.pop(place)
+        return None
 
     def end(self, *, is_cut: bool) -> None:
         """End all channels: with `is_cut` at once, else each after its login.
@@ -60,12 +75,14 @@ class EarlyLogins:
         To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
         """
         with self._lock:
-            ended, self._channels = self._channels, []
-        for channel, _ in ended:
+            ended, self._logins = self._logins, []
+        for login in ended:
             if is_cut:
-                channel.close()
+                login.channel.close()
             else:
-                let_go = threading.Thread(target=channel.let_go, args=(LET_GO_S,), daemon=True)
+                let_go = threading.Thread(
+                    target=login.channel.let_go, args=(LET_GO_S,), daemon=True
+                )
                 let_go.start()
 
 

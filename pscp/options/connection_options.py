@@ -42,6 +42,11 @@ from pscp.options.option_rows import (
 SENT = Group("how it is sent", ALL)
 SSH = Group("how ssh is run", ALL)
 SHOWN = Group("what is shown", ALL)
+# What makes a connection what it is: the connections of a session are all alike.
+OF_A_CONNECTION = (
+    "transport", "port", "identities", "config_file", "jump", "ssh_options", "cipher", "compress",
+    "address_family", "program", "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus",
+)  # fmt: skip
 
 _BUFFER = (4 * KIB, GIB - 1)  # less the kernel raises; Linux doubles it, in an int
 _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"

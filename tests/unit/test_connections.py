@@ -349,3 +349,22 @@ def test_only_a_connection_of_the_same_kind_is_used_again() -> None:
         assert far.channel.is_closed
         [far] = session.take(options, lambda text: None)
     assert len(opener.opened) == 4
+
+
+def test_w1_connections_of_other_calls_are_looked_at_one_by_one() -> None:
+    """Two copies at once verify differently over SFTP; a third has only what suits it."""
+    session, _ = made()
+    kinds = [Options(batch=True, remote="sftp", verify=each) for each in ("auto", "none")]
+    [checked], [unchecked] = (session.take(each, lambda text: None) for each in kinds)
+    session.give([checked, unchecked])
+    assert session.take(kinds[0], lambda text: None) == [checked]
+    assert unchecked.channel.is_closed  # type: ignore[attr-defined]
+
+
+def test_w1_a_login_that_another_call_has_started_is_not_its_own() -> None:
+    checked, unchecked = (Options(batch=True, remote="sftp", verify=e) for e in ("auto", "none"))
+    session, opener = made()
+    session.start_logins(unchecked, is_push=True, is_small=False)
+    [far] = session.take(checked, lambda text: None)
+    assert [each.is_closed for each in opener.opened] == [True, False]
+    assert far.verify == "auto"

@@ -135,6 +135,17 @@ def test_what_is_no_command(command: Any) -> None:
             call(command)
 
 
+def test_w2_a_call_cannot_ask_for_another_connection_than_its_session() -> None:
+    """It got the connections that were there, to another server than it named."""
+    session = pscp.Session("host", port=22)
+    for name, value in (("port", 23), ("config_file", "other"), ("cipher", "aes128-ctr")):
+        fields: Any = {name: value}
+        with pytest.raises(pscp.UsageError, match=f"^{name} is for a whole session"):
+            session.run("true", **fields)
+        with pytest.raises(pscp.UsageError, match=f"^{name} is for a whole session"):
+            session.copy("a", "host:", **fields)
+
+
 def test_a_closed_session_refuses_every_call() -> None:
     session = pscp.Session("host")
     session.close()
