@@ -1,6 +1,6 @@
 """A copy as data: what it was given, what lay at both ends before it, and what is expected.
 
-Options are named as in the last column of docs/options.md.
+Options are named as their keywords in docs/options.md.
 
 Not here: trees (tree_data.py), what must come of a copy (oracle.py), which are tried (draws.py).
 """

@@ -19,10 +19,9 @@ Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make yo
 `scripts/bench --quick` takes under three minutes.
 
 Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command, with
-its connections set up. The tools run in turn (A B C, A B C), a rate is the median of the runs, and
-a ratio is the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync,
-and with times and modes by the others. iperf3 is timed until all bytes have arrived (`-R`). A tool
-that would take hours moves less. The first copy of every tool is compared with its source.
+its connections set up. A rate is the median of the runs, which alternate (A B C, A B C), and a
+ratio the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync, and
+with times and modes by the others. The first copy of every tool is compared with its source.
 
 Every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
 """
@@ -30,8 +29,7 @@ LEAD_FULL = """\
 # Benchmarks: every case
 
 Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
-how. `scripts/bench --regime NAME` measures what is below a NAME. Behind a rate stands its ratio to
-the limit's, the row that has none.
+how, and has the ratios. `scripts/bench --regime NAME` measures what is below a NAME.
 """
 WAYS = ("push", "pull")
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
@@ -144,10 +142,7 @@ def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     rates: dict[str, dict[str, str]] = {}
     for title, case in zip(titles, cases, strict=True):
         for row in case.rows:
-            rate, ratio = case.rate(row.tool), case.ratio(row.tool, case.limit)
-            is_limit = row.tool == case.limit
-            of_limit = "" if ratio is None or is_limit else f" ({number(ratio)})"
-            rates.setdefault(row.tool, {})[title] = number(rate) + of_limit
+            rates.setdefault(row.tool, {})[title] = number(case.rate(row.tool))
     rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
     if len({by_way(title)[0] for title in titles}) > 1:
         return [("tool", *titles), *rows]

@@ -1,4 +1,4 @@
-"""Makes the schema of jobs.toml for editors, and the table of its keys in docs/jobs.md.
+"""Makes the schema of jobs.toml for editors, and the list of its keys in docs/jobs.md.
 
 Not here: what the keys are (../../pscp/jobs/schema.py).
 """
@@ -6,9 +6,12 @@ Not here: what the keys are (../../pscp/jobs/schema.py).
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any
 
 from pscp.jobs.toml import schema
+
+_LINK = "[options.md](options.md) says; a flag is `true` or `false`."
 
 
 def json_schema() -> str:
@@ -18,23 +21,34 @@ def json_schema() -> str:
 
 
 def tables() -> str:
-    """A table of a job's own keys, and one of options."""
+    """A table of a job's own keys, and the names of options."""
     lines = ["| key | meaning | such as |", "|---|---|---|"]
     for key, each in schema.OWN.items():
         lines.append(f"| `{key}` | {each.meaning} | `{toml(each.example)}` |")
-    lines += ["", "Every option of pscp and pscp-zfs, but these:", ""]
-    lines += ["| option | why not |", "|---|---|"]
-    lines += [f"| `{key}` | {why} |" for key, why in schema.REFUSED.items()]
-    lines += ["", "| option | value | of |", "|---|---|---|"]
-    return "\n".join([*lines, *map(option, schema.OPTIONS.values())])
+    whole = list(schema.OPTIONS.values())
+    both = [each for each in whole if _is_for(each, False) and _is_for(each, True)]
+    files = [each for each in whole if not _is_for(each, True)]
+    datasets = [each for each in whole if not _is_for(each, False)]
+    lines += ["", "Each option of pscp and pscp-zfs by its long name, with the value that", _LINK]
+    lines += ["Those in *italics* take a list as well. Of any job:", "", _named(both)]
+    lines += ["", "Of a job with files:", "", _named(files)]
+    lines += ["", "Of a job with datasets:", "", _named(datasets), "", "Not in a job:", ""]
+    by_reason: dict[str, list[str]] = {}
+    for key, why in schema.REFUSED.items():
+        by_reason.setdefault(why, []).append(f"`{key}`")
+    lines += [f"- {', '.join(keys)}: {why}" for why, keys in by_reason.items()]
+    return "\n".join(lines)
 
 
-def option(each: schema.Option) -> str:
-    value = each.action.metavar if each.action.nargs != 0 else "true or false"
-    shown = f"`{value}`, or a list of them" if each.repeats else f"`{value}`"
-    files, datasets = (schema.is_for(each.name, of_datasets=of) for of in (False, True))
-    of = "both" if files and datasets else "files" if files else "datasets"
-    return f"| `{each.name}` | {shown.replace('`true or false`', 'true or false')} | {of} |"
+def _is_for(each: schema.Option, of_datasets: bool) -> bool:
+    return schema.is_for(each.name, of_datasets=of_datasets)
+
+
+def _named(options: list[schema.Option]) -> str:
+    shown = [f"*`{each.name}`*" if each.repeats else f"`{each.name}`" for each in options]
+    return (
+        textwrap.fill(", ".join(shown), 118, break_on_hyphens=False, break_long_words=False) + "."
+    )
 
 
 def toml(value: Any) -> str:

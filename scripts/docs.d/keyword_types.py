@@ -1,7 +1,7 @@
 """Makes pscp/options/option_fields.pyi: the keywords' types, for type checkers, from the tables.
 
-Not here: the same for a program that runs (../../pscp/options/option_fields.py), the table of them
-in docs/api.md (api_page.py).
+Not here: the same for a program that runs (../../pscp/options/option_fields.py),
+docs/api.md (api_page.py).
 """
 
 from __future__ import annotations

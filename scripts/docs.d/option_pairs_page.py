@@ -5,51 +5,45 @@ Not here: when it is written (../docs).
 
 from __future__ import annotations
 
-from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, Pair, spelled
+from collections.abc import Iterable, Iterator
+
+from pscp.options.option_pairs import MEANT, NEEDED, REFUSED, Pair, spelled
 
 INTRODUCTION = """\
 # Which options go together
 
-Each option below takes part in deciding what becomes of an entry. Of every two of them one of
-three things is true, and pscp itself reads it from the table that made this page:
-
-- they are **refused** together, before anything is connected (`x`);
-- they mean something **together** that neither says alone (`m`);
-- both **go**, and each does what it does alone (`.`).
+Two options that decide what becomes of an entry are **refused** together, before anything is
+connected, mean something **together** that neither says alone, or both do what they do alone: what
+is in no list below.
 """
 
 
 def option_pairs_page() -> str:
-    lines = [INTRODUCTION, "## At one look\n", "```text", *_matrix(), "```\n"]
-    lines += ["## Refused\n", "| options | why | what to do |", "|---|---|---|"]
-    lines += [f"| {_both(pair)} | {pair.why} | {_instead(pair)} |" for pair in REFUSED]
-    lines += ["\n## Needed\n", "| option | says nothing without | why |", "|---|---|---|"]
-    lines += [f"| `{spelled(p.one)}` | `{spelled(p.other)}` | {p.why} |" for p in NEEDED]
-    lines += ["\n## Meant together\n", "| options | what they mean |", "|---|---|"]
-    lines += [f"| {_both(pair)} | {pair.why} |" for pair in MEANT]
+    lines = [INTRODUCTION]
+    lines += ["## Refused\n", "Leave out one of them, or do what is said behind the semicolon.\n"]
+    lines += [*_grouped(REFUSED), "\n## Needed\n"]
+    lines += [*_grouped(NEEDED, "without"), "\n## Meant together\n", *_grouped(MEANT)]
     return "\n".join(lines) + "\n"
 
 
-def _matrix() -> list[str]:
-    marks = {frozenset(pair[:2]): "x" for pair in REFUSED}
-    marks |= {frozenset(pair[:2]): "m" for pair in (*MEANT, *NEEDED)}
-    rows = []
-    for place, name in enumerate(COMBINED):
-        cells = [marks.get(frozenset((name, each)), ".") for each in COMBINED[:place]]
-        rows.append(f"{place + 1:2} {spelled(name):<22} {_grouped(cells)}".rstrip())
-    numbers = [f"{number + 1:2}" for number in range(len(COMBINED) - 1)]
-    tens, ones = (_grouped([number[digit] for number in numbers]) for digit in (0, 1))
-    return [" " * 26 + tens, " " * 26 + ones, *rows]
+def _grouped(pairs: Iterable[Pair], word: str = "with") -> Iterator[str]:
+    """A line for each reason: the pairs that have it, by the option that they share."""
+    by_reason: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        said = pair.why + (f"; {pair.hint}" if pair.hint else "")
+        by_reason.setdefault(said, []).append(pair)
+    for said, found in by_reason.items():
+        of_one: dict[str, list[str]] = {}
+        of_other: dict[str, list[str]] = {}
+        for pair in found:
+            of_one.setdefault(pair.one, []).append(pair.other)
+            of_other.setdefault(pair.other, []).append(pair.one)
+        if len(of_other) < len(of_one):
+            shown = [f"{_and(ones)} {word} `{spelled(other)}`" for other, ones in of_other.items()]
+        else:
+            shown = [f"`{spelled(one)}` {word} {_and(others)}" for one, others in of_one.items()]
+        yield f"- {'; '.join(shown)}: {said or 'says nothing alone'}"
 
 
-def _grouped(cells: list[str]) -> str:
-    """The cells in groups of five, so that an eye finds its column."""
-    return " ".join("".join(cells[at : at + 5]) for at in range(0, len(cells), 5))
-
-
-def _both(pair: Pair) -> str:
-    return f"`{spelled(pair.one)}`, `{spelled(pair.other)}`"
-
-
-def _instead(pair: Pair) -> str:
-    return pair.hint or "leave out one of them"
+def _and(names: Iterable[str]) -> str:
+    return ", ".join(f"`{spelled(name)}`" for name in names)

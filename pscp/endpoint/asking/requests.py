@@ -1,8 +1,7 @@
 """The requests of the coordinator to an end of a copy: a record for each, and their JSON.
 
 The payload of an ASK frame is {"ask": the record's name, and its fields}. The near end is given the
-record itself. The table in docs/protocol.md is made from this module: from the docstrings, and from
-the comments behind the fields.
+record itself. The list in docs/protocol.md is made from the docstrings of this module.
 
 Not here: what an end does for a request (../serving/end.py, ../../sftp/end.py), the frame
 (../frames/wire.py), the checks of answers (../../transfer/pieces/answers.py).
