@@ -77,6 +77,7 @@ class Connections:
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # guards what follows
         self._plane: DirectPlane | None = None
+        self._on_plane: set[int] = set()  # ids of the lists of agents that calls have spread
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
     @property
@@ -190,7 +191,9 @@ class Connections:
 
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
-        control = self._plane.take_control() if self._plane is not None else None
+        with self._lock:  # another call's lanes end with the connection that asked for them
+            plane = self._plane if not self._on_plane else None
+        control = plane.take_control() if plane is not None else None
         return control or self._first.finish(self._setup(options), note)
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
@@ -208,6 +211,9 @@ class Connections:
     ) -> None:
         """Replace the connections by so many direct lanes, if there are to be any, and can be."""
         far = agents[0]
+        if options.has_plane:
+            with self._lock:
+                self._on_plane.add(id(agents))
         if not _is_for_direct(far, options):
             return
         from pscp.connect.direct_plane import Refused  # here: few copies need it
@@ -257,7 +263,9 @@ class Connections:
         return options.plane if options.has_plane and not is_refused else "ssh"
 
     def give(self, agents: list[RemoteAgent]) -> None:
-        """Keep connections for the next copy."""
+        """Keep connections for the next copy: the call that took them has ended."""
+        with self._lock:
+            self._on_plane.discard(id(agents))
         self.idle.give(agents)
 
     def remember(self, options: Options, is_push: bool, known: Known) -> None:

@@ -144,13 +144,18 @@ class DirectPlane:
     def first(
         self, options: Options, control: RemoteAgent, count: int, note: Note
     ) -> list[RemoteAgent]:
-        """Open the first lanes, and keep the connection by which they were asked for.
+        """Open a call's first lanes, and keep the connection by which they were asked for.
 
-        Raises Refused where none could be opened; then take_control() returns that connection.
+        Where another call has lanes already, its connection asks, and this one is closed. Raises
+        Refused where none could be opened; then take_control() returns the connection that asked.
         Raises ConnectError where it is lost, and no other one can be had.
         """
         with self._turn:
-            self._take_over(control)
+            is_alive = self._control is not None and not self._control.is_closed()
+            if not is_alive:
+                self._take_over(control)
+        if is_alive:
+            control.close()
         try:
             return self._open(options, count, note)
         except Refused as error:

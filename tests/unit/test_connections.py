@@ -20,6 +20,7 @@ from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemote
 
 from pscp.connect import bootstrap
 from pscp.connect.connections import Connections, Wanted
+from pscp.connect.direct_plane import DirectPlane
 from pscp.connect.direct_sockets import Refused
 from pscp.connect.known.host_memory import HostMemory, Known
 from pscp.connect.logins import authenticator
@@ -368,3 +369,23 @@ def test_w1_a_login_that_another_call_has_started_is_not_its_own() -> None:
     [far] = session.take(checked, lambda text: None)
     assert [each.is_closed for each in opener.opened] == [True, False]
     assert far.verify == "auto"
+
+
+def test_w3_two_calls_at_once_have_their_lanes_by_one_control_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lanes of the first ended with it, as the second one's took its place, or it was taken."""
+    options = Options(batch=True, plane="plain")
+    session, opener = made()
+    monkeypatch.setattr(DirectPlane, "_open", lambda *given: [Mock(plane="plain")])
+    monkeypatch.setattr(DirectPlane, "_hear", lambda *given: None)
+    calls = [session.take(options, lambda text: None) for _ in range(2)]
+    for agents in calls:
+        session.spread(options, agents, 1, lambda text: None)
+    assert [each.is_closed for each in opener.opened] == [False, True]
+    [third] = session.take(options, lambda text: None)
+    assert third.channel is opener.opened[2]
+    for agents in calls:
+        session.give(agents)
+    session.idle.close()
+    assert session.take(options, lambda text: None)[0].channel is opener.opened[0]
