@@ -18,7 +18,7 @@ from soak import model
 from soak.mutants import ROOT
 from tree_data import scan
 
-EXAMPLES = int(os.environ.get("PSCP_MODEL_EXAMPLES", 500))
+EXAMPLES = int(os.environ.get("PSCP_MODEL_EXAMPLES", 300))
 LIMIT_S = float(os.environ.get("PSCP_MODEL_S", 90))
 SEED = int(os.environ.get("PSCP_MODEL_SEED", 25_000))  # of the first; `scripts/soak model` draws it
 
