@@ -5,10 +5,10 @@ Beside these there are the direct planes, tls and plain, over openssh and with a
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
 Without --all-ways a test of e2e runs over one way of each program: with an agent, which is the same
 program in both directions, as SFTP's client that writes, and as the one that reads. A test of
-faults runs over openssh with the agent, in both directions, since it is not the same end that is
-hurt, and over one of the other ways. Of a test with several sets of parameters this is so for the
-first set; each other one is run over one way of openssh. Which one is told by the name, so it is
-the same in every run, and all ways are taken, those of openssh most often.
+faults runs over one way in each direction, since it is not the same end that is hurt. Of a test
+with several sets of parameters this is so for the first set; each other one is run over one of the
+ways that are usual. Which one is told by the name, so it is the same in every run, and all ways are
+taken, the usual ones most often.
 
 Not here: the fixtures named `way` (e2e/conftest.py, faults/conftest.py).
 """
@@ -55,7 +55,9 @@ class Combination(NamedTuple):
         return "-".join(word for word in words if word not in ("openssh", "agent"))
 
 
-OFTEN = 3  # times as often as over another transport
+# By folder, (transport, remote); taken so many times as often as another.
+USUAL = {"e2e": [("openssh", "agent"), ("openssh", "sftp")], "faults": [("openssh", "agent")]}
+OFTEN = 4
 ALL = [Combination(d, t, r) for t in TRANSPORTS for r in REMOTES for d in DIRECTIONS]
 ALL += [Combination(direction, plane, "agent") for plane in PLANES for direction in DIRECTIONS]
 
@@ -94,7 +96,7 @@ def kind_of(way: Combination, folder: str) -> str:
     """Of the ways of one kind a test of this folder is run over one."""
     if folder == "e2e":
         return way.remote if way.remote == "agent" else f"{way.remote} {way.direction}"
-    return way.direction if way[1:] == ("openssh", "agent") else "another"
+    return way.direction
 
 
 def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -109,14 +111,14 @@ def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
             continue
         test, others = item.nodeid.partition("[")[0], callspec.id.removeprefix(way.name)
         folder = item.path.parent.name
-        kind = kind_of(way, folder)
+        kind, is_usual = kind_of(way, folder), way[1:] in USUAL[folder]
         if others != first.setdefault(test, others):
-            if way.transport != "openssh" or kind == "another":
+            if not is_usual:
                 without.add(item)
                 continue
             kind = kind if differs_by_way(item) else ""
-        again = OFTEN if way.transport == "openssh" else 1
-        groups.setdefault(f"{test} {others} {kind}", []).extend([item] * again)
+        group = groups.setdefault(f"{test} {others} {kind}", [])
+        group.extend([item] * (OFTEN if is_usual else 1))
     for name, group in groups.items():
         without.update(set(group) - {group[zlib.crc32(name.encode()) % len(group)]})
     return without
