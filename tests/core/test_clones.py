@@ -15,19 +15,14 @@ import os
 import random
 import stat
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
-from conftest import until
 
-from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
-from pscp.endpoint.frames import wire
 from pscp.endpoint.reading import files
 from pscp.endpoint.there import reuse
 from pscp.endpoint.there.reuse import PIECE_BYTES
-from pscp.ground.errors import ConnectionLost
 
 PIECES = 9
 SIZE_BYTES = PIECES * PIECE_BYTES
@@ -160,19 +155,6 @@ def test_a_clone_that_fails_leaves_nothing_behind(
 # --- cut short
 
 
-def cut_short(trees: Trees, is_push: bool) -> None:
-    """A run all of whose connections are lost once a chunk has landed."""
-
-    def has_landed() -> bool:
-        return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
-
-    type_ = wire.ACK if is_push else wire.DIGEST
-    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
-    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
-    with pytest.raises(ConnectionLost):
-        trees.copy(is_push, wait, *faults, call=partial(until, has_landed), connections=1)
-
-
 @pytest.mark.parametrize(
     ("has_journal", "resume", "has_old", "clones_again"),
     list(itertools.product([True, False], repeat=4)),
@@ -189,7 +171,7 @@ def test_a_clone_that_was_cut_short(
     changed(trees)
     with monkeypatch.context() as patch:
         cloning = have_clones(patch)
-        cut_short(trees, is_push)
+        trees.cut_short(is_push)
     assert cloning.count
     assert (trees.to / "large").read_bytes() == OLD
     if not has_journal:
@@ -215,7 +197,7 @@ def test_n1_a_clone_s_source_that_has_holes_by_now(
     large = trees.source / "large"
     with monkeypatch.context() as patch:
         cloning = have_clones(patch)
-        cut_short(trees, is_push)
+        trees.cut_short(is_push)
     assert cloning.count
     before = large.stat()
     with large.open("r+b") as file:

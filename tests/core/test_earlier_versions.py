@@ -10,35 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import until
 
-from core.link import CALL, FROM, KILL, Fault
 from core.trees import Trees
-from pscp.endpoint.frames import wire
 from pscp.endpoint.there.reuse import PIECE_BYTES
-from pscp.ground.errors import ConnectionLost
 
 SIZE_BYTES = 9 * PIECE_BYTES
 OLD = os.urandom(SIZE_BYTES)
 NEW = b"x" * PIECE_BYTES + OLD[PIECE_BYTES:-PIECE_BYTES] + b"y" * PIECE_BYTES
-
-
-def cut_short(trees: Trees, is_push: bool) -> None:
-    """A run all of whose connections are lost once a chunk has landed."""
-
-    def has_landed() -> bool:
-        return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
-
-    type_ = wire.ACK if is_push else wire.DIGEST
-    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
-    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
-    with pytest.raises(ConnectionLost):
-        trees.copy(is_push, wait, *faults, call=partial(until, has_landed), connections=1)
 
 
 def as_before_journals_told(journal: Path) -> None:
@@ -57,7 +39,7 @@ def hidden(request: pytest.FixtureRequest, trees: Trees, is_push: bool) -> Path:
         file.seek((5 if request.param == "holes" else 2) * PIECE_BYTES)
         file.write(NEW[file.tell() :])
     (trees.to / "large").write_bytes(OLD)
-    cut_short(trees, is_push)
+    trees.cut_short(is_push)
     [part] = trees.to.glob(".large*.pscp-part")
     part.unlink()
     (trees.to / "large").rename(part)
@@ -98,7 +80,7 @@ def test_n1_a_run_that_is_cut_short_again_leaves_it(
     if not has_journal:
         for journal in trees.new_journals():
             journal.unlink()
-    cut_short(trees, is_push)
+    trees.cut_short(is_push)
     assert is_as_left(hidden)
     assert trees.copy(is_push).ok
     trees.assert_copied()
@@ -145,7 +127,7 @@ def test_n1_a_journal_of_an_earlier_version_tells_of_no_holes(trees: Trees, is_p
         file.write(NEW[: 2 * PIECE_BYTES])
         file.seek(5 * PIECE_BYTES)
         file.write(NEW[file.tell() :])
-    cut_short(trees, is_push)
+    trees.cut_short(is_push)
     [part] = trees.to.glob(".large*.pscp-part")
     with part.open("r+b") as file:
         file.seek(3 * PIECE_BYTES)

@@ -10,15 +10,20 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from compare import assert_same_tree
+from conftest import until
 
 import pscp
-from core.link import CHUNK_BYTES, Bench, Fault
+from core.link import CALL, CHUNK_BYTES, FROM, KILL, Bench, Fault
+from pscp.endpoint.frames import wire
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.endpoint.reading.source import PACK_FILE_BYTES
+from pscp.ground.errors import ConnectionLost
 from pscp.ground.state import folder as state_folder
 
 LARGE_BYTES = 3 * CHUNK_BYTES + 1  # travels in chunks, the last of which is a byte
@@ -92,6 +97,18 @@ class Trees:
             self.bench.close()
         assert not result.ok or self.facts() == before, "what came late changed something"
         return result
+
+    def cut_short(self, is_push: bool) -> None:
+        """Copy over connections all of which are lost once a chunk has landed."""
+
+        def has_landed() -> bool:
+            return any(b'["chunk"' in each.read_bytes() for each in self.new_journals())
+
+        type_ = wire.ACK if is_push else wire.DIGEST
+        wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
+        faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
+        with pytest.raises(ConnectionLost):
+            self.copy(is_push, wait, *faults, call=partial(until, has_landed), connections=1)
 
     # --- what became of it
 

@@ -50,16 +50,6 @@ def test_a_second_run_sends_nothing(way: Way) -> None:
     assert_same_tree(way.source, way.destination)
 
 
-@pytest.mark.needs_agent(reason="SFTP keeps times in whole seconds and does not tell of holes")
-def test_an_archive_and_a_sparse_file_a_second_time(way: Way) -> None:
-    fill(way.source)
-    with open(way.source / "sparse", "wb") as sparse:
-        sparse.truncate(64 * MIB)
-    for _ in range(2):
-        assert way.copy(".", archive=True).ok
-        assert_same_tree(way.source, way.destination, times=True, modes=True)
-
-
 @pytest.fixture
 def sparse(way: Way) -> Path:
     """A file of 1 TiB with three stretches of data, copied once; the copy is what is returned."""
@@ -132,14 +122,6 @@ def test_without_resume_all_is_sent_again(way: Way) -> None:
     assert (result.ok, result.files, result.bytes_sent) == (True, 4, sum(SIZES.values()))
 
 
-def test_no_journal_stays_behind(way: Way) -> None:
-    fill(way.source)
-    state = Path(os.environ["XDG_STATE_HOME"]) / "pscp"
-    before = set(state.iterdir())
-    assert way.copy(".").ok
-    assert set(state.iterdir()) == before
-
-
 # --- sessions
 
 
@@ -171,16 +153,6 @@ def test_a_session_logs_in_once(way: Way, own: PrivateServer) -> None:
         assert back.copy("t", to="other way").ok
         assert_same_tree(way.source / "t", way.destination / "other way")
         assert logins(own) == 1
-
-
-@pytest.mark.needs_agent(reason="a lane over SFTP comes later, here after the copy")
-def test_a_session_keeps_no_more_connections_than_it_may(way: Way, own: PrivateServer) -> None:
-    fill(way.source)
-    with connect(way, own, 3) as session:
-        mine = dataclasses.replace(way, server=own, session=session)
-        for number in range(3):
-            assert mine.copy(".", to=f"{number}", chunk_bytes=256 * 1024).ok
-        assert 1 <= logins(own) <= 3
 
 
 def test_a_session_goes_on_after_a_copy_that_failed(way: Way, own: PrivateServer) -> None:

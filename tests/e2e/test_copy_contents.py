@@ -80,23 +80,6 @@ def test_one_file_alone_of_each_size(way: Way) -> None:
         assert (way.destination / str(size)).read_bytes() == (way.source / "x").read_bytes()
 
 
-def test_an_empty_folder(way: Way) -> None:
-    (way.source / "empty" / "inner").mkdir(parents=True)
-    result = way.copy("empty")
-    assert (result.ok, result.files) == (True, 0)
-    assert_same_tree(way.source, way.destination)
-
-
-def test_many_small_files(way: Way) -> None:
-    for number in range(700):
-        folder = way.source / f"{number % 9}" / f"{number % 7}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / str(number)).write_bytes(b"%d" % number * (number % 50))
-    result = way.copy(".")
-    assert (result.ok, result.files) == (True, 700)
-    assert_same_tree(way.source, way.destination)
-
-
 def test_content_replaces_longer_and_shorter_content(way: Way) -> None:
     for name, before, after in (("a", 10, 300_000), ("b", 300_000, 10), ("c", 10, 0), ("d", 0, 9)):
         write_random(way.destination / name, before)

@@ -172,14 +172,6 @@ def test_dangling_links_loops_and_special_files(way: Way) -> None:
     assert arrived(way) == ["a", "sub/b", "z"]
 
 
-def test_each_is_named_on_stderr(way: Way) -> None:
-    make_odd_tree(way.source)
-    ran = way.command("-r", names=["."])
-    assert ran.code == 1
-    assert len(named(way, ran)) == 6 and {"fifo", "dangling", "sub/loop"} <= named(way, ran).keys()
-    assert ran.err.splitlines()[-1].endswith(", 6 failed")
-
-
 def test_with_a_links_are_no_problem(way: Way) -> None:
     make_odd_tree(way.source)
     result = way.copy(".", archive=True)
@@ -187,13 +179,6 @@ def test_with_a_links_are_no_problem(way: Way) -> None:
     for name in ("fifo", "socket"):
         (way.source / name).unlink()
     assert_same_tree(way.source, way.destination)
-
-
-def test_excluded_they_are_no_problem_either(way: Way) -> None:
-    make_odd_tree(way.source)
-    patterns = ("fifo", "to fifo", "socket", "dangling", "loop", "self")
-    assert way.copy(".", filters=tuple(("exclude", each) for each in patterns)).ok
-    assert arrived(way) == ["a", "sub/b", "z"]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "socket"])

@@ -186,16 +186,6 @@ def test_links_stay_links_with_a(way: Way) -> None:
     assert result.bytes_sent == 6 + 300_000  # the bytes of a file with several names go once
 
 
-@pytest.mark.needs_agent(reason="SFTP knows no hard links of a source, and whole seconds")
-def test_an_archive_again_changes_nothing(way: Way) -> None:
-    make_links(way.source)
-    for _ in range(2):
-        result = way.copy(".", archive=True)
-        assert result.ok
-        assert_same_tree(way.source, way.destination, modes=True, times=True, hard_links=True)
-    assert result.bytes_sent == 0
-
-
 def test_links_are_followed_with_a_and_copy_links(way: Way) -> None:
     make_links(way.source)
     for name in ("file", "sub"):

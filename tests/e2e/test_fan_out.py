@@ -260,13 +260,6 @@ def test_json_names_the_destination_of_each_event(hosts: Hosts) -> None:
     assert sum(each["bytes_read"] for each in ends) == BIG_BYTES
 
 
-def test_plain_lines_name_the_destination(hosts: Hosts) -> None:
-    hosts.fill("file", 100)
-    to = [hosts.good("a"), hosts.good("b")]
-    ran = typed(hosts, "--fan-out", "-n", f"{hosts.source}/file", *to)
-    assert sorted(line.rpartition(": ")[0] for line in ran.out.splitlines()) == to
-
-
 def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
     hosts.fill("big", BIG_BYTES)
     still, good, dead = hosts.still("still", MIB), hosts.good("good"), hosts.dead("dead")

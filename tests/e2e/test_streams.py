@@ -148,22 +148,6 @@ def test_a_large_stream_to_a_command(world: World) -> None:
     assert done.stdout.split()[0].decode() == digest(data)
 
 
-def test_a_large_stream_from_a_command(world: World) -> None:
-    data = bytes_of(40 * MIB + 7)
-    (world.home / "data").write_bytes(data)
-    done = world.pull("cat data", "--window", "2M", "-c", "4")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert digest(done.stdout) == digest(data)
-
-
-@pytest.mark.parametrize("options", [["-c", "1"], ["-c", "2", "--channels", "2"], ["-c", "auto"]])
-def test_over_other_lanes(world: World, options: list[str]) -> None:
-    data = bytes_of(6 * MIB)
-    assert world.push("cat > x", *options, data=data).returncode == 0
-    assert world.read("x") == data
-    assert world.pull("cat x", *options).stdout == data
-
-
 def test_every_python(make_sshd: MakeServer, far_python: str, tmp_path: Path) -> None:
     server, data = make_sshd(python=far_python), bytes_of(3 * MIB)
     with pscp.Session(

@@ -7,11 +7,8 @@ Not here: a loss at each frame, again and again or for a while (../core/test_lan
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
@@ -51,16 +48,6 @@ def test_a_connection_dies(way: Way, quick_retries: None) -> None:
     assert result.bytes_sent == BIG_BYTES  # what landed is counted once
 
 
-def test_a_connection_dies_in_a_tree_of_small_files(way: Way, quick_retries: None) -> None:
-    for number in range(300):
-        fill(way.source / str(number % 7) / str(number), 20_000 + number)
-    breaking = way.breaking().rule("kill", type=None, connections=[0, 1, 2], after=MIB)
-    result = way.copy(connections=2, breaking=breaking)
-    assert_copied(way, result)
-    assert result.files == 300
-    assert result.connections_lost >= 2  # the third may have less than that to send
-
-
 def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: None) -> None:
     """The walk goes on over another one, and no entry is lost or doubled."""
     for number in range(4500):
@@ -98,35 +85,6 @@ class AtHalf:
         if not self.was_called and is_time:
             self.was_called = True
             self._call()
-
-
-def connections_of(way: Way) -> list[int]:
-    """The processes that encrypt, of those that this process has started."""
-    found = []
-    for process in descendants(os.getpid()):
-        argv = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        if way.transport != "openssh":
-            is_one = f"{way.transport}_helper".encode() in argv
-        else:  # a further channel is an ssh too
-            is_one = argv.startswith(b"ssh\0") and b"ControlMaster=no" not in argv
-        found += [process.pid] * is_one
-    return found
-
-
-def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
-    fill(way.source / "big", BIG_BYTES)
-    killed: list[int] = []
-
-    def kill() -> None:
-        killed.extend(connections_of(way))
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
-
-    at_four = AtHalf(kill, lanes=4)
-    limit = 8 * 8 * 1024  # kbit/s, so that it takes 3 s, enough for four logins
-    result = way.copy(connections=4, limit_kbit_s=limit, chunk_bytes=MIB, progress=at_four)
-    assert_copied(way, result)
-    assert len(killed) == 4 == result.connections_lost
 
 
 def test_the_server_goes_for_good(

@@ -38,16 +38,23 @@ def linked(way: Way) -> set[str]:
     return {name for name, both in pairs.items() if os.path.samefile(*both)}
 
 
-PUSHED, PULLED = ("Compare", "LinkSame", "Folders", "data"), ("WalkFolders", "Describe", "data")
+@pytest.mark.parametrize(
+    ("moment", "more"),
+    [
+        ("Compare", ()), ("LinkSame", ("--delete",)), ("Folders", ()), ("data", ()),
+        ("data", ("--delete",)),
+    ],
+)  # fmt: skip
+def test_a_push_is_killed_and_run_again(push: Way, moment: str, more: tuple[str, ...]) -> None:
+    killed_and_run_again(push, moment, more)
 
 
-@pytest.mark.parametrize("more", [(), ("--delete",)], ids=["listed", "looked up"])
-@pytest.mark.parametrize("moment", sorted({*PUSHED, *PULLED}))
-def test_killed_and_run_again(way: Way, moment: str, more: tuple[str, ...]) -> None:
-    asked = PUSHED if way.is_push else PULLED
-    is_never = "LinkSame" if not more else "Compare"
-    if moment not in asked or moment == is_never or (more and not way.is_push):
-        moment = "data"
+@pytest.mark.parametrize("moment", ["WalkFolders", "Describe", "data"])
+def test_a_pull_is_killed_and_run_again(pull: Way, moment: str) -> None:
+    killed_and_run_again(pull, moment)
+
+
+def killed_and_run_again(way: Way, moment: str, more: tuple[str, ...] = ()) -> None:
     option = fill_both(way)
     before = tree_digest(yesterday(way), modes=True, times=True)
     breaking = way.breaking()

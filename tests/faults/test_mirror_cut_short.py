@@ -56,10 +56,17 @@ def standing_at(way: Way, question: str, number: int = 0) -> Breaking:
 PUSHED, PULLED = ("data", "Extras", "Remove", "Folders", "Release"), ("data", "Walk", "Absent")
 
 
-@pytest.mark.parametrize("moment", sorted({*PUSHED, *PULLED}))
-def test_killed_and_run_again(way: Way, moment: str) -> None:
-    if moment not in (PUSHED if way.is_push else PULLED):
-        moment = "Cpu" if moment == "data" else "data"
+@pytest.mark.parametrize("moment", PUSHED)
+def test_a_push_is_killed_and_run_again(push: Way, moment: str) -> None:
+    killed_and_run_again(push, moment)
+
+
+@pytest.mark.parametrize("moment", PULLED)
+def test_a_pull_is_killed_and_run_again(pull: Way, moment: str) -> None:
+    killed_and_run_again(pull, moment)
+
+
+def killed_and_run_again(way: Way, moment: str) -> None:
     fill_both(way)
     breaking = standing_at(way, moment)
     running = way.start("-p", "--delete", "-c", "1", "--chunk-size", "1M", breaking=breaking)

@@ -39,27 +39,23 @@ def test_the_copy_ends_with_the_agents_reason(
 
 
 @pytest.mark.needs_agent(reason="the error is in an agent")
-def test_an_agents_bug_is_its_reason_as_well(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agents_bug_is_its_reason_as_well(pull: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an agent did not expect: here its program was sent with an error in it."""
-    if way.is_push:
-        pytest.skip("only a source is asked for chunks")
-    (way.source / "large").write_bytes(b"l" * 200_000)
+    (pull.source / "large").write_bytes(b"l" * 200_000)
     whole = zlib.decompress(agent_program.bundle())
     broken = zlib.compress(whole.replace(b"frame.number()", b"frame.nothing()"))
     monkeypatch.setattr(bootstrap, "bundle", lambda: broken)
     with pytest.raises(ProtocolError, match="AttributeError"):
-        way.copy(connections=2)
+        pull.copy(connections=2)
 
 
 @pytest.mark.needs_agent(reason="an agent refuses it")
-def test_a_frame_that_is_cut_short_is_refused(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way.is_push:
-        pytest.skip("only a source is asked for chunks")
-    (way.source / "large").write_bytes(b"l" * 200_000)
+def test_a_frame_that_is_cut_short_is_refused(pull: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pull.source / "large").write_bytes(b"l" * 200_000)
 
     def send(traffic: LaneTraffic, number: int, work: object) -> None:
         traffic.far.send(wire.GET, number, 0, b"")
 
     monkeypatch.setattr(LaneTraffic, "send", send)
     with pytest.raises(ProtocolError, match="a short GET frame"):
-        way.copy(connections=2)
+        pull.copy(connections=2)

@@ -19,13 +19,10 @@ from pathlib import Path
 
 import forked
 import pytest
-from core.link import asking
 
 import pscp
 from faults.conftest import MIB, PATIENCE_S, Breaking, Way, until
-from pscp.connect import agent_program, bootstrap
-from pscp.endpoint.asking import requests
-from pscp.endpoint.frames import wire
+from pscp.connect import agent_program
 from pscp.ground.errors import ConnectError, ProtocolError, PscpError
 from pscp.ground.processes import descendants
 from pscp.stream import stream
@@ -108,83 +105,13 @@ def assert_arrives(
 # --- lanes
 
 
-def test_the_first_connection_dies(way: Way, quick_retries: None) -> None:
-    """Its agent has the command, and goes on for the others."""
-    breaking = way.breaking().rule("kill", after=3 * MIB)
-    assert_arrives(way, 3, breaking)
-    assert breaking.connections == 4
-
-
 def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
     breaking = way.breaking().rule("kill", connections=everyone, after=4 * MIB)
     assert_arrives(way, 1, breaking)
     assert breaking.connections > 4
 
 
-def ssh_processes() -> list[int]:
-    found = []
-    for process in descendants(os.getpid()):
-        with contextlib.suppress(OSError):  # it has just ended
-            is_ssh = Path(f"/proc/{process.pid}/comm").read_text() == "ssh\n"
-            found += [process.pid] * is_ssh
-    return found
-
-
-def kill_connections() -> list[int]:
-    """Kill every ssh process of this test, and return their numbers."""
-    pids = ssh_processes()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return pids
-
-
-def test_all_connections_die_at_once(way: Way, quick_retries: None) -> None:
-    killed: list[int] = []
-    assert_arrives(way, 3, meanwhile=lambda: killed.extend(kill_connections()))
-    assert killed
-
-
-def test_a_connection_dies_while_nothing_moves(way: Way, quick_retries: None) -> None:
-    """A question that waits for its answer is asked again over another."""
-    assert_arrives(way, 1, meanwhile=kill_connections)
-
-
-def test_a_connection_that_stands_still(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for, neither for what it sends nor for an answer to what it asks."""
-    monkeypatch.setattr(bootstrap, "SILENCE_S", 1000.0)
-    breaking = way.breaking().rule(
-        "block", way="to", type=wire.ASK, contains=asking(requests.Heard), connections=[1]
-    )
-    data = content(MIB)
-    again = f"while [ ! -e {way.home}/enough ]; do cat {way.source}/data; done"
-    (way.source / "data").write_bytes(data)
-    with session(way, 2, breaking, limit_kbit_s=16 * 8 * 1024) as one:
-        if way.is_push:
-            with one.pipe_to(there(way, CLEAN)) as file:
-                while not breaking.blocked:
-                    file.write(data)
-                file.write(data)
-            arrived = (way.destination / "x").read_bytes()
-        else:
-            with one.pipe_from(again) as file:
-                arrived = file.read(len(data))
-                while not breaking.blocked:
-                    arrived += file.read(len(data))
-                (way.home / "enough").touch()
-                arrived += file.read()
-    assert arrived == data * (len(arrived) // len(data))
-    assert breaking.connections == 2
-
-
 # --- damage
-
-
-def test_a_wrong_bit_is_sent_again(way: Way) -> None:
-    breaking = way.breaking()
-    for after in (0, MIB, 5 * MIB):
-        breaking.rule("flip", after=after, at=-1, bit=3)
-    assert_arrives(way, 2, breaking)
-    assert breaking.connections == 2
 
 
 def test_a_wrong_bit_every_time(way: Way) -> None:

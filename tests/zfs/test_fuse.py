@@ -47,34 +47,34 @@ def test_the_newest_alone(push: Ends) -> None:
     assert push.received() == ["two", "four"]
 
 
-def test_nothing_is_sent_twice(ends: Ends) -> None:
-    ends.grow("one")
-    ends.replicate()
-    ends.link.commands.clear()
-    result = ends.replicate()
+def test_nothing_is_sent_twice(push: Ends) -> None:
+    push.grow("one")
+    push.replicate()
+    push.link.commands.clear()
+    result = push.replicate()
     assert (result.ok, result.bytes, result.datasets[0].streams) == (True, 0, 0)
-    assert not [argv for argv in ends.link.commands if {"send", "receive"} & set(argv)]
+    assert not [argv for argv in push.link.commands if {"send", "receive"} & set(argv)]
 
 
-def test_a_tree_of_datasets(ends: Ends) -> None:
+def test_a_tree_of_datasets(push: Ends) -> None:
     """Twice: zfs-fuse mounts what it receives, and a folder that is mounted on counts as modified
     (A26), so pscp-zfs unmounts each at once."""
     for below in ("/a", "/b", "/a/deep", "/scratch", "/b/scratch", "/scratch/more"):
-        ends.sender.do("create", f"{ends.source}{below}")
-        ends.write("file", below=below)
-    ends.snapshot("one", "-r")
-    result = ends.replicate(recursive=True, exclude=("scratch",))
+        push.sender.do("create", f"{push.source}{below}")
+        push.write("file", below=below)
+    push.snapshot("one", "-r")
+    result = push.replicate(recursive=True, exclude=("scratch",))
     assert result.ok and result.files == 4
     for below in ("", "/a", "/b", "/a/deep"):
-        assert ends.received(below) == ["one"]
+        assert push.received(below) == ["one"]
     for below in ("/scratch", "/b/scratch"):
-        assert not ends.receiver.exists(f"{ends.dest}{below}")
-    ends.sender.do("create", f"{ends.source}/b/new")
-    ends.snapshot("two", "-r")
-    assert ends.replicate(recursive=True, exclude=("scratch",), parallel=4).ok
+        assert not push.receiver.exists(f"{push.dest}{below}")
+    push.sender.do("create", f"{push.source}/b/new")
+    push.snapshot("two", "-r")
+    assert push.replicate(recursive=True, exclude=("scratch",), parallel=4).ok
     for below in ("", "/a", "/b", "/a/deep"):
-        assert ends.received(below) == ["one", "two"]
-    assert ends.received("/b/new") == ["two"]
+        assert push.received(below) == ["one", "two"]
+    assert push.received("/b/new") == ["two"]
 
 
 def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
@@ -95,25 +95,25 @@ def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
     assert [ends.received(f"/{number}") for number in range(7)] == [["one", "two"]] * 7
 
 
-def test_a_clone_arrives_as_a_clone(ends: Ends) -> None:
-    ends.sender.do("create", f"{ends.source}/base")
-    ends.write("large", 3_000_000, below="/base")
-    ends.snapshot("s", "-r")
-    ends.sender.do("clone", f"{ends.source}/base@s", f"{ends.source}/aclone")  # before its origin
-    ends.write("small", below="/aclone")
-    ends.snapshot("t", "-r")
-    ends.write("more", below="/aclone")
-    ends.snapshot("u", "-r")
-    planned = ends.replicate(recursive=True, dry_run=True)
-    assert planned.ok and f"as a clone of {ends.source}/base@s" in "\n".join(ends.told.lines)
-    result = ends.replicate(recursive=True, parallel=3)
-    assert result.ok and ends.received("/aclone") == ["t", "u"]
-    assert origin(ends, "/aclone") == f"{ends.dest}/base@s"
+def test_a_clone_arrives_as_a_clone(push: Ends) -> None:
+    push.sender.do("create", f"{push.source}/base")
+    push.write("large", 3_000_000, below="/base")
+    push.snapshot("s", "-r")
+    push.sender.do("clone", f"{push.source}/base@s", f"{push.source}/aclone")  # before its origin
+    push.write("small", below="/aclone")
+    push.snapshot("t", "-r")
+    push.write("more", below="/aclone")
+    push.snapshot("u", "-r")
+    planned = push.replicate(recursive=True, dry_run=True)
+    assert planned.ok and f"as a clone of {push.source}/base@s" in "\n".join(push.told.lines)
+    result = push.replicate(recursive=True, parallel=3)
+    assert result.ok and push.received("/aclone") == ["t", "u"]
+    assert origin(push, "/aclone") == f"{push.dest}/base@s"
     [clone] = [each for each in result.datasets if each.source.endswith("/aclone")]
-    assert clone.base == f"{ends.source}/base@s" and clone.bytes < 1_000_000
-    ends.snapshot("v", "-r")
-    assert ends.replicate(recursive=True).ok and ends.received("/aclone") == ["t", "u", "v"]
-    ends.sender.destroy("-r", f"{ends.source}/aclone")  # or the test's end could not
+    assert clone.base == f"{push.source}/base@s" and clone.bytes < 1_000_000
+    push.snapshot("v", "-r")
+    assert push.replicate(recursive=True).ok and push.received("/aclone") == ["t", "u", "v"]
+    push.sender.destroy("-r", f"{push.source}/aclone")  # or the test's end could not
 
 
 def test_a_clone_of_what_is_not_there_arrives_whole_and_that_is_said(push: Ends) -> None:
@@ -182,34 +182,34 @@ def test_a_killed_sender_leaves_no_snapshot(ends: Ends) -> None:
 
 
 def test_a_sender_that_is_always_killed_is_reported(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
+    push: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
-    ends.write("large", 2_000_000)
-    ends.snapshot("one")
-    ends.link.kill_sender_at = 500_000
-    [failure] = ends.replicate().failures
-    assert (failure.error, failure.path) == ("StreamCut", ends.source)
+    push.write("large", 2_000_000)
+    push.snapshot("one")
+    push.link.kill_sender_at = 500_000
+    [failure] = push.replicate().failures
+    assert (failure.error, failure.path) == ("StreamCut", push.source)
     assert "signal 9" in failure.message
-    assert not ends.receiver.exists(f"{ends.dest}@one")
-    ends.sender.do("destroy", f"{ends.source}@one")  # no hold was left
+    assert not push.receiver.exists(f"{push.dest}@one")
+    push.sender.do("destroy", f"{push.source}@one")  # no hold was left
 
 
 # --- what must not be lost
 
 
-def test_looking_at_a_backup_does_not_break_the_next_night(ends: Ends) -> None:
+def test_looking_at_a_backup_does_not_break_the_next_night(push: Ends) -> None:
     """A26: mounted, read and, as one tries, written to."""
-    ends.sender.do("create", f"{ends.source}/below")
-    ends.snapshot("one", "-r")
-    assert ends.replicate(recursive=True).ok
-    assert readonly(ends) == "on local" and readonly(ends, "/below").startswith("on inherited")
-    ends.receiver.do("mount", f"{ends.dest}/below")
+    push.sender.do("create", f"{push.source}/below")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+    assert readonly(push) == "on local" and readonly(push, "/below").startswith("on inherited")
+    push.receiver.do("mount", f"{push.dest}/below")
     with pytest.raises(OSError, match="Read-only"):
-        (ends.receiver.folder(f"{ends.dest}/below") / "mine").write_text("mine")
-    ends.snapshot("two", "-r")
-    assert ends.replicate(recursive=True).ok
-    assert ends.received() == ends.received("/below") == ["one", "two"]
+        (push.receiver.folder(f"{push.dest}/below") / "mine").write_text("mine")
+    push.snapshot("two", "-r")
+    assert push.replicate(recursive=True).ok
+    assert push.received() == push.received("/below") == ["one", "two"]
 
 
 def test_readonly_is_not_changed_where_the_user_says_so_or_has_a_dataset(push: Ends) -> None:
@@ -224,29 +224,29 @@ def readonly(ends: Ends, below: str = "") -> str:
     return ends.receiver.do(*words).strip().replace("\t", " ")
 
 
-def test_a_destination_that_was_written_to_is_kept(ends: Ends) -> None:
-    ends.grow("one")
-    ends.replicate(mount=True, readonly=False)
-    precious = ends.receiver.folder(ends.dest) / "precious"
+def test_a_destination_that_was_written_to_is_kept(push: Ends) -> None:
+    push.grow("one")
+    push.replicate(mount=True, readonly=False)
+    precious = push.receiver.folder(push.dest) / "precious"
     precious.write_text("mine")
-    ends.grow("two")
-    [failure] = ends.replicate().failures
+    push.grow("two")
+    [failure] = push.replicate().failures
     assert failure.error == "Diverged" and "--force-rollback" in failure.hint
     assert precious.read_text() == "mine"
-    assert ends.replicate(force_rollback=True).ok
-    assert ends.received() == ["one", "two"] and not precious.exists()
+    assert push.replicate(force_rollback=True).ok
+    assert push.received() == ["one", "two"] and not precious.exists()
 
 
-def test_a_destination_with_snapshots_of_its_own_is_kept(ends: Ends) -> None:
-    ends.grow("one")
-    ends.replicate()
-    ends.receiver.do("snapshot", f"{ends.dest}@mine")
-    ends.grow("two")
-    [failure] = ends.replicate().failures
+def test_a_destination_with_snapshots_of_its_own_is_kept(push: Ends) -> None:
+    push.grow("one")
+    push.replicate()
+    push.receiver.do("snapshot", f"{push.dest}@mine")
+    push.grow("two")
+    [failure] = push.replicate().failures
     assert failure.error == "Diverged" and "@mine" in failure.message
-    assert ends.receiver.exists(f"{ends.dest}@mine")
-    assert ends.replicate(force_rollback=True).ok
-    assert ends.received() == ["one", "two"]
+    assert push.receiver.exists(f"{push.dest}@mine")
+    assert push.replicate(force_rollback=True).ok
+    assert push.received() == ["one", "two"]
 
 
 def test_a_destination_without_a_common_snapshot_is_kept_even_when_forced(push: Ends) -> None:
@@ -303,18 +303,18 @@ def test_it_takes_a_snapshot_and_prunes_its_own_alone(ends: Ends) -> None:
     assert ends.received() == ["mine", "auto-2", "auto-3"]
 
 
-def test_the_snapshots_of_nights_that_failed_are_pruned_as_others(ends: Ends) -> None:
+def test_the_snapshots_of_nights_that_failed_are_pruned_as_others(push: Ends) -> None:
     """A27: but not the one that both ends have, with which the next increment begins."""
-    assert ends.replicate(snapshot_name="night-0", keep_last=2).ok
-    ends.receiver.do("snapshot", f"{ends.dest}@mine")
+    assert push.replicate(snapshot_name="night-0", keep_last=2).ok
+    push.receiver.do("snapshot", f"{push.dest}@mine")
     for number in range(1, 5):
-        assert ends.replicate(snapshot_name=f"night-{number}", keep_last=2).failures
-    assert list(ends.sender.guids(ends.source)) == ["night-0", "night-3", "night-4"]
-    assert [note for note in ends.told.notes if "--keep-last 2 destroyed" in note]
-    ends.receiver.do("destroy", f"{ends.dest}@mine")
-    assert ends.replicate(snapshot_name="night-5", keep_last=2).ok
-    assert list(ends.sender.guids(ends.source)) == ["night-4", "night-5"]
-    assert list(ends.receiver.guids(ends.dest))[-1] == "night-5"
+        assert push.replicate(snapshot_name=f"night-{number}", keep_last=2).failures
+    assert list(push.sender.guids(push.source)) == ["night-0", "night-3", "night-4"]
+    assert [note for note in push.told.notes if "--keep-last 2 destroyed" in note]
+    push.receiver.do("destroy", f"{push.dest}@mine")
+    assert push.replicate(snapshot_name="night-5", keep_last=2).ok
+    assert list(push.sender.guids(push.source)) == ["night-4", "night-5"]
+    assert list(push.receiver.guids(push.dest))[-1] == "night-5"
 
 
 def test_what_another_replication_took_is_not_pruned(push: Ends) -> None:
