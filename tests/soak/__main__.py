@@ -1,4 +1,4 @@
-"""What scripts/soak runs: python -m soak pairs | wild SECONDS | model SECONDS | mutants | table."""
+"""What scripts/soak runs: python -m soak pairs | wild | sessions | model | mutants | table."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def main() -> int:
     wild = kinds.add_parser("wild")
     wild.add_argument("seconds", type=float)
     wild.add_argument("--seed", type=int)
+    sessions = kinds.add_parser("sessions")
+    sessions.add_argument("seconds", type=float)
+    sessions.add_argument("--seed", type=int)
     model = kinds.add_parser("model")
     model.add_argument("seconds", type=float)
     model.add_argument("--seed", type=int)
