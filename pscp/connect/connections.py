@@ -23,7 +23,7 @@ from pscp.connect.known.host_memory import Known
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener, SshOpener
-from pscp.connect.spare_logins import EarlyLogins, IdleConnections, Login
+from pscp.connect.spare_logins import Choose, EarlyLogins, IdleConnections, Login
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -167,7 +167,7 @@ class Connections:
         for attempt in itertools.count():
             try:
                 with self._my_turn():
-                    idle = self.idle.take(partial(self._usable, options=options))
+                    idle = self.idle.take(self._choice(options))
                     return idle or [self._control(options, note)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
@@ -283,7 +283,7 @@ class Connections:
         memory.remember(is_push, known)
 
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
-        if self._first.is_started or self.idle.has_any(partial(self._usable, options=options)):
+        if self._first.is_started or self.idle.has_any(self._choice(options)):
             return
         if self._plane is not None and self._plane.has_control():
             return
@@ -304,23 +304,35 @@ class Connections:
             channel = self._first.open_kept(setup) or self._first.open(setup)
             self._early.add(Login(channel, self._first.kind_for(setup)))
 
-    def _usable(self, agents: list[RemoteAgent], options: Options) -> list[RemoteAgent]:
-        """Return the connections that a copy with these options may use.
+    def _choice(self, options: Options) -> Choose:
+        """Return what chooses the idle connections that a copy with these options may use.
 
-        Direct lanes are asked for by one that goes over SSH.
+        Direct lanes are asked for by one that goes over SSH. The choice is made while the idle ones
+        are held, so all that waits for a lock, or for ssh, has been asked before.
         """
-        carrier = self.carrier(options)
-        usable = [far for far in agents if self._is_usable(far, options)]
-        fit = [far for far in usable if far.plane == carrier]
-        if not fit and not (self._plane is not None and self._plane.has_control()):
-            fit = [far for far in usable if far.plane == "ssh"][:1]
-        return fit
+        carrier, is_usable = self.carrier(options), self._usable(options)
+        plane = self._plane
+        needs_control = plane is None or not plane.has_control()
 
-    def _is_usable(self, far: RemoteAgent, options: Options) -> bool:
-        kind = far.is_sftp, far.verify if far.is_sftp else ""
+        def choose(agents: list[RemoteAgent]) -> list[RemoteAgent]:
+            usable = [far for far in agents if is_usable(far)]
+            fit = [far for far in usable if far.plane == carrier]
+            if fit or not needs_control:
+                return fit
+            return [far for far in usable if far.plane == "ssh"][:1]
+
+        return choose
+
+    def _usable(self, options: Options) -> Callable[[RemoteAgent], bool]:
+        """Return what tells whether a copy with these options may use a connection."""
+        kind = self._first.kind_for(self._setup(options))
         carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
-        suits = kind == self._first.kind_for(self._setup(options)) and far.plane in carriers
-        return suits and not far.is_closed()
+
+        def is_usable(far: RemoteAgent) -> bool:
+            suits = (far.is_sftp, far.verify if far.is_sftp else "") == kind
+            return suits and far.plane in carriers and not far.is_closed()
+
+        return is_usable
 
     # --- a further connection
 
@@ -347,8 +359,9 @@ class Connections:
 
     def _logged_in(self, setup: HostSetup, wanted: Wanted) -> RemoteAgent:
         """Return a connection that is idle; else one that began early; else a new one."""
+        is_usable = self._usable(setup.options)
         while (idle := self.idle.next()) is not None:
-            if self._is_usable(idle, setup.options):
+            if is_usable(idle):
                 wanted.opened(idle.channel)
                 _log.debug("process %d: a connection that was idle is used", idle.channel.pid)
                 return idle

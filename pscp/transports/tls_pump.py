@@ -42,7 +42,8 @@ def main(control_fd: int) -> None:
         lane = link.TlsLink(sock, link.context(is_server, settings["own"], peer), is_server)
         lane.shake_hands(peer)
     except OSError as error:
-        sys.exit(f"Connection closed: a direct lane: {error}")
+        print(f"Connection closed: a direct lane: {error}", file=sys.stderr)
+        sys.exit(_LOST_STATUS)
     threading.Thread(target=_send, args=(lane,), daemon=True).start()
     lane.bring(1)
     os._exit(_LOST_STATUS)

@@ -389,3 +389,23 @@ def test_w3_two_calls_at_once_have_their_lanes_by_one_control_connection(
         session.give(agents)
     session.idle.close()
     assert session.take(options, lambda text: None)[0].channel is opener.opened[0]
+
+
+def test_w6_who_waits_for_the_plane_holds_no_idle_connections() -> None:
+    """The thread that has the plane may need one of them, to log in for another lane."""
+    session, _ = made()
+    asked, answer = threading.Event(), threading.Event()
+
+    def has_control() -> bool:
+        asked.set()
+        return not answer.wait(WAIT_S)
+
+    session._plane = Mock(
+        refused="", has_control=has_control, **{"take_control.return_value": None}
+    )
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(session.take, Options(batch=True, plane="tls"), lambda text: None)
+        assert asked.wait(WAIT_S)
+        assert pool.submit(session.idle.next).result(WAIT_S) is None
+        answer.set()
+        taken.result(WAIT_S)
