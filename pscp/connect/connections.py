@@ -191,10 +191,12 @@ class Connections:
 
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
+        setup = self._setup(options)
         with self._lock:  # another call's lanes end with the connection that asked for them
             plane = self._plane if not self._on_plane else None
-        control = plane.take_control() if plane is not None else None
-        return control or self._first.finish(self._setup(options), note)
+        if plane is None or self._first.uses_sftp(setup):
+            return self._first.finish(setup, note)
+        return plane.take_control() or self._first.finish(setup, note)
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""

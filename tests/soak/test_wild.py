@@ -1,4 +1,4 @@
-"""A minute's part of scripts/soak: some pairs of options, calls at once, and disturbed copies.
+"""A minute's part of scripts/soak: some pairs of options, and some disturbed copies.
 
 The seed is printed; `scripts/soak wild 1 --seed N` repeats the case that failed.
 """
@@ -10,10 +10,9 @@ import random
 
 from conftest import require_sshd
 
-from soak import pairs, sessions, wild
+from soak import pairs, wild
 
 WILD_S = float(os.environ.get("PSCP_WILD_S", 40))
-SESSIONS_S = 6.0
 PAIRS = 60  # of each run; another part of them in each
 
 
@@ -21,11 +20,6 @@ def test_what_pairs_of_options_leave_is_what_the_oracle_says() -> None:
     require_sshd()
     every = len(list(pairs.pairs())) // PAIRS
     assert pairs.run(every, is_loud=False, offset=random.randrange(every)) == 0
-
-
-def test_calls_of_a_session_at_once_get_what_they_asked_for() -> None:
-    require_sshd()
-    assert sessions.run(SESSIONS_S) == 0
 
 
 def test_no_fault_loses_anything() -> None:

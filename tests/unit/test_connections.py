@@ -409,3 +409,10 @@ def test_w6_who_waits_for_the_plane_holds_no_idle_connections() -> None:
         assert pool.submit(session.idle.next).result(WAIT_S) is None
         answer.set()
         taken.result(WAIT_S)
+
+
+def test_w1_a_copy_over_sftp_does_not_have_the_agent_that_asks_for_direct_lanes() -> None:
+    session, opener = made()
+    session._plane = Mock(refused="", **{"has_control.return_value": True})
+    [far] = session.take(Options(batch=True, remote="sftp"), lambda text: None)
+    assert far.channel is opener.opened[0] and far.is_sftp
