@@ -123,10 +123,13 @@ class Breaking:
         self._write()
 
     def rule(self, do: str, **fields: Any) -> Breaking:
-        """By default: the first connection, where the file's bytes go, DATA frames, at once."""
+        """By default: the first connection, where the file's bytes go, DATA frames, at once.
+
+        What changes is the first byte of the block: over SFTP the frame ends with unused zeros.
+        """
         rule: dict[str, Any] = {
             "do": do, "way": self._way, "connections": [0], "type": wire.DATA, "after": 0,
-            "contains": "", "at": -1, "bit": 0, "always": False, "gate": "go",
+            "contains": "", "at": wire.HEADER.size, "bit": 0, "always": False, "gate": "go",
         }  # fmt: skip
         self.rules.append({**rule, **fields})
         self._write()

@@ -30,10 +30,10 @@ def fill_all(way: Way) -> None:
         fill(way.source / name, size)
 
 
-@pytest.mark.parametrize("type_", [wire.DATA, wire.PACK], ids=["chunk", "pack"])
-def test_a_bit_changes_once(way: Way, type_: int) -> None:
+@pytest.mark.parametrize("fields", [{}, {"type": wire.PACK, "at": -1}], ids=["chunk", "pack"])
+def test_a_bit_changes_once(way: Way, fields: dict[str, int]) -> None:
     fill_all(way)
-    breaking = way.breaking().rule("flip", type=type_, bit=3)
+    breaking = way.breaking().rule("flip", bit=3, **fields)
     result = way.copy(breaking=breaking, chunk_bytes=MIB)
     assert result.ok, result.failures
     assert_same_tree(way.source, way.destination)
