@@ -78,6 +78,7 @@ class Connections:
         self._lock = threading.Lock()  # guards what follows
         self._plane: DirectPlane | None = None
         self._on_plane: set[int] = set()  # ids of the lists of agents that calls have spread
+        self._note: Callable[[str], None] = lambda text: None  # of the last call with direct lanes
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
     @property
@@ -216,6 +217,7 @@ class Connections:
         if options.has_plane:
             with self._lock:
                 self._on_plane.add(id(agents))
+                self._note = note
         if not _is_for_direct(far, options):
             return
         from pscp.connect.direct_plane import Refused  # here: few copies need it
@@ -235,9 +237,16 @@ class Connections:
                 if (control := plane.take_control()) is None:
                     raise errors.ConnectionLost("the connection closed") from None
                 agents.insert(0, control)
-        if why_not and not self._has_said_ssh:
+        if why_not:
+            self._say_ssh(options, why_not)
+
+    def _say_ssh(self, options: Options, why_not: str) -> None:
+        """Tell people, once, that lanes are SSH's though they asked for direct ones."""
+        with self._lock:
+            has_said, self._has_said_ssh = self._has_said_ssh, True
+            note = self._note
+        if not has_said:
             note(f"--plane {options.plane}: {why_not}; going over SSH")
-            self._has_said_ssh = True
 
     def _direct_plane(self, options: Options) -> DirectPlane:
         from pscp.connect.direct_plane import DirectPlane
@@ -345,6 +354,8 @@ class Connections:
             far = plane.connect(options)
             wanted.opened(far.channel)
             return far
+        if options.has_plane and plane is not None:  # lanes may be lost after spread()
+            self._say_ssh(options, plane.refused)
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
             shared = self._first.control

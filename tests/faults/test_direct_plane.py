@@ -247,6 +247,18 @@ def test_neither_end_reaches_the_other(
         assert_over_ssh(push, there, "refused")
 
 
+def test_nothing_comes_over_the_lanes(push: Way, between: Between) -> None:
+    """W5: the copy in which they are lost says it, and not only the next one."""
+    fill(push.source / "big", 3 * MIB)
+    between.meet = lambda relay, data: False
+    said = Said()
+    with session(push, "tls") as there:
+        assert there.copy(*push.locations(), reporter=said).ok
+    assert said.of_plane == [
+        "--plane tls: the lanes were lost before anything came; going over SSH"
+    ]
+
+
 def test_ssh_config_forbids_it(push: Way, tmp_path: Path) -> None:
     config = tmp_path / "forbidding"
     text = Path(push.server.ssh_config).read_text()
