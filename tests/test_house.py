@@ -59,7 +59,7 @@ LADDER = (
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers", "backup", "made_up", "linkdest"),
+    "end": ("stream_server", "leftovers", "backup", "synthetic", "linkdest"),
     "metadata": ("xattrs",),
 }
 

@@ -61,7 +61,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VerifyTerms:
     """What a verification looks at, and what it may change."""
 
     strict: bool = WANTED.flag("--strict", "what is below ROOT and not in MANIFEST differs as well")
@@ -123,7 +123,7 @@ def verify(
     where = as_location(root)
     if origin is not None:
         check_direction([origin], where)
-    wanted = Wanted(strict, times, allowed, signer, origin)
+    wanted = VerifyTerms(strict, times, allowed, signer, origin)
     with contextlib.closing(Manifest(os.fspath(manifest))) as sound:
         signed_by = signing.verify(sound.file.name, sound.name, allowed, signer)
         run = _Verification(sound, where, chosen, wanted, reporter or Silent())
@@ -138,7 +138,7 @@ class _Verification:
         manifest: Manifest,
         where: Location,
         options: Options,
-        wanted: Wanted,
+        wanted: VerifyTerms,
         reporter: Reporter,
     ) -> None:
         self._manifest, self._where, self._options = manifest, where, options

@@ -25,7 +25,11 @@ from pscp.options.options import Options
 from pscp.progress.progress import Notes
 
 if TYPE_CHECKING:
-    from pscp.cli.pipe import Piped
+    from typing import TypeAlias
+
+    from pscp.cli.pipe import PipeCommand
+
+    AnyCommand: TypeAlias = "Command | FanOut | PipeCommand | Measure | Clean | Connections"
 
 
 class Command(NamedTuple):
@@ -106,7 +110,7 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
     return True
 
 
-def parse(argv: Sequence[str]) -> Command | FanOut | Piped | Measure | Clean | Connections:
+def parse(argv: Sequence[str]) -> AnyCommand:
     """Read a command line, or raise UsageError; looks at local sources, contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     others = {name for name in NO_COPIES if values.pop(name, False)}
@@ -208,9 +212,7 @@ def check_folders(sources: Sequence[Location], options: Options) -> None:
             raise UsageError(f"{source.path} is a folder: use -r", hint)
 
 
-def run(
-    command: Command | FanOut | Piped | Measure | Clean | Connections, words: Sequence[str] = ()
-) -> int:
+def run(command: AnyCommand, words: Sequence[str] = ()) -> int:
     """Do what a command line with these words asks for; returns the exit code."""
     from pscp.endpoint.frames import system
 
@@ -266,12 +268,12 @@ def run_clean(command: Clean) -> int:
 
 
 def run_connections(command: Connections) -> int:
-    from pscp.cli import kept
+    from pscp.cli import persistent
 
     if command.ends:
-        kept.disconnect(command.host, command.options)
+        persistent.disconnect(command.host, command.options)
     else:
-        kept.show_connections()
+        persistent.show_connections()
     return 0
 
 

@@ -76,7 +76,7 @@ class Row:
         return min(there / self.counters.bytes_total, 1.0)
 
 
-class Named(Notes):
+class PrefixedNotes(Notes):
     """Notes and lines that name the destination they are about. Any thread may call."""
 
     def note_of(self, place: Location, text: str) -> None:
@@ -91,7 +91,7 @@ class Named(Notes):
         self.line(f"{became:<9} {place.text}: {path}")
 
 
-class PlainRows(Named, PlainLines):
+class PlainRows(PrefixedNotes, PlainLines):
     """A line a second for each destination that is under way."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -133,7 +133,7 @@ class JsonRows(JsonLines):
         self.event_of(place.text, "file", {"path": path, "became": became, "digest": digest})
 
 
-class RichRows(Named, RichBar):
+class RichRows(PrefixedNotes, RichBar):
     """A bar for each destination, as many as the terminal has room for."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -161,10 +161,10 @@ class RichRows(Named, RichBar):
         return table
 
 
-Display = Named | JsonRows
+Display = PrefixedNotes | JsonRows
 
 
-class OfRow(Silent):
+class RowReporter(Silent):
     """The reporter of the copy to one destination."""
 
     is_live = True
@@ -195,7 +195,7 @@ class OfRow(Silent):
 def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
     """Return what shows a fan-out to these destinations."""
     style = "none" if options.quiet else options.progress
-    display: Display = Named()
+    display: Display = PrefixedNotes()
     if style == "json":
         display = JsonRows(rows)
     elif is_terminal and style in ("auto", "bar") and not options.dry_run:
@@ -230,7 +230,7 @@ def run(
                 options=options,
                 max_hosts=max_hosts,
                 keep_digests=False,
-                reporter=lambda name: kept.of(OfRow(by_name[name], display)),
+                reporter=lambda name: kept.of(RowReporter(by_name[name], display)),
             )
         finally:
             display.stop(None)

@@ -50,7 +50,7 @@ EPILOG = (
 )
 
 
-class Piped(NamedTuple):
+class PipeCommand(NamedTuple):
     """A command line that makes sense."""
 
     host: Location
@@ -64,7 +64,7 @@ class Piped(NamedTuple):
 STREAM = Group("the stream", ("pscp-pipe",))
 
 
-class Asked:
+class PipeArguments:
     """What a command line of pscp-pipe asks for beside the options of connections."""
 
     is_from: bool = STREAM.flag("--from", "from COMMAND's standard output to here")
@@ -76,13 +76,13 @@ class Asked:
 
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("pscp-pipe", USAGE, DESCRIPTION, EPILOG)
-    arguments.with_tables(parser, Asked)
+    arguments.with_tables(parser, PipeArguments)
     parser.add_argument("host", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def parse(argv: Sequence[str]) -> Piped:
+def parse(argv: Sequence[str]) -> PipeCommand:
     """Read a command line, or raise UsageError; contacts nothing."""
     given = make_parser().parse_args(argv)
     host, words = parse_host(given.host), given.words
@@ -95,10 +95,10 @@ def parse(argv: Sequence[str]) -> Piped:
         raise UsageError("a command is missing", f"usage: {USAGE}")
     if producer is not None and not is_push:
         raise UsageError("--producer runs here; with --from the far command is the producer")
-    return Piped(host, " ".join(words), None, is_push, producer, Options(**values))
+    return PipeCommand(host, " ".join(words), None, is_push, producer, Options(**values))
 
 
-def file_command(source: str, destination: str, options: Options) -> Piped:
+def file_command(source: str, destination: str, options: Options) -> PipeCommand:
     """Read `pscp - HOST:FILE` or `pscp HOST:FILE -`. Raises UsageError."""
     is_push = source == "-"
     host = parse_location(destination if is_push else source)
@@ -110,7 +110,7 @@ def file_command(source: str, destination: str, options: Options) -> Piped:
         raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
     if options.manifest is not None:
         raise UsageError('--manifest lists files, not what "-" has')
-    return Piped(host, "", host.path, is_push, None, options)
+    return PipeCommand(host, "", host.path, is_push, None, options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OWN_FAILURE
 
 
-def move(command: Piped, name: str, words: Sequence[str]) -> int:
+def move(command: PipeCommand, name: str, words: Sequence[str]) -> int:
     """Move the stream; returns the far command's exit status. Raises as Stream.run() does.
 
     It is for the command of this name, with these words.
@@ -151,7 +151,7 @@ def move(command: Piped, name: str, words: Sequence[str]) -> int:
         return OWN_FAILURE
 
 
-def check_streams(command: Piped) -> None:
+def check_streams(command: PipeCommand) -> None:
     """Raise UsageError where this end's stream, or what it is typed on, cannot be used."""
     fd = 0 if command.is_push else 1
     if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
@@ -161,7 +161,7 @@ def check_streams(command: Piped) -> None:
         raise UsageError("--plane plain has no cipher, and what you type would be read on its way")
 
 
-def moved(command: Piped, kept: RunLog) -> int:
+def moved(command: PipeCommand, kept: RunLog) -> int:
     from pscp.calls.api import Session
     from pscp.stream.pipe import Target
     from pscp.stream.stream import Program, Stream

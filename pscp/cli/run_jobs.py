@@ -1,8 +1,8 @@
 """What pscp-run does with the jobs of a sound file: it runs them, or shows something of them.
 
 Not here: the command line (run.py), the runs themselves (../jobs/runner.py), what is told of them
-(../jobs/reports/telling.py), where they stand (../jobs/reports/status.py), the lines of --explain
-(../jobs/explain.py), what --check asks (../jobs/check.py).
+(../jobs/reports/notifications.py), where they stand (../jobs/reports/status.py), the lines of
+--explain (../jobs/explain.py), what --check asks (../jobs/check.py).
 Read next: ../jobs/runner.py.
 """
 
@@ -27,8 +27,8 @@ from pscp.jobs.ending import NAME
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import state_path
+from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import exit_code
-from pscp.jobs.reports.telling import Teller
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.toml.job import Job
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
-from pscp.calls.verifying import WANTED, Verified, Wanted, verify
+from pscp.calls.verifying import WANTED, Verified, VerifyTerms, verify
 from pscp.cli.closing import conclude, is_told, rows
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import shown_run
@@ -48,14 +48,16 @@ class Command(NamedTuple):
     json: bool
 
 
-class Asked:
+class VerifyArguments:
     """What is no keyword of verify()."""
 
     json: bool = WANTED.flag("--json", "write what differs as one JSON object on stdout")
 
 
 def make_parser() -> Parser:
-    return with_tables(Parser("pscp-verify", USAGE, DESCRIPTION, EPILOG), Wanted, Asked)
+    return with_tables(
+        Parser("pscp-verify", USAGE, DESCRIPTION, EPILOG), VerifyTerms, VerifyArguments
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,7 +69,9 @@ def parse(argv: Sequence[str]) -> Command:
     """Read a command line, or raise UsageError; opens and contacts nothing."""
     values, texts = make_parser().read(argv, '; a path that starts with "-" goes after --')
     as_json = values.pop("json", False)
-    wanted = {each.name: values.pop(each.name) for each in fields(Wanted) if each.name in values}
+    wanted = {
+        each.name: values.pop(each.name) for each in fields(VerifyTerms) if each.name in values
+    }
     if len(texts) != 2:
         raise UsageError("one MANIFEST and one ROOT are needed", f"usage: {USAGE}")
     if "signer" in wanted and "allowed_signers" not in wanted:

@@ -21,14 +21,14 @@ from collections.abc import Sequence
 
 ROOMS = {
     "frames": ("wire", "session", "failures", "hashes", "system"),
-    "reading": ("paths", "files", "metadata", "xattrs", "tree", "source", "made_up"),
+    "reading": ("paths", "files", "metadata", "xattrs", "tree", "source", "synthetic"),
     "asking": ("entries", "requests", "answers"),
     "writing": (
-        "fence", "parts", "letting_go", "placing", "commit", "backup", "null_ends", "sink",
+        "fence", "parts", "removal", "placing", "commit", "backup", "null_ends", "sink",
     ),
     "there": (
-        "alike", "lookup", "listings", "chosen", "hardlinks", "linkdest", "reuse", "mirror",
-        "moving", "leftovers", "owners", "kernel",
+        "sameness", "lookup", "listings", "listed_paths", "hardlinks", "linkdest", "reuse",
+        "mirror", "moving", "leftovers", "owners", "kernel",
     ),
     "streams": ("machine", "stream_states", "stream", "stream_process", "stream_server"),
     "plane": ("link", "gate", "congestion", "direct"),
@@ -36,7 +36,7 @@ ROOMS = {
 }  # fmt: skip
 MODULES = (
     "system", "wire", "session", "hashes", "failures", "files", "paths", "fence", "parts",
-    "metadata", "tree", "entries", "source", "requests", "answers", "letting_go", "commit",
+    "metadata", "tree", "entries", "source", "requests", "answers", "removal", "commit",
     "placing", "sink", "null_ends", "end", "frame_server", "agent",
 )  # fmt: skip
 # Sent with a stream's first question.
@@ -44,8 +44,8 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 # Sent when a copy begins that needs them. Each adds its requests where it is imported.
 COPY_MODULES: tuple[str, ...] = (
-    "xattrs", "alike", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
-    "moving", "listings", "owners", "chosen", "made_up", "onward", "kernel",
+    "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
+    "moving", "listings", "owners", "listed_paths", "synthetic", "onward", "kernel",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect import greeting
 from pscp.connect.first_login import FirstLogin
-from pscp.connect.known.host_memory import Known
+from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener, SshOpener
@@ -47,7 +47,7 @@ _GONE = "the only login's connection was lost, and it cannot be repeated"
 _log = Log("connect")
 
 
-class Wanted(NamedTuple):
+class ConnectionRequest(NamedTuple):
     """The connection that a lane asks for."""
 
     connection_of: Channel | None  # open one more channel of this one's connection; None: a new one
@@ -220,7 +220,7 @@ class Connections:
                 self._note = note
         if not _is_for_direct(far, options):
             return
-        from pscp.connect.direct_plane import Refused  # here: few copies need it
+        from pscp.connect.direct_plane import NoDirectLane  # here: few copies need it
 
         plane = self._direct_plane(options)
         why_not = self._why_not_direct(options, far)
@@ -231,7 +231,7 @@ class Connections:
                 for other in agents:
                     other.close()
                 agents[:] = lanes
-            except Refused as error:
+            except NoDirectLane as error:
                 why_not = str(error)
                 self._setup(options).memory.remember_no_direct()
                 if (control := plane.take_control()) is None:
@@ -265,7 +265,7 @@ class Connections:
 
     def _new_control(self, options: Options, opened: Callable[[Channel], None]) -> RemoteAgent:
         over_ssh = dataclasses.replace(options, plane="ssh")
-        return self.connect(over_ssh, Wanted(None, "", opened))
+        return self.connect(over_ssh, ConnectionRequest(None, "", opened))
 
     def carrier(self, options: Options) -> str:
         """Return what carries the lanes of a copy with these options."""
@@ -279,7 +279,7 @@ class Connections:
             self._on_plane.discard(id(agents))
         self.idle.give(agents)
 
-    def remember(self, options: Options, is_push: bool, known: Known) -> None:
+    def remember(self, options: Options, is_push: bool, known: PathRecord) -> None:
         """Remember what a copy found best. After a login with a prompt only one begins at first."""
         if not self._opener.logs_in:
             return
@@ -347,7 +347,7 @@ class Connections:
 
     # --- a further connection
 
-    def connect(self, options: Options, wanted: Wanted) -> RemoteAgent:
+    def connect(self, options: Options, wanted: ConnectionRequest) -> RemoteAgent:
         """Open a further connection, or channel, of a lane. Never prompts. Raises ConnectError."""
         plane = self._plane
         if options.has_plane and plane is not None and not plane.refused:
@@ -370,7 +370,7 @@ class Connections:
         log_in = partial(self._logged_in, setup, wanted)
         return self._authenticator.repeat(log_in, is_unsure=is_unsure)
 
-    def _logged_in(self, setup: HostSetup, wanted: Wanted) -> RemoteAgent:
+    def _logged_in(self, setup: HostSetup, wanted: ConnectionRequest) -> RemoteAgent:
         """Return a connection that is idle; else one that began early; else a new one."""
         is_usable = self._usable(setup.options)
         while (idle := self.idle.next()) is not None:

@@ -24,7 +24,7 @@ from pscp.connect import direct_sockets
 from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
-from pscp.connect.direct_sockets import Refused as Refused
+from pscp.connect.direct_sockets import NoDirectLane as NoDirectLane
 from pscp.connect.known.host_setup import DirectPath
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -147,7 +147,7 @@ class DirectPlane:
         """Open a call's first lanes, and keep the connection by which they were asked for.
 
         Where another call has lanes already, its connection asks, and this one is closed. Raises
-        Refused where none could be opened; then take_control() returns the connection that asked.
+        NoDirectLane where none could be opened; then take_control() returns the one that asked.
         Raises ConnectError where it is lost, and no other one can be had.
         """
         with self._turn:
@@ -158,7 +158,7 @@ class DirectPlane:
             control.close()
         try:
             return self._open(options, count, note)
-        except Refused as error:
+        except NoDirectLane as error:
             self._refused = str(error)
             raise
 
@@ -175,17 +175,17 @@ class DirectPlane:
         """Open one more lane. Raises ConnectError."""
         try:
             return self._open(options, 1, _log_note)[0]
-        except Refused as error:
+        except NoDirectLane as error:
             raise errors.ConnectionLost(str(error)) from None
 
     def _open(self, options: Options, count: int, note: Note) -> list[RemoteAgent]:
-        """Open so many lanes, or as many as can be. Raises Refused where it is none."""
-        reason: Refused | None = None
+        """Open so many lanes, or as many as can be. Raises NoDirectLane where it is none."""
+        reason: NoDirectLane | None = None
         if not self._dials:
             listening = self._listens(options, count, note)
             try:
                 return self._dialled(options, listening)
-            except Refused as error:
+            except NoDirectLane as error:
                 _log.debug("direct lanes: %s", error)
                 reason = error
                 self._forget(listening)
@@ -193,7 +193,7 @@ class DirectPlane:
                 raise reason
         try:
             lanes = self._accepted(options, count, note)
-        except Refused as error:
+        except NoDirectLane as error:
             raise reason or error from None
         with self._turn:
             self._dials = True
@@ -208,7 +208,7 @@ class DirectPlane:
     def _listens(self, options: Options, count: int, note: Note) -> _Listening:
         """Return a far end that listens for so many lanes. The lanes in `tokens` are the caller's.
 
-        Raises Refused.
+        Raises NoDirectLane.
         """
         with self._turn:
             if self._control is not None and self._control.is_closed():
@@ -249,7 +249,7 @@ class DirectPlane:
     def _ask(self, options: Options, dial: int, tokens: list[str], note: Note) -> tuple[str, int]:
         """Ask the far end to listen, or to connect to our port; return the address and the port.
 
-        Raises Refused, and ConnectError where no control connection can be had.
+        Raises NoDirectLane, and ConnectError where no control connection can be had.
         """
         return _address_in(self._answer(options, self._request(options, dial, tokens)), note)
 
@@ -299,7 +299,7 @@ class DirectPlane:
     # --- to the far end
 
     def _dialled(self, options: Options, listening: _Listening) -> list[RemoteAgent]:
-        """Connect a lane for each token, all at once. Raises Refused where none was let in."""
+        """Connect a lane for each token, all at once. Raises NoDirectLane where none was let in."""
         places = direct_sockets.places(self.path.host, listening.address, listening.port)
 
         def dial(number: int, token: str) -> RemoteAgent:
@@ -350,7 +350,7 @@ class DirectPlane:
     # --- from the far end
 
     def _accepted(self, options: Options, count: int, note: Note) -> list[RemoteAgent]:
-        """Have the far end connect so many lanes to this one. Raises Refused where none came."""
+        """Have the far end connect so many lanes to here. Raises NoDirectLane where none came."""
         tokens = [gate.new_token() for _ in range(count)]
         first, last = options.plane_ports
         try:
@@ -359,7 +359,7 @@ class DirectPlane:
                 address, (first, last), partial(direct_sockets.prepare, options)
             )
         except OSError as error:
-            raise Refused(f"cannot listen here: {error.strerror}") from None
+            raise NoDirectLane(f"cannot listen here: {error.strerror}") from None
         stopping, stop = os.pipe()
         port, entry = listening.getsockname()[1], gate.Gate(listening, tokens, stopping)
         admitted: list[socket.socket] = []
@@ -401,10 +401,10 @@ class DirectPlane:
 
 
 def _address_in(reply: tuple[object, bool], note: Note) -> tuple[str, int]:
-    """Return the address and the port of an answer. Raises Refused where it is a failure."""
+    """Return the address and the port of an answer. Raises NoDirectLane where it is a failure."""
     answer, failed = reply
     if failed:
-        raise Refused(f"the far end: {failures.checked(answer)['message']}")
+        raise NoDirectLane(f"the far end: {failures.checked(answer)['message']}")
     match answer:
         case [str(address), int(port), str(text)] if 0 < port <= MAX_PORT:
             if text:

@@ -164,7 +164,7 @@ class PlainAgent(DirectAgent):
         return bool(waiting.poll(0))
 
 
-class Refused(Exception):
+class NoDirectLane(Exception):
     """Raised where no lane can be opened directly; the text says why."""
 
 
@@ -172,7 +172,7 @@ T = TypeVar("T")
 
 
 def all_at_once(open_lane: Callable[[int, T], RemoteAgent], of: list[T]) -> list[RemoteAgent]:
-    """Open a lane for each of these, in threads. Raises Refused if none could be opened."""
+    """Open a lane for each of these, in threads. Raises NoDirectLane if none could be opened."""
     lanes: list[RemoteAgent] = []
     reasons = ["no connection came"]
 
@@ -190,7 +190,7 @@ def all_at_once(open_lane: Callable[[int, T], RemoteAgent], of: list[T]) -> list
     for thread in threads:
         thread.join()
     if not lanes:
-        raise Refused(reasons[-1])
+        raise NoDirectLane(reasons[-1])
     return lanes
 
 

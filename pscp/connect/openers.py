@@ -18,7 +18,7 @@ from typing import Protocol
 from pscp.connect.control_master import Master, may_ask_again
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
-from pscp.connect.persisted import Persisted
+from pscp.connect.persistent import PersistentConnections
 from pscp.ground import errors, state
 from pscp.ground.locations import Location
 from pscp.options.options import Options
@@ -70,7 +70,7 @@ class SshOpener(Opener):
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._persisted = Persisted()
+        self._persisted = PersistentConnections()
         self._numbers = itertools.count()  # of the connections, in the order of their opening
         self._kept_numbers = itertools.count()  # of those that an earlier run left
         self._lock = threading.Lock()  # guards what follows

@@ -7,7 +7,7 @@ its outcome, and never an exception: the next job is run all the same.
 Not here: which sources there are (sources.py), which files are left for later
 (../transfer/walk/selection.py), the next attempt (attempts.py), how a job is ended early
 (ending.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py), who
-is told (reports/telling.py).
+is told (reports/notifications.py).
 Read next: ../calls/deliveries.py.
 """
 
@@ -31,8 +31,8 @@ from pscp.jobs.commands import run_command
 from pscp.jobs.ending import Ending
 from pscp.jobs.reports.history import History
 from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
-from pscp.jobs.reports.telling import Teller
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result, Silent, count, format_duration

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pscp.endpoint.reading.files import Extent
-from pscp.endpoint.there.alike import is_same_time
+from pscp.endpoint.there.sameness import is_same_time
 from pscp.manifests.formats import Manifest, Record
 from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import Tree

@@ -75,7 +75,7 @@ class Hashing:
     def run(self, items: Iterable[Item]) -> None:
         """Read all of them. Raises what stops it as a whole."""
         for group in grouped(items, _weight_bytes, QUESTION_BYTES, QUESTION_ITEMS):
-            look = lookup.Look([item.path for item in group])
+            look = lookup.Lookup([item.path for item in group])
             self._tree.put(look, self._then_hash(group), _COST_BYTES)
         self._tree.finish()
 
@@ -139,7 +139,7 @@ class Hashing:
                 each.item.done(each.there, each.digests, failure)
 
         if over:
-            look = lookup.Look([each.item.path for each in over])
+            look = lookup.Lookup([each.item.path for each in over])
             self._tree.add(look, then, _COST_BYTES)
 
 

@@ -28,7 +28,7 @@ from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Reporter
-from pscp.transfer.beginnings import choose_hash
+from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.copy import make_pool, shared_cpus
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
@@ -39,7 +39,7 @@ from pscp.transfer.pieces.plan import Ask
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login
 _WAITING_MOST = 64  # requests of this machine that wait for a thread
-_MODULES = ("xattrs", "alike", "lookup")  # that an agent needs to look at files, and hash them
+_MODULES = ("xattrs", "sameness", "lookup")  # that an agent needs to look at files, and hash them
 _WALK_ITEMS = 2000  # in one answer
 
 Then = Callable[[object], None]

@@ -30,7 +30,7 @@ Samples = Sequence[tuple[float, int]]  # times, and how many bytes had arrived b
 
 
 @dataclass(frozen=True)
-class Moved:
+class DirectionRate:
     """One direction's rate, and what a GiB costs the ssh here and the sshd there."""
 
     bytes_per_s: float
@@ -44,8 +44,8 @@ class Point:
 
     cipher: str
     connections: int
-    push: Moved
-    pull: Moved
+    push: DirectionRate
+    pull: DirectionRate
 
     def rates(self) -> tuple[float, float]:
         return self.push.bytes_per_s, self.pull.bytes_per_s

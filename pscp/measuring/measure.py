@@ -27,10 +27,10 @@ from pscp.endpoint.there import kernel
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.measuring import advice
-from pscp.measuring.advice import Kernel, Measurement, Moved, Point
+from pscp.measuring.advice import DirectionRate, Kernel, Measurement, Point
 from pscp.measuring.trial import CipherOpener, Trial
 from pscp.options.options import Options
-from pscp.transfer.beginnings import choose_hash
+from pscp.transfer.begin_requests import choose_hash
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -241,7 +241,7 @@ class _Measuring:
                 advice.per_gib(None if a is None or b is None else a - b, trial.file.landed_bytes)
                 for a, b in zip(_cpu(agents), before, strict=True)
             )
-            ways.append(Moved(rate, *costs))
+            ways.append(DirectionRate(rate, *costs))
         return Point(cipher, count, *ways)
 
     # --- connections

@@ -21,12 +21,12 @@ from pscp.ground.values import KIB
 from pscp.measuring import advice
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.options.options import Options
-from pscp.transfer.beginnings import sink_request, source_request
+from pscp.transfer.begin_requests import sink_request, source_request
 from pscp.transfer.lanes.lane import Lane
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.lanes.worker import OPENING_MAX
-from pscp.transfer.pieces.plan import Chunk, Failure, Placed
+from pscp.transfer.pieces.plan import Chunk, Failure, PlannedEntry
 from pscp.transports import Channel, open_channel, resolve
 from pscp.transports.remote_command import command
 
@@ -129,7 +129,7 @@ class MadeUpFile:
 
     def __init__(self, queue: WorkQueue, lanes: int) -> None:
         entry = tree.Entry(tree.FILE, 0, "made-up", _FILE_BYTES, 0, 0, 0, {})
-        self.item = Placed(entry, entry)
+        self.item = PlannedEntry(entry, entry)
         self.is_over = False
         self.landed_bytes = 0
         self.samples: list[tuple[float, int]] = []  # times, and how many bytes had landed by then

@@ -238,7 +238,7 @@ class CopyParser(Parser):
         return understood(words, self._option_string_actions)
 
 
-class Asked:
+class CopyArguments:
     """What a command line of pscp asks for beside the options of a copy."""
 
     fan_out: bool = SEVERAL.flag(
@@ -273,7 +273,7 @@ class Asked:
 
 # In the order in which --help shows them.
 _GROUPS = (COPIED, WHICH, THERE, SEVERAL, VERIFIED, SENT, SSH, SHOWN, NO_COPY)
-NO_COPIES = [name for name, _, row in rows_of(Asked) if row.group is NO_COPY]
+NO_COPIES = [name for name, _, row in rows_of(CopyArguments) if row.group is NO_COPY]
 
 
 def make_parser() -> Parser:
@@ -285,7 +285,7 @@ def with_tables(parser: Parser, *tables: type) -> Parser:
 
     A letter is the option's that has it first.
     """
-    rows = [row for table in (*tables, Options, Asked) for row in rows_of(table)]
+    rows = [row for table in (*tables, Options, CopyArguments) for row in rows_of(table)]
     own = [row.group for table in tables for _, _, row in rows_of(table)]
     for group in dict.fromkeys([*own, *_GROUPS]):
         if parser.prog in group.commands:

@@ -22,7 +22,7 @@ EPILOG = (
 )
 
 
-class Asked:
+class ZfsArguments:
     """What is a field of Options, and not of Settings."""
 
     dry_run: bool = REPLICATED.flag(
@@ -31,4 +31,4 @@ class Asked:
 
 
 def make_parser() -> Parser:
-    return with_tables(Parser("pscp-zfs", USAGE, DESCRIPTION, EPILOG), ZfsOptions, Asked)
+    return with_tables(Parser("pscp-zfs", USAGE, DESCRIPTION, EPILOG), ZfsOptions, ZfsArguments)

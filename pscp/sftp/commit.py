@@ -177,7 +177,7 @@ class Destination:
 
     # --- what is there already
 
-    async def look(self, request: asked.Look) -> list[list[object]]:
+    async def look(self, request: asked.Lookup) -> list[list[object]]:
         return list(await gather(*[self._look_at(path) for path in request.paths]))
 
     async def _look_at(self, path: str) -> list[object]:

@@ -14,7 +14,7 @@ import hashlib
 
 from pscp.endpoint.asking.requests import Pieces
 from pscp.endpoint.frames import hashes
-from pscp.endpoint.reading.files import Changed
+from pscp.endpoint.reading.files import FileChanged
 from pscp.sftp.protocol import client, packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.files import Extent, read_all
@@ -190,7 +190,7 @@ class Hashing:
     async def settle(
         self, extent: Extent, algorithm: str, hashers: dict[str, hashes.Hasher], there: FarDigest
     ) -> bytes:
-        """Return the digest that the sink compares with what arrived there. Raises Changed.
+        """Return the digest that the sink compares with what arrived there. Raises FileChanged.
 
         `hashers` had what was sent; `there` is from of_sent().
         """
@@ -206,7 +206,7 @@ class Hashing:
             if digest == own[algorithm]:
                 self.distrust()
         if digest is None:
-            raise Changed()
+            raise FileChanged()
         return digest
 
 

@@ -16,7 +16,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import not_here
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.there import chosen, hardlinks, lookup, owners
+from pscp.endpoint.there import hardlinks, listed_paths, lookup, owners
 from pscp.endpoint.writing import fence
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing
@@ -142,13 +142,13 @@ ANSWERS: dict[type, Answer] = {
     requests.Clean: End.clean,
     owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
-    chosen.Listed: _by_source(Source.walk),
-    chosen.Above: _by_source(Source.above),
+    listed_paths.WalkPaths: _by_source(Source.walk),
+    listed_paths.Above: _by_source(Source.above),
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
     lookup.ExtentsThere: _by_sink(Sink.extents),
     lookup.DigestsThere: _by_sink(Sink.digests),
-    lookup.Look: _by_sink(Sink.look),
+    lookup.Lookup: _by_sink(Sink.look),
     lookup.Inherit: _by_sink(Sink.inherit),
     requests.Make: _by_sink(Sink.make),
     requests.Finish: _by_sink(Sink.finish),

@@ -152,7 +152,8 @@ async def _is_own(client: Client, folder: bytes, token: str) -> bool:
     beside = join(os.path.dirname(folder), fence_name(token))
     found = await outcomes(client.stat(folder), client.lstat(inside), client.lstat(beside))
     itself, marker, fence = [
-        placing.Seen(each.is_file, each.uid) if isinstance(each, Attrs) else None for each in found
+        placing.FileStatus(each.is_file, each.uid) if isinstance(each, Attrs) else None
+        for each in found
     ]
     is_empty = False
     if marker is None and fence is not None:

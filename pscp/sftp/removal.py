@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.files import Changed
+from pscp.endpoint.reading.files import FileChanged
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
 from pscp.endpoint.there import mirror, moving
 from pscp.endpoint.writing import fence
@@ -113,13 +113,13 @@ async def _absent(of: end.End, request: mirror.Absent) -> list[object]:
 
 
 async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed) -> list[str]:
-    """Return those names that the folder has. Raises Changed where it is no folder by now."""
+    """Return those names that the folder has. Raises FileChanged where it is no folder by now."""
     top, folder, _, names = listed
     root, rest = source.where(top, folder)
     path = join(root, to_bytes(rest)) if rest else root
     client = source.client
     if not (await source.status(path)).is_folder:
-        raise Changed()
+        raise FileChanged()
     if not crosses and await client.are_apart(root, path) is not False:
         return names
     found = await gather(*[lookup(client, join(path, to_bytes(name))) for name in names])
@@ -175,7 +175,7 @@ async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
 
 
 async def _let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
-    """Remove a name that a person gave, as endpoint/writing/letting_go.py does. Raises
+    """Remove a name that a person gave, as endpoint/writing/removal.py does. Raises
     SftpError."""
     await (client.rmdir(path) if is_folder else client.remove(path))
 
@@ -206,7 +206,7 @@ async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[ob
 
 
 async def _remove_source(source: Source, moved: moving.Moved) -> None:
-    """Remove a file of the source. Raises Changed where it is another, Refusal, SftpError."""
+    """Remove a file of the source. Raises FileChanged where it is another, Refusal, SftpError."""
     kind, known = moved
     path = await _at(source, known.top, known.path)
     status = await lookup(source.client, path)
@@ -218,7 +218,7 @@ async def _remove_source(source: Source, moved: moving.Moved) -> None:
         status.is_link if kind == tree.LINK else status.is_file and status.size == known.size
     )
     if not is_same:
-        raise Changed()
+        raise FileChanged()
     await _let_go(source.client, path)
 
 

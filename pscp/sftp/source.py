@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, wire
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.files import Changed, Unsized
+from pscp.endpoint.reading.files import FileChanged, UnknownSize
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.reading.source import Known, Top, known
-from pscp.endpoint.there.chosen import Above, Listed, above_path
+from pscp.endpoint.reading.source import SourceFile, Top, known
+from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
@@ -61,11 +61,11 @@ class Source:
 
     # --- the manifest
 
-    async def walk(self, request: requests.Walk | Listed) -> tuple[list[tree.Entry], bool]:
+    async def walk(self, request: requests.Walk | WalkPaths) -> tuple[list[tree.Entry], bool]:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
             walk = Walk(self.client, self.copy.tops, self.copy.rules)
-            if isinstance(request, Listed):
+            if isinstance(request, WalkPaths):
                 self._walk = walk.listed(request.paths, request.after)
             else:
                 self._walk = walk.entries(request.after)
@@ -109,7 +109,7 @@ class Source:
         self._files.forget(id_)
 
     async def _open(self, value: tree.Entry) -> bytes:
-        """Open a file of the manifest; return its handle. Raises Changed, SftpError."""
+        """Open a file of the manifest; return its handle. Raises FileChanged, SftpError."""
         path = self._full(value)
         opening = start(self.client.open_in_turn(path, packets.FOR_READ))
         status, handle = await outcomes(self.status(path), opening)
@@ -183,7 +183,7 @@ class Source:
             chunk.sent.set_result(None)
 
     async def _send_blocks(self, chunk: _Chunk) -> bytes:
-        """Send the chunk's blocks; return its digest. Raises Changed, SftpError."""
+        """Send the chunk's blocks; return its digest. Raises FileChanged, SftpError."""
         path, offset, length, _ = chunk.extent
         handle = await self._handle(chunk)
         hashers = self._hashing.hashers_of_sent(self.copy.hash, has_content=True)
@@ -207,13 +207,13 @@ class Source:
         if self.client.is_single:
             await self._files.close_handle(chunk.id)
         if count != length:
-            raise Changed()
+            raise FileChanged()
         return await self._hashing.settle(chunk.extent, self.copy.hash, hashers, await there)
 
     async def _check(self, handle: bytes, path: bytes, value: tree.Entry, reading: Reading) -> None:
         """Check, behind the last READ, that the open file and its name's are the manifest's.
 
-        Raises Changed, SftpError.
+        Raises FileChanged, SftpError.
         """
         await reading.sent
         for status in await outcomes(self.client.fstat(handle), self.status(path)):
@@ -224,7 +224,7 @@ class Source:
 
     # --- small files, by packs
 
-    async def pack(self, files: list[Known]) -> tuple[list[object], list[bytes]]:
+    async def pack(self, files: list[SourceFile]) -> tuple[list[object], list[bytes]]:
         rows: list[object] = []
         bodies: list[bytes] = []
         reading = [self._read_whole(known(file)) for file in files]
@@ -238,7 +238,7 @@ class Source:
         return rows, bodies
 
     async def _read_whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
-        """Return a small file's content and digest. Raises Changed, SftpError."""
+        """Return a small file's content and digest. Raises FileChanged, SftpError."""
         path, parts = self._full(value), [b""]
         async with self.client.handles.taken(1):
             handle = await self._open(value)
@@ -247,10 +247,10 @@ class Source:
             status, _ = await outcomes(self.client.fstat(handle), self.client.close(handle))
         body = b"".join(parts)
         if body and isinstance(status, Attrs) and not status.size:
-            raise Unsized()
+            raise UnknownSize()
         _check_same(status, value)
         if len(body) != value.size:
-            raise Changed()
+            raise FileChanged()
         algorithm = hashes.STRONG if self.copy.strong else self.copy.hash
         hashers = self._hashing.hashers_of_sent(algorithm, has_content=bool(body))
         for hasher in hashers.values():
@@ -288,9 +288,9 @@ def _is_taken(found: object) -> bool:
 
 
 def _check_same(status: Attrs | Exception, value: tree.Entry) -> None:
-    """Raise Changed where it is another file, as far as size and mtime tell; or the exception."""
+    """Raise FileChanged where it is another, as far as size and mtime tell; or the exception."""
     if isinstance(status, Exception):
         raise status
     same = value.size, value.mtime_ns
     if not status.is_file or (status.size, status.mtime_ns) != same:
-        raise Changed()
+        raise FileChanged()

@@ -2,7 +2,7 @@
 
 A folder's listing has its entries' metadata; only links take requests of their own. The folders
 that come next are listed ahead, so that a tree of many folders does not wait for each. The entries
-of listed paths are those of endpoint/there/chosen.py.
+of listed paths are those of endpoint/there/listed_paths.py.
 
 Not here: contents (source.py), what a path as typed means (placing.py).
 Read next: source.py.
@@ -20,7 +20,7 @@ from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.reading.source import PACK_FILE_BYTES, Top
 from pscp.endpoint.reading.tree import Entry, Rules
-from pscp.endpoint.there.chosen import ABOVE, ALL, Row
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, Row
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
@@ -36,7 +36,7 @@ _LISTING_BYTES = 640 * 1024 * 1024
 _NAME_BYTES = 362  # of memory for a name with its attributes, beside the name itself
 
 
-class Found(NamedTuple):
+class FolderEntry(NamedTuple):
     """One name of a folder, and what it names."""
 
     name: bytes
@@ -89,7 +89,7 @@ class Walk:
     def __init__(self, client: Client, tops: Sequence[Top], rules: Rules) -> None:
         self._client = client
         self._tops, self._rules, self._filters = tops, rules, tree.compiled(rules.filters)
-        self._ahead: dict[bytes, Task[list[Found]]] = {}
+        self._ahead: dict[bytes, Task[list[FolderEntry]]] = {}
 
     async def entries(self, after: tuple[int, str] | None) -> AsyncIterator[Entry]:
         """Yield all entries; with `after` (top, path) only those behind it in the order."""
@@ -124,14 +124,14 @@ class Walk:
 
     # --- of listed paths
 
-    async def _look_at(self, root: Root, path: str) -> Found:
+    async def _look_at(self, root: Root, path: str) -> FolderEntry:
         """Find out what a path names. Raises Refusal, SftpError where the way there is none."""
         if path and not self._rules.follow:
             await root.folder(path.rpartition("/")[0], path)
         return await self._look(root.full(path), root.full(path), None)
 
     async def _of_path(
-        self, path: str, full: bytes, how: int, found: Found | Exception
+        self, path: str, full: bytes, how: int, found: FolderEntry | Exception
     ) -> AsyncIterator[Entry]:
         if isinstance(found, Exception):
             failure = failures.from_exception(found, path)
@@ -191,7 +191,7 @@ class Walk:
 
     # --- listings
 
-    def _read_ahead(self, folder: bytes, path: str, children: list[Found]) -> None:
+    def _read_ahead(self, folder: bytes, path: str, children: list[FolderEntry]) -> None:
         for found in children:
             if len(self._ahead) >= _AHEAD:
                 return
@@ -202,14 +202,14 @@ class Walk:
             if not tree.is_excluded(self._filters, _below(path, found.name), True):
                 self._ahead[full] = start(self._list(full, _LISTING_BYTES // _AHEAD))
 
-    async def _children(self, folder: bytes) -> list[Found]:
+    async def _children(self, folder: bytes) -> list[FolderEntry]:
         ahead = self._ahead.pop(folder, None)
         if ahead is not None:
             with contextlib.suppress(TooLong):
                 return await ahead
         return await self._list(folder, _LISTING_BYTES)
 
-    async def _list(self, folder: bytes, most_bytes: int) -> list[Found]:
+    async def _list(self, folder: bytes, most_bytes: int) -> list[FolderEntry]:
         looking = [
             self._look(join(folder, name), name, status)
             for name, status in await list_folder(self._client, folder, most_bytes)
@@ -217,7 +217,7 @@ class Walk:
         ]
         return list(await gather(*looking))
 
-    async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> Found:
+    async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> FolderEntry:
         """Find out what a listing does not tell of a name; `status` is None for a top."""
         try:
             real = b""
@@ -230,25 +230,27 @@ class Walk:
             link = await self._client.readlink(full) if found.is_link else b""
             if found.size is None or found.mtime is None:
                 found = await self._client.lstat(full)
-            return Found(name, found, link, real)
+            return FolderEntry(name, found, link, real)
         except SftpError as error:
-            return Found(name, failures.from_exception(error, ""), b"", b"")
+            return FolderEntry(name, failures.from_exception(error, ""), b"", b"")
 
-    async def _follow(self, full: bytes, name: bytes) -> Found:
+    async def _follow(self, full: bytes, name: bytes) -> FolderEntry:
         status, real, target = await outcomes(
             self._client.stat(full), self._client.realpath(full), self._client.readlink(full)
         )
         if isinstance(status, Attrs):
-            return Found(name, status, b"", real if isinstance(real, bytes) else full)
+            return FolderEntry(name, status, b"", real if isinstance(real, bytes) else full)
         why = failures.from_exception(status, "")["message"]
         problem = f"is a link that cannot be followed: {why}"
         if isinstance(target, bytes):
             problem = f"is a dangling link (to {ascii(to_text(target))[1:-1]})"
-        return Found(name, failures.data(failures.UNSUPPORTED, "", problem), b"", b"")
+        return FolderEntry(name, failures.data(failures.UNSUPPORTED, "", problem), b"", b"")
 
     # --- entries
 
-    def _entry(self, number: int, path: str, found: Found, ancestors: list[bytes]) -> list[Entry]:
+    def _entry(
+        self, number: int, path: str, found: FolderEntry, ancestors: list[bytes]
+    ) -> list[Entry]:
         """Return the entry in a list, or an empty list where it is excluded."""
         status = found.status
         kinds = (status.is_folder,) if isinstance(status, Attrs) else (False, True)
@@ -269,7 +271,7 @@ class Walk:
             return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
         return [self._describe(number, path, status, found)]
 
-    def _describe(self, number: int, path: str, status: Attrs, found: Found) -> Entry:
+    def _describe(self, number: int, path: str, status: Attrs, found: FolderEntry) -> Entry:
         extra: dict[str, object] = {}
         if self._rules.preserve:
             extra["a"] = status.mtime_ns if status.atime is None else status.atime * NANO

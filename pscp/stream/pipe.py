@@ -34,7 +34,7 @@ from pscp.progress.progress import Counters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.work_queue import SIGNAL_S, WorkQueue
-from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Placed
+from pscp.transfer.pieces.plan import Ask, Chunk, Failure, PlannedEntry
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
 _IDLE_S = 2.0  # for the reader of our output to take what is left
@@ -60,7 +60,7 @@ class Target:
 
 
 class Report(NamedTuple):
-    """The far end's answer to Heard: what the command has written, and whether it has ended."""
+    """The far end's answer to AwaitOutput: what the command has written, if it has ended."""
 
     texts: list[tuple[int, bytes]]  # from (0) its standard output or (1) its standard error
     status: int | None  # None: the command has not ended
@@ -69,9 +69,9 @@ class Report(NamedTuple):
 
 
 def checked_report(answer: object) -> Report:
-    """Return the answer to Heard. Raises ValueError and the like for another shape."""
+    """Return the answer to AwaitOutput. Raises ValueError and the like for another shape."""
     if not isinstance(answer, dict):
-        raise ValueError("no answer to Heard")
+        raise ValueError("no answer to AwaitOutput")
     status, failure = answer["status"], answer["failure"]
     if status is not None and not (type(status) is int and 0 <= status <= 255):
         raise ValueError("an exit status out of bounds")
@@ -94,7 +94,7 @@ class Pipe:
     """
 
     number, is_closed, may_be_short, was_shared = 1, False, True, False
-    item = Placed(_NO_FILE, _NO_FILE)
+    item = PlannedEntry(_NO_FILE, _NO_FILE)
     is_push: bool
     table: Mapping[Near, Mapping[NearEvent, Near]]
 
@@ -231,7 +231,9 @@ class Pipe:
     def _listen(self) -> None:
         """Pass on what the command writes, until it has ended and all of that was passed on."""
         passed_bytes, is_deaf = [0, 0], False
-        while (report := self._ask_report(requests.Heard(list(passed_bytes), is_deaf))) is not None:
+        while (
+            report := self._ask_report(requests.AwaitOutput(list(passed_bytes), is_deaf))
+        ) is not None:
             is_deaf = report.is_deaf
             for place, (number, text) in enumerate(report.texts):
                 passed_bytes[place] += len(text)
@@ -242,7 +244,7 @@ class Pipe:
                 self._report(NearEvent.EXIT if report.failure is None else NearEvent.FAIL)
                 return
 
-    def _ask_report(self, request: requests.Heard) -> Report | None:
+    def _ask_report(self, request: requests.AwaitOutput) -> Report | None:
         """Return the next report on the command; None if the queue was stopped."""
         reports: list[Report] = []
 
@@ -333,7 +335,7 @@ class Push(Pipe):
             self._asks_drained = False
             self._note_written(answer)
 
-        self._ask_far(requests.Drained(self._written), then)
+        self._ask_far(requests.AwaitChunks(self._written), then)
 
     def _note_written(self, count: int) -> None:
         self._written = max(self._written, count)

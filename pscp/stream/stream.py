@@ -27,7 +27,7 @@ from pscp.options.options import Options
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import Counters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
-from pscp.transfer.beginnings import choose_hash
+from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.copy import make_pool
 from pscp.transfer.negotiation import replace_dead
 from pscp.transports.openssh import reap

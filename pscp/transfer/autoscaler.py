@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pscp.connect.first_login import idle_s
-from pscp.connect.known.host_memory import Known
+from pscp.connect.known.host_memory import PathRecord
 from pscp.endpoint.frames import system
 from pscp.endpoint.plane.congestion import LiveSocket, Sending
-from pscp.transfer.lanes.autotune import Seen, Tuner, usual_lanes
+from pscp.transfer.lanes.autotune import CopyState, Tuner, usual_lanes
 from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel, socket_options
 
@@ -116,7 +116,7 @@ class Autoscaler:
         """The congestion control for new connections; "": the system's default."""
         return self._tuner.congestion if self._tuner is not None else ""
 
-    def lesson(self, known: Known) -> Known:
+    def lesson(self, known: PathRecord) -> PathRecord:
         """Return what the next copy should know, with what this one has learned."""
         if self._tuner is None or not self._tuner.has_judged:
             return known
@@ -170,11 +170,11 @@ class Autoscaler:
         if wanted != before:
             self._resize(wanted, tuner.needs_window)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> CopyState:
         counters = self._terms.counters
         done_bytes, done_pieces = self._terms.context.queue.done()
         of_others = sum(system.cpu_seconds(each.pid) or 0.0 for each in self._channels())
-        return Seen(
+        return CopyState(
             now_s=time.monotonic(),
             alive=counters.lanes_alive,
             done_bytes=done_bytes,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pscp.transfer.ending.ending import Ending
-from pscp.transfer.pieces.plan import Placed
+from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.items import Items
@@ -82,7 +82,7 @@ class Coordinator:
         is_idle = self.terms.counters.plan_complete and self._queue.is_idle()
         return is_idle and not self._items.flush()
 
-    def _copy_now(self, items: list[Placed]) -> None:
+    def _copy_now(self, items: list[PlannedEntry]) -> None:
         """Look up and copy these items, and wait until that is done."""
         for begin in range(0, len(items), LOOK_ITEMS):
             self._queue.put(self._lookup.request(items[begin : begin + LOOK_ITEMS]))

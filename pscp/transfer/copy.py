@@ -29,7 +29,7 @@ from pscp.ground.log import Log
 from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Result, count
-from pscp.transfer.beginnings import choose_hash, sink_request, source_request
+from pscp.transfer.begin_requests import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.connections import Wanted
-from pscp.connect.known.host_memory import Known, kind_of
+from pscp.connect.connections import ConnectionRequest
+from pscp.connect.known.host_memory import PathRecord, kind_of
 from pscp.connect.spare_logins import LET_GO_S, IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
@@ -183,7 +183,7 @@ class LanePool:
         channels = [worker.channel for worker in list(self._workers)]
         return [channel for channel in channels if channel is not None]
 
-    def lesson(self) -> Known:
+    def lesson(self) -> PathRecord:
         """Return what the next copy over this path should know.
 
         Of a push it is known before it begins whether one login is enough. A pull has to guess: as
@@ -248,7 +248,7 @@ class LanePool:
             with self._lock:
                 self._kept.append(far)
 
-    def connect(self, wanted: Wanted) -> RemoteAgent:
+    def connect(self, wanted: ConnectionRequest) -> RemoteAgent:
         """Open the connection of a lane. Raises ConnectError."""
         try:
             return self._terms.connections.connect(self._terms.options, wanted)

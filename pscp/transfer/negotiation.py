@@ -1,7 +1,7 @@
 """Questions to both ends before a copy has lanes: its sources, its digest, and where it
 lands.
 
-Not here: what makes an end the source or the sink (beginnings.py), the copy's story (copy.py), the
+Not here: what makes an end the source or the sink (begin_requests.py), the story (copy.py), the
 answers (endpoint/serving/end.py), how DEST is read (endpoint/writing/placing.py), who owns a copy
 (endpoint/writing/fence.py), who sends a lane's requests (lanes/lane.py).
 """
@@ -43,7 +43,7 @@ _BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 
-class Claimed(NamedTuple):
+class FenceClaim(NamedTuple):
     """The sink's answer to the request to own the copy (endpoint/asking/requests.py, Claim)."""
 
     held: str = ""  # the run that owns it and is not known
@@ -52,7 +52,7 @@ class Claimed(NamedTuple):
     server: Mapping[str, object] = {}  # what was found of a server for SFTP (sftp/fence.py)
 
 
-NO_CLAIM = Claimed()
+NO_CLAIM = FenceClaim()
 
 
 class Agreement(NamedTuple):
@@ -60,7 +60,7 @@ class Agreement(NamedTuple):
 
     target: placing.Target
     nonce: str = ""  # of this run; "" for one that changes nothing
-    claimed: Claimed = NO_CLAIM
+    claimed: FenceClaim = NO_CLAIM
 
 
 class Negotiation:
@@ -237,8 +237,8 @@ class Negotiation:
         return target, claims[0]
 
     def _claim(
-        self, agents: list[RemoteAgent], request: requests.Claim, claimed: Claimed
-    ) -> Claimed:
+        self, agents: list[RemoteAgent], request: requests.Claim, claimed: FenceClaim
+    ) -> FenceClaim:
         """Make sure that this run owns the copy. Raises CopyRunning.
 
         From a run that is not known the copy is taken over as well, with a second claim that names
@@ -324,11 +324,11 @@ def in_pieces(names: list[str]) -> list[slice]:
     return [slice(*each) for each in itertools.pairwise(ends)]
 
 
-def _checked_claim(answer: object) -> Claimed:
+def _checked_claim(answer: object) -> FenceClaim:
     if not isinstance(answer, dict) or not isinstance(server := answer.get("server", {}), dict):
         raise TypeError("no claim")
     held, earlier = answers.text(answer["held"]), answers.texts(answer["earlier"])
-    return Claimed(held, earlier[-_EARLIER_MOST:], answer.get("folds") is True, server)
+    return FenceClaim(held, earlier[-_EARLIER_MOST:], answer.get("folds") is True, server)
 
 
 def _checked_failure(answer: object) -> failures.Data:

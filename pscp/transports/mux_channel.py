@@ -2,7 +2,7 @@
 
 The ssh that has the connection gets the other ends of our pipes, and moves the bytes itself.
 
-Not here: what is said to it (mux_protocol.py), who finds its socket (../connect/persisted.py).
+Not here: what is said to it (mux_protocol.py), who finds its socket (../connect/persistent.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pscp.ground import errors
 from pscp.transports.channel import Pipes
 from pscp.transports.control_sockets import USERS, Control
-from pscp.transports.mux_protocol import MuxMaster, Refused
+from pscp.transports.mux_protocol import MuxMaster, MuxRefusal
 from pscp.transports.openssh import error_of, last_line
 from pscp.transports.ssh_settings import Request
 
@@ -61,7 +61,7 @@ class MuxChannel(Pipes):
             try:
                 self.pid = self._master.wait_for_session(limit_s)
                 self._is_open = True
-            except Refused as error:
+            except MuxRefusal as error:
                 self._failure = error_of(_FAILED_STATUS, str(error))
             except TimeoutError:
                 self._failure = errors.ConnectionLost(f"no answer after {limit_s:.0f} s")

@@ -32,7 +32,7 @@ _ANSWER_S = 0.5  # for the answer to a request that would be obeyed later as wel
 LOCAL_S = 2.0  # an ssh on this machine answers in this time, also on a busy one
 
 
-class Refused(OSError):
+class MuxRefusal(OSError):
     """The ssh, or the server, refuses a request."""
 
 
@@ -100,7 +100,7 @@ class MuxMaster:
         if message.kind == _HELLO and message.body[:4] != struct.pack(">I", _VERSION):
             raise ConnectionError("an ssh with another protocol for its socket")
         if message.kind in (_PERMISSION_DENIED, _FAILURE):
-            raise Refused(message.text)
+            raise MuxRefusal(message.text)
         return message
 
     def _read(self, count: int, until_s: float) -> bytes:
@@ -116,7 +116,7 @@ class MuxMaster:
     def wait_for_session(self, limit_s: float) -> int:
         """Wait until the server has opened the session, and return the process of the ssh.
 
-        Raises Refused, TimeoutError after so long, and OSError if the ssh ends.
+        Raises MuxRefusal, TimeoutError after so long, and OSError if the ssh ends.
         """
         until_s, pid = time.monotonic() + limit_s, 0
         while True:

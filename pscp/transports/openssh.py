@@ -57,7 +57,7 @@ class SshSetup:
     advised: str = ""  # the cipher that was measured to be best
     offered: tuple[str, ...] = ()  # the ciphers of ssh here
     forbids_direct: bool = False  # ssh_config has "SetEnv PSCP_PLANE=ssh" for this host
-    # For connections that outlive a run (../connect/persisted.py):
+    # For connections that outlive a run (../connect/persistent.py):
     digest: str = ""  # of all that ssh -G says: it changes with the configuration
     users_master: str = ""  # ControlPath of the user's own; "": there is none
     send_env: tuple[str, ...] = ()  # SendEnv

@@ -37,7 +37,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedDataset:
     """One dataset whose streams were all received, as far as zfs said."""
 
     pair: Pair  # the destination as it was before the plan's streams
@@ -121,7 +121,7 @@ class Job:
 
     # --- one dataset
 
-    def replicate(self, pair: Pair) -> Received:
+    def replicate(self, pair: Pair) -> ReceivedDataset:
         """Send and receive one dataset. Raises the DatasetError or ConnectError that forbids it."""
         tally, attempt = Tally(), 1
         while True:
@@ -136,7 +136,7 @@ class Job:
                 plan = self._carry_out(pair, tally)
                 if not plan.goes_on:
                     self.at_dest.update(arrivals(pair.source, plan))
-                    return Received(pair, plan, tally)
+                    return ReceivedDataset(pair, plan, tally)
                 pair = self._look(pair)
             except errors.PscpError as error:
                 if not error.retry or attempt == ATTEMPTS or self.ending.is_set():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from pscp.ground import errors
-from pscp.zfs.link import Piped, Ran
+from pscp.zfs.link import PipeStatuses, Ran
 
 # In this order: a complaint may name several things, and the first here is the cause.
 _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (
@@ -72,7 +72,7 @@ def meaning(dataset: str, err: bytes) -> errors.DatasetError:
     return errors.StreamRejected(dataset, said or "zfs failed and said nothing")
 
 
-def of_stream(source: str, dest: str, piped: Piped) -> errors.DatasetError | None:
+def of_stream(source: str, dest: str, piped: PipeStatuses) -> errors.DatasetError | None:
     """Return why a stream failed; None if it was sent and received whole."""
     if piped.producer.status == 0 and piped.consumer.status == 0:
         return None

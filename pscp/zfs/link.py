@@ -35,7 +35,7 @@ _ENDS_S = 1.0  # for a program to end after it closed its end of the stream
 _ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
 
 
-class Piped(NamedTuple):
+class PipeStatuses(NamedTuple):
     """A producer and a consumer that ended. A negative status is the signal that ended it."""
 
     producer: Ran
@@ -94,7 +94,7 @@ class Link:
         consumer: Sequence[str],
         is_push: bool,
         progress: Callable[[int], object],
-    ) -> Piped:
+    ) -> PipeStatuses:
         """Run the producer (push: here), and the consumer at the other end.
 
         A consumer whose producer failed, or to whom bytes are missing, is killed before its stdin
@@ -128,7 +128,7 @@ class Link:
                 raise errors.ConnectionLost("the stream ended early")
         far = Ran(_ENDED_BY_US if status is None else status, b"", stream.err)
         sender, receiver = (near, far) if is_push else (far, near)
-        return Piped(sender, receiver, counters.bytes_done)
+        return PipeStatuses(sender, receiver, counters.bytes_done)
 
     def close(self) -> None:
         """End what runs over this link."""

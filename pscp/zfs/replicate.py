@@ -40,7 +40,7 @@ from pscp.zfs.link import Link, run_here
 from pscp.zfs.names import as_place, check_ends, is_excluded, moved, relative
 from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, planned
 from pscp.zfs.record import Record
-from pscp.zfs.schedule import Schedule, Sent
+from pscp.zfs.schedule import ReplicatedDataset, Schedule
 from pscp.zfs.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _SETTINGS = {each.name for each in dataclasses.fields(Settings)}
 class Replicated(Result):
     """The outcome of a replication; `files` counts datasets, `failures` name those that failed."""
 
-    datasets: tuple[Sent, ...] = ()
+    datasets: tuple[ReplicatedDataset, ...] = ()
     snapshot: str = ""  # that was taken first
 
 
@@ -129,7 +129,7 @@ class _Run:
         self.record = Record(mark)
         self.taken = ""  # the name of the snapshot that was taken
         self.failures: list[Failure] = []
-        self.sent: list[Sent] = []
+        self.sent: list[ReplicatedDataset] = []
 
     def run(self, source: Location, dest: Location, link: Link) -> Replicated:
         job = self._job(source, dest, link)
@@ -309,7 +309,7 @@ class _Run:
             if thread.ident is not None:
                 thread.join()
 
-    def _record_sent(self, sent: Sent) -> None:
+    def _record_sent(self, sent: ReplicatedDataset) -> None:
         self.sent.append(sent)
         self.counters.add(files_done=1)
 

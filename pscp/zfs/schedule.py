@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pscp.ground import errors
 from pscp.zfs import commands
-from pscp.zfs.dataset_job import Job, Received
+from pscp.zfs.dataset_job import Job, ReceivedDataset
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs
 from pscp.zfs.names import parent
 from pscp.zfs.plan import Pair, awaited, of_ours_to_prune
@@ -28,7 +28,7 @@ _NAMED = 3  # snapshots, in a note
 
 
 @dataclass(frozen=True)
-class Sent:
+class ReplicatedDataset:
     """One dataset that the destination now has as the source has it."""
 
     source: str
@@ -49,15 +49,15 @@ class Schedule:
         job: Job,
         pairs: Mapping[str, Pair],
         *,
-        sent: Callable[[Sent], object],
+        sent: Callable[[ReplicatedDataset], object],
         failed: Callable[[errors.DatasetError], object],
     ) -> None:
         """`pairs` are by the source's name; `sent` and `failed` get each dataset's outcome."""
         self._job, self._pairs, self._report_sent, self._report_failed = job, pairs, sent, failed
         self._waiting = awaited({name: each.source for name, each in pairs.items()})
         self._pool = ThreadPoolExecutor(job.speech.settings.parallel, "zfs")
-        self._running: dict[Future[Received], str] = {}
-        self._received: list[Received] = []
+        self._running: dict[Future[ReceivedDataset], str] = {}
+        self._received: list[ReceivedDataset] = []
         self._failed: list[str] = []
         self._given_up = 0  # of those that failed, the first of the list
 
@@ -132,9 +132,11 @@ class Schedule:
 # --- those that were received
 
 
-def settle(job: Job, received: Sequence[Received]) -> tuple[list[Sent], list[errors.DatasetError]]:
+def settle(
+    job: Job, received: Sequence[ReceivedDataset]
+) -> tuple[list[ReplicatedDataset], list[errors.DatasetError]]:
     """Confirm these datasets. Return those that are there, and what is wrong with others."""
-    good: list[tuple[Received, Dataset | None, str]] = []
+    good: list[tuple[ReceivedDataset, Dataset | None, str]] = []
     wrong: list[errors.DatasetError] = []
     asked = [each.pair.dest_name for each in received if each.plan.streams]
     try:
@@ -156,7 +158,7 @@ def settle(job: Job, received: Sequence[Received]) -> tuple[list[Sent], list[err
     return sent, wrong
 
 
-def _confirmed(received: Received, dest: Dataset | None) -> str:
+def _confirmed(received: ReceivedDataset, dest: Dataset | None) -> str:
     """Return the newest snapshot's name at the destination, which must have it, by its GUID."""
     there = {each.guid: each for each in dest.snapshots} if dest else {}
     target = received.plan.target or received.pair.source.snapshots[-1]
@@ -172,12 +174,14 @@ def _held(job: Job, source: Dataset) -> list[str]:
     return sorted(listed | job.holds.of(source.name))
 
 
-def _finished(job: Job, received: Received, dest: Dataset | None, newest: str) -> Sent:
+def _finished(
+    job: Job, received: ReceivedDataset, dest: Dataset | None, newest: str
+) -> ReplicatedDataset:
     """Bookmark and prune as the user wants it, and return what was done for the dataset."""
     source, tally = received.pair.source, received.tally
     if job.speech.settings.bookmark and dest is not None:
         _bookmark(job, source, dest)
-    return Sent(
+    return ReplicatedDataset(
         source.name,
         received.pair.dest_name,
         newest,

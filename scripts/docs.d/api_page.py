@@ -17,7 +17,7 @@ from pscp.manifests.comparing import Difference
 from pscp.progress.callbacks import FileEvent
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
-from pscp.zfs.schedule import Sent
+from pscp.zfs.schedule import ReplicatedDataset
 
 INTRODUCTION = """\
 What a program imports is in the module `pscp`; classes that are named without it come in results.
@@ -114,7 +114,7 @@ CLASSES: dict[str, tuple[type, ...]] = {
         pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
     "What the others give back": (
-        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Replicated, Sent,
+        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Replicated, ReplicatedDataset,
         pscp.Measurement,
     ),
 }  # fmt: skip

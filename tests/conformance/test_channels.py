@@ -32,7 +32,7 @@ from pscp.ground.errors import (
     PscpError,
 )
 from pscp.options.options import Options
-from pscp.transfer.beginnings import sink_request, source_request
+from pscp.transfer.begin_requests import sink_request, source_request
 from pscp.transports.remote_command import command
 
 OPTIONS = Options(block_bytes=4096)
@@ -98,7 +98,7 @@ def become_source(far: RemoteAgent, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
     assert far.ask(source_request([top], OPTIONS, ALGORITHM)) == (None, False)
     far.session.advance(session.BEGIN_SOURCE)
-    return source.known(source.Known(0, file.name, *files.identity(file.stat())))
+    return source.known(source.SourceFile(0, file.name, *files.identity(file.stat())))
 
 
 def next_frame(far: RemoteAgent) -> wire.Frame:

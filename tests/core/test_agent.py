@@ -150,13 +150,13 @@ def test_what_is_no_question_ends_it(talk: Talk, raw: bytes) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        lookup.Look(["file"]),
+        lookup.Lookup(["file"]),
         requests.Finish(ENTRY, "", 1),
         requests.Release(),
         requests.Walk(None, True, 1),
         requests.Pack([source.listed(ENTRY)]),
         requests.Digests([(source.listed(ENTRY), [])], "sha256"),
-        requests.Heard([], False),
+        requests.AwaitOutput([], False),
         requests.Abort(),
         requests.Clean(None, False),
     ],
@@ -166,7 +166,7 @@ def test_a_request_to_another_role_breaks_the_protocol(
     talk: Talk, tmp_path: Path, role: str, request_: requests.Request
 ) -> None:
     if type(request_) in {
-        "sink": (*requests.OF_SINK, lookup.Look),
+        "sink": (*requests.OF_SINK, lookup.Lookup),
         "source": requests.OF_SOURCE,
     }.get(role, ()):
         return
@@ -211,7 +211,7 @@ def test_a_file_of_a_source_that_there_is_not_is_refused(
 ) -> None:
     talk.greet()
     talk.ask(BEGIN_SOURCE._replace(tops=[source.Top("one", str(tmp_path), True)]))
-    talk.send(wire.FILE, wire.to_json(source.Known(top, "one/file", 10, 0, 1)), 1)
+    talk.send(wire.FILE, wire.to_json(source.SourceFile(top, "one/file", 10, 0, 1)), 1)
     talk.send(wire.GET, wire.COUNT.pack(10), 1)
     assert isinstance(talk.end(), wire.WireError)
 
@@ -265,7 +265,7 @@ def test_a_source_that_lacks_a_file_says_so(talk: Talk, tmp_path: Path) -> None:
     talk.greet()
     top = source.Top("gone", str(tmp_path / "gone"), False)
     talk.ask(BEGIN_SOURCE._replace(tops=[top]))
-    known = source.Known(0, "gone", 10, 0, 1)
+    known = source.SourceFile(0, "gone", 10, 0, 1)
     talk.send(wire.FILE, wire.to_json(known), 1)
     talk.send(wire.GET, wire.COUNT.pack(10), 1)
     frame = talk.receive()

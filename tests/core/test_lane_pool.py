@@ -14,7 +14,7 @@ import pytest
 
 from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.connect.known.host_memory import Known
+from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
@@ -142,7 +142,7 @@ def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
 
 def pool_of(
     connections: int | None,
-    known: Known | None = None,
+    known: PathRecord | None = None,
     *,
     is_push: bool = True,
     path: Path | None = None,
@@ -156,7 +156,7 @@ def pool_of(
     return lane_pool.LanePool(
         PoolTerms(
             context, session, Options(connections=connections), Counters(),
-            path or Path(0.0, 0.0, 2), known or Known(), lambda text: None,
+            path or Path(0.0, 0.0, 2), known or PathRecord(), lambda text: None,
         )
     )  # fmt: skip
 
@@ -193,16 +193,16 @@ def test_after_a_refusal_fewer_log_in_at_once_and_then_more_again() -> None:
 
 
 def test_a_small_copy_leaves_what_is_known_of_logins() -> None:
-    assert pool_of(None, Known(8, 8, 0.0001)).lesson().logins == 8
+    assert pool_of(None, PathRecord(8, 8, 0.0001)).lesson().logins == 8
 
 
 def test_a_pull_for_which_one_login_was_enough_has_the_next_begin_with_one() -> None:
     """Its size is not known before the first login is over."""
-    assert pool_of(None, Known(8, 8, 0.0001), is_push=False).lesson().logins == 1
+    assert pool_of(None, PathRecord(8, 8, 0.0001), is_push=False).lesson().logins == 1
 
 
 def test_a_refusal_is_remembered() -> None:
-    pool = pool_of(None, Known(8, 8, 0.0001))
+    pool = pool_of(None, PathRecord(8, 8, 0.0001))
     pool.queue.add(Ask(True, requests.Ping(), print, print))
     [worker] = begun(pool, [Worker(1, pool)])
     pool.connected(worker, is_refused=True)
@@ -213,7 +213,7 @@ def test_lossy_lanes_get_bbr_and_no_lane_is_added_for_it(monkeypatch: pytest.Mon
     """Their sockets are lent, so nothing is logged in again to find out."""
     clock = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: next(clock) * 0.25)
-    pool = pool_of(None, Known(congestion="bbr"), path=Path(0.05, 0.8, 2, has_bbr=True))
+    pool = pool_of(None, PathRecord(congestion="bbr"), path=Path(0.05, 0.8, 2, has_bbr=True))
     scaler, wanted = pool._scaler, []
     assert scaler.congestion == "bbr"  # as was found where no socket was lent
     looks = itertools.count()

@@ -231,12 +231,13 @@ def test_a_lane_is_answered_with_nonsense(streams: Streams, is_push: bool, lane:
 STEPS = {
     "push": [
         (TO, wire.ASK, asking(requests.BeginStream)), (TO, wire.DATA, ""), (TO, wire.DIGEST, ""),
-        (TO, wire.ASK, asking(requests.Heard)), (TO, wire.ASK, asking(requests.CloseInput)),
+        (TO, wire.ASK, asking(requests.AwaitOutput)), (TO, wire.ASK, asking(requests.CloseInput)),
         (FROM, wire.ACK, ""), (FROM, wire.REPLY, '"status":null'), (FROM, wire.REPLY, '"status":0'),
     ],
     "pull": [
         (TO, wire.ASK, asking(requests.BeginStream)), (TO, wire.GET, ""),
-        (TO, wire.ASK, asking(requests.Heard)), (FROM, wire.DATA, ""), (FROM, wire.DIGEST, ""),
+        (TO, wire.ASK, asking(requests.AwaitOutput)), (FROM, wire.DATA, ""),
+        (FROM, wire.DIGEST, ""),
         (FROM, wire.REPLY, '"status":0'),
     ],
 }  # fmt: skip

@@ -23,13 +23,13 @@ from conftest import MakeServer, unavailable, until
 from servers.private import PrivateServer
 
 import pscp
-from pscp.cli import kept
+from pscp.cli import persistent
 from pscp.ground import errors
 from pscp.jobs import runner
 from pscp.jobs.reports.history import History, history_of
 from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import JobRun, Outcome
-from pscp.jobs.reports.telling import Teller
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
@@ -326,13 +326,13 @@ def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) 
 PROGRAM = """
 import sys
 from pathlib import Path
-from pscp.cli import kept
+from pscp.cli import persistent
 from pscp.jobs import runner
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.toml.job import Job
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.outcome import exit_code
-from pscp.jobs.reports.telling import Teller
+from pscp.jobs.reports.notifications import Teller
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
 from pscp.ground.errors import PscpError
@@ -603,4 +603,4 @@ def test_connections_that_persist_do_not_hold_the_lock(place: Place) -> None:
         with locked(state_path(place.config, "job")):
             pass
     finally:
-        kept.disconnect(None, job.options)
+        persistent.disconnect(None, job.options)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from compare import tree_digest
 from conftest import unavailable, until
-from core.test_letting_go import overlaid
+from core.test_removal import overlaid
 
 import pscp
 from e2e.test_mirror import make

@@ -28,7 +28,7 @@ import pscp
 from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, PIPE, PSCP
 from pscp.cli import copy as command
-from pscp.connect import greeting, persisted
+from pscp.connect import greeting, persistent
 from pscp.ground.errors import ConnectError
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
@@ -44,7 +44,7 @@ def run_folder(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> Iterator[Pat
     folder = Path(tempfile.mkdtemp(prefix="pk"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     yield folder
-    persisted.disconnect(None)
+    persistent.disconnect(None)
     shutil.rmtree(folder)
 
 
@@ -103,7 +103,7 @@ def test_the_next_copy_logs_in_no_more(
     for _ in range(3):
         copied(server, source, remote=remote)
     assert logins(server) == 1
-    [kept] = persisted.kept_connections()
+    [kept] = persistent.kept_connections()
     assert (kept.host, kept.user, kept.port, kept.persist) == (server.host, None, None, "60")
     assert command.main(["--list-connections"]) == 0
     listed = capfd.readouterr().out
@@ -113,10 +113,10 @@ def test_the_next_copy_logs_in_no_more(
     )
     assert command.main(["--disconnect", "another-host"]) == 0
     assert "0 connections to another-host ended" in capfd.readouterr().err
-    assert len(persisted.kept_connections()) == 1
+    assert len(persistent.kept_connections()) == 1
     assert command.main(["--disconnect", server.host]) == 0
     assert f"1 connection to {server.host} ended" in capfd.readouterr().err
-    assert persisted.kept_connections() == []
+    assert persistent.kept_connections() == []
     until(lambda: not os.path.exists(f"/proc/{kept.pid}"))
 
 
@@ -125,7 +125,7 @@ def test_several_connections_are_kept(source: Path, make_sshd: MakeServer) -> No
     source.write_bytes(os.urandom(16 * MIB))
     many: OptionFields = {"connections": 3, "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000}
     copied(server, source, **many)
-    assert logins(server) == len(persisted.kept_connections()) == 3
+    assert logins(server) == len(persistent.kept_connections()) == 3
     copied(server, source, **many)
     assert logins(server) == 3
 
@@ -136,13 +136,13 @@ def test_without_persist_all_is_as_ever(source: Path, make_sshd: MakeServer) -> 
     for persist in (None, "no"):
         copied(server, source, persist=persist)
     assert logins(server) == 3
-    assert len(persisted.kept_connections()) == 1
+    assert len(persistent.kept_connections()) == 1
 
 
 def test_a_connection_stays_only_so_long(source: Path, make_sshd: MakeServer) -> None:
     server = make_sshd()
     copied(server, source, persist="1s")
-    until(lambda: not persisted.kept_connections())
+    until(lambda: not persistent.kept_connections())
     copied(server, source)
     assert logins(server) == 2
 
@@ -203,7 +203,7 @@ def test_nothing_of_the_caller_is_held(source: Path, make_sshd: MakeServer) -> N
         words, capture_output=True, text=True, timeout=COMMAND_S, cwd=source.parent
     )
     assert ran.returncode == 0, ran.stderr
-    [kept] = persisted.kept_connections()
+    [kept] = persistent.kept_connections()
     assert os.readlink(f"/proc/{kept.pid}/cwd") == "/"
     fds = Path(f"/proc/{kept.pid}/fd")
 
@@ -235,7 +235,7 @@ def test_relative_paths_are_those_of_the_caller(source: Path, make_sshd: MakeSer
 def test_an_ssh_that_ended_is_replaced(number: int, source: Path, make_sshd: MakeServer) -> None:
     server = make_sshd()
     copied(server, source)
-    [kept] = persisted.kept_connections()
+    [kept] = persistent.kept_connections()
     os.kill(kept.pid, number)
     until(lambda: process_of(kept.path) is None)
     copied(server, source)
@@ -249,7 +249,7 @@ def test_an_ssh_that_is_stopped_is_left_alone(
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
     server = make_sshd()
     copied(server, source)
-    [kept] = persisted.kept_connections()
+    [kept] = persistent.kept_connections()
     with stopped(kept.pid):
         copied(server, source)
         assert logins(server) == 2
@@ -276,7 +276,7 @@ def test_a_session_that_was_ended_at_the_server_is_replaced(
     with relay_to(server) as (config, cut):
         copied(server, source, config_file=str(config))
         cut()
-        until(lambda: len(persisted.kept_connections()) == 1)
+        until(lambda: len(persistent.kept_connections()) == 1)
         copied(server, source, config_file=str(config))
     assert logins(server) == 3
 
@@ -317,7 +317,7 @@ def relay_to(
         try:
             yield config, lambda: cut_off(*made)
         finally:
-            persisted.disconnect(None)
+            persistent.disconnect(None)
             listener.shutdown(socket.SHUT_RDWR)
             threads[0].join()
             cut_off(*made)
@@ -340,12 +340,12 @@ def test_a_path_that_is_silent_is_replaced(
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
     server = make_sshd()
     copied(server, source)
-    [kept] = persisted.kept_connections()
+    [kept] = persistent.kept_connections()
     sessions = re.findall(r"User child is on pid (\d+)", server.log) or session_pids(server)
     with stopped(*map(int, sessions)):
         copied(server, source)
         assert logins(server) == 2
-        assert kept.path not in [each.path for each in persisted.kept_connections()]
+        assert kept.path not in [each.path for each in persistent.kept_connections()]
 
 
 def session_pids(server: PrivateServer) -> list[int]:
@@ -362,7 +362,7 @@ def test_a_connection_that_takes_no_more_sessions(source: Path, make_sshd: MakeS
         assert session.run(["echo", "hi"]).status == 0
         copied(server, source)
         assert logins(server) == 2
-    assert len(persisted.kept_connections()) == 2
+    assert len(persistent.kept_connections()) == 2
 
 
 def test_two_runs_share_connections(source: Path, make_sshd: MakeServer) -> None:
@@ -386,7 +386,7 @@ def test_two_runs_that_begin_at_once(source: Path, make_sshd: MakeServer) -> Non
         for each in (source, other)
     ]
     assert [each.wait(COMMAND_S) for each in started] == [0, 0]
-    assert len(persisted.kept_connections()) == logins(server) <= 2
+    assert len(persistent.kept_connections()) == logins(server) <= 2
 
 
 def test_a_host_key_that_changed_is_asked_for_at_a_login_only(
@@ -397,7 +397,7 @@ def test_a_host_key_that_changed_is_asked_for_at_a_login_only(
     known = server.folder / "known_hosts"
     known.write_text(re.sub(r"AAAA\S+", "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43, known.read_text()))
     copied(server, source)
-    persisted.disconnect(None)
+    persistent.disconnect(None)
     with pytest.raises(ConnectError):
         copied(server, source)
 
@@ -458,7 +458,7 @@ def test_a_librarys_connections_end_with_the_run(
 ) -> None:
     notes = copied(sshd, source, transport=transport)
     assert sum("--persist is for --transport openssh" in note for note in notes) == 1
-    assert persisted.kept_connections() == []
+    assert persistent.kept_connections() == []
 
 
 def test_a_folder_that_others_may_enter_is_not_used(

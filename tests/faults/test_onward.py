@@ -33,7 +33,7 @@ from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
-from pscp.connect import bootstrap, onward, openers, persisted
+from pscp.connect import bootstrap, onward, openers, persistent
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
 from pscp.ground.processes import descendants
@@ -154,7 +154,7 @@ def test_connections_from_here_are_kept_and_those_onward_end(
                 until(lambda: not ssh_of_agents(hosts), "no ssh is left at the source's host")
             assert logins == [2, 1], "here and onward, and then onward alone"
         finally:
-            persisted.disconnect(None)
+            persistent.disconnect(None)
 
 
 def ssh_of_agents(hosts: PrivateServer) -> list[int]:

@@ -275,7 +275,7 @@ class Run:
         """The small files that are to be sent, and the offsets of the large one that are."""
         paths = [BIG, *SMALLS]
         smalls, missing = [], None
-        seen = self._ask(lookup.Look(paths))
+        seen = self._ask(lookup.Lookup(paths))
         for path, (_, size, _, left, *_) in zip(paths, seen, strict=True):
             file = self.source[path]
             is_same = size == len(file.data) and self._matching(path, False) == [True]

@@ -36,7 +36,7 @@ MUTANTS = (
         "what --inplace left stays for ever",
     ),
     Mutant(
-        "N4", "endpoint/writing/letting_go.py",
+        "N4", "endpoint/writing/removal.py",
         "if error.errno not in _CANNOT_SYNC:", "if False:",
         "a folder that cannot be synced is let pass",
     ),
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "N12", "endpoint/writing/placing.py",
-        "            letting_go.sync_folder(fd)\n", "            pass\n",
+        "            removal.sync_folder(fd)\n", "            pass\n",
         "a DEST that was made is not synced",
     ),
     Mutant(

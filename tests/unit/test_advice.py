@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pscp.ground.values import GIB, MIB
 from pscp.measuring import advice
-from pscp.measuring.advice import Kernel, Moved, Point
+from pscp.measuring.advice import DirectionRate, Kernel, Point
 
 LINUX = Kernel(
     "Linux",
@@ -39,7 +39,7 @@ def point(
     near: float | None = None, far: float | None = None,
 ) -> Point:  # fmt: skip
     """In MiB/s; the pull is as fast as the push unless it is said."""
-    ways = (Moved(rate * MIB, near, far) for rate in (push, pull or push))
+    ways = (DirectionRate(rate * MIB, near, far) for rate in (push, pull or push))
     return Point(cipher, connections, *ways)
 
 

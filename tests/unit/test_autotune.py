@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pscp.transfer.lanes.autotune import (
     CHANNEL_BYTES,
     LANES_MOST,
+    CopyState,
     Path,
-    Seen,
     Tuner,
     is_far_and_unattended,
     is_worth_a_login,
@@ -90,7 +90,9 @@ def ran(model: Model, size: int, fixed: int | None = None, enough: float = 0.0) 
             looked_s = now_s
             pieces = int(done / CHUNK_BYTES)
             landed = pieces * CHUNK_BYTES
-            sentence = tuner.look(Seen(now_s, up, landed, pieces, size - landed, idle_s, used_s))
+            sentence = tuner.look(
+                CopyState(now_s, up, landed, pieces, size - landed, idle_s, used_s)
+            )
             said += [sentence] if sentence else []
             count = tuner.count
     return Ran(now_s, count, said, tuner.lesson)
@@ -282,7 +284,7 @@ def test_lanes_held_up_by_their_window_are_known() -> None:
     rate = 0.9 * 8 * CHANNEL_BYTES / 0.1
     for step in range(100):
         done = int(rate * step * LOOK_S)
-        seen = Seen(step * LOOK_S, 8, done, done // CHUNK_BYTES, 64 * GIB, 0.0, 0.0)
+        seen = CopyState(step * LOOK_S, 8, done, done // CHUNK_BYTES, 64 * GIB, 0.0, 0.0)
         if said := tuner.look(seen):
             break
     assert said == "8 lanes move 151 MB/s, held up by the channel's window: trying 16"
@@ -294,7 +296,9 @@ def test_lanes_that_never_come_are_not_waited_for() -> None:
     said = []
     for step in range(400):
         done = step * 50 * MIB
-        said.append(tuner.look(Seen(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf, 0.0)))
+        said.append(
+            tuner.look(CopyState(step * LOOK_S, 3, done, done // CHUNK_BYTES, 1, math.inf, 0.0))
+        )
     assert next(filter(None, said)) == "of 8 lanes 3 came: going on with these"
     assert tuner.count == 3
 
@@ -305,7 +309,9 @@ def test_lanes_that_come_late_are_welcome() -> None:
     for step in range(400):
         alive = 7 if step < 200 else 8
         done = step * 50 * MIB
-        tuner.look(Seen(step * LOOK_S, alive, done, 0, 1, math.inf, 0.0))  # nothing is measured
+        tuner.look(
+            CopyState(step * LOOK_S, alive, done, 0, 1, math.inf, 0.0)
+        )  # nothing is measured
         counts.append((tuner.count, tuner.awaited))
     assert counts[199] == (7, 8) and counts[-1] == (8, 8)
 
@@ -326,7 +332,7 @@ class Second:
             self.done += bytes_per_s * LOOK_S
             self.idle_s += idle * LOOK_S
             pieces, alive = int(self.done / CHUNK_BYTES), self.tuner.count
-            seen = Seen(self.at_s, alive, int(self.done), pieces, math.inf, self.idle_s, 0.0)
+            seen = CopyState(self.at_s, alive, int(self.done), pieces, math.inf, self.idle_s, 0.0)
             if said := self.tuner.look(seen):
                 return said
         raise AssertionError("the tuner says nothing")

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from pscp.calls.deliveries import Delivery
 from pscp.cli import closing, fan_out
 from pscp.cli import copy as cli
-from pscp.cli.pipe import Piped
-from pscp.connect import persisted
+from pscp.cli.pipe import PipeCommand
+from pscp.connect import persistent
 from pscp.ground.errors import (
     ConnectError,
     CopyError,
@@ -244,7 +244,7 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, max_size=6))
 def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
     with contextlib.suppress(UsageError):
-        assert isinstance(cli.parse(words), cli.Command | Piped)
+        assert isinstance(cli.parse(words), cli.Command | PipeCommand)
 
 
 @given(
@@ -518,11 +518,12 @@ def test_no_answer_is_lost_with_exit_code_0(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "jobs.toml").write_text('[job.a]\nsources=["/s"]\ndestinations=["h.invalid:/x"]\n')
-    kept = tuple(persisted.Kept("/socket", 1, 0.0, "there", None, None, "yes"))
+    kept = tuple(persistent.PersistentConnection("/socket", 1, 0.0, "there", None, None, "yes"))
     start = f"import sys; from pscp.cli.start import {words.split()[0].replace('-', '_')} as run; "
     if "--list-connections" in words:  # else there is nothing to be lost
-        start += f"from pscp.connect.persisted import Kept; kept = Kept(*{kept!r}); "
-        start += "import pscp.connect.persisted as p; p.kept_connections = lambda: [kept]; "
+        start += "from pscp.connect.persistent import PersistentConnection as Kept; "
+        start += f"kept = Kept(*{kept!r}); "
+        start += "import pscp.connect.persistent as p; p.kept_connections = lambda: [kept]; "
     argv = ["-c", start + "run()", *words.format(jobs=tmp_path / "jobs.toml").split()[1:]]
     read_end, gone = os.pipe()
     os.close(read_end)

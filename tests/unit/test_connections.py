@@ -19,10 +19,10 @@ import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
 from pscp.connect import bootstrap
-from pscp.connect.connections import Connections, Wanted
+from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.direct_plane import DirectPlane
-from pscp.connect.direct_sockets import Refused
-from pscp.connect.known.host_memory import HostMemory, Known
+from pscp.connect.direct_sockets import NoDirectLane
+from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.logins import authenticator
 from pscp.ground.errors import (
     AuthenticationError,
@@ -58,8 +58,10 @@ def start(session: Connections) -> None:
     session.start_logins(OPTIONS, is_push=True, is_small=False)
 
 
-def wanted(opened: Callable[[Any], None] = lambda channel: None, of: Any = None) -> Wanted:
-    return Wanted(of, "", opened)
+def wanted(
+    opened: Callable[[Any], None] = lambda channel: None, of: Any = None
+) -> ConnectionRequest:
+    return ConnectionRequest(of, "", opened)
 
 
 def prompted(session: Connections, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
@@ -83,7 +85,7 @@ def three_lanes(
 
 
 def remembered(logins: int) -> None:
-    HostMemory(HOST, OPTIONS).remember(True, Known(logins, logins, 0.1))
+    HostMemory(HOST, OPTIONS).remember(True, PathRecord(logins, logins, 0.1))
 
 
 def test_the_next_copy_has_the_connections_of_the_last() -> None:
@@ -238,7 +240,7 @@ def test_where_an_answer_is_good_once_all_lanes_share_one_login(
     assert [channel.is_closed for channel in opener.opened] == [False, True, True]
     with pytest.raises(AuthenticationError, match="the only login's connection was lost"):
         session.connect(OPTIONS, wanted())
-    session.remember(OPTIONS, True, Known(8, 8, 0.1))
+    session.remember(OPTIONS, True, PathRecord(8, 8, 0.1))
     assert HostMemory(HOST, OPTIONS).recall(True).logins == 1
 
 
@@ -304,8 +306,8 @@ def test_retry_for_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_remembered_of_a_connection_that_the_program_made() -> None:
     session, opener = made()
     opener.logs_in = False
-    session.remember(OPTIONS, True, Known(8, 8, 0.1))
-    assert HostMemory(HOST, OPTIONS).recall(True) == Known()
+    session.remember(OPTIONS, True, PathRecord(8, 8, 0.1))
+    assert HostMemory(HOST, OPTIONS).recall(True) == PathRecord()
 
 
 def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
@@ -319,7 +321,7 @@ def test_direct_lanes_that_were_refused_are_not_tried_again() -> None:
     assert [far.plane for far in agents] == ["ssh"] and said == []
 
 
-@pytest.mark.parametrize("refusal", [Refused("no"), ConnectionLost("lost")], ids=repr)
+@pytest.mark.parametrize("refusal", [NoDirectLane("no"), ConnectionLost("lost")], ids=repr)
 def test_a_connection_that_direct_lanes_have_cost_is_nobodys(refusal: Exception) -> None:
     """The far end asks for direct lanes over it; where that fails, the plane has closed it."""
     session, opener = made()

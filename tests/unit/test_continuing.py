@@ -12,21 +12,21 @@ from pscp.endpoint.reading.files import Identity
 from pscp.transfer.terms.journal import (
     UNKNOWN,
     ZEROS,
-    Continued,
+    FileNotes,
     Journal,
-    Landed,
+    PartUse,
     continued,
     rest_of,
 )
 
 DENSE = tree.Entry(tree.FILE, 0, "a", 100, 0o644, 1, 1, {})
 SPARSE = DENSE._replace(extra={"sparse": 1})
-ANEW, COMPARED, NOTED_COMPARED, AS_NOTED = Continued
+ANEW, COMPARED, NOTED_COMPARED, AS_NOTED = PartUse
 ONE = Identity(100, 1, 1)
 
 
-def landed(**runs: str) -> Landed:
-    return Landed("sha256", runs=runs)
+def landed(**runs: str) -> FileNotes:
+    return FileNotes("sha256", runs=runs)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def landed(**runs: str) -> Landed:
 @pytest.mark.parametrize("is_anothers", [False, True])
 @pytest.mark.parametrize("resume", [False, True])
 def test_n1_what_is_in_holes_is_noted_and_never_inferred(
-    noted: Landed | None, of_dense: Continued, of_sparse: Continued, is_anothers: bool, resume: bool
+    noted: FileNotes | None, of_dense: PartUse, of_sparse: PartUse, is_anothers: bool, resume: bool
 ) -> None:
     for entry, expected in ((DENSE, of_dense), (SPARSE, of_sparse)):
         how = continued(entry, "run", noted, is_anothers=is_anothers, resume=resume, by_time=True)

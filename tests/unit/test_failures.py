@@ -71,7 +71,7 @@ def test_an_errno_keeps_its_meaning(number: int) -> None:
 def test_each_exception_has_its_kind() -> None:
     refusal = failures.Refusal(failures.UNSAFE, "its own", "no")
     assert failures.from_exception(refusal, "other") == failures.data("unsafe", "its own", "no")
-    assert failures.from_exception(files.Changed(), "p")["kind"] == failures.CHANGED
+    assert failures.from_exception(files.FileChanged(), "p")["kind"] == failures.CHANGED
     assert failures.from_exception(OSError("no number"), "p")["message"] == "no number"
 
 

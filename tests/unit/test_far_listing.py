@@ -16,7 +16,7 @@ import pytest
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving.end import End
-from pscp.endpoint.there.chosen import ABOVE, ALL, ALONE, ChosenWalk, Listed
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, ALONE, PathsWalk, WalkPaths
 from pscp.transfer.pieces.plan import Ask
 from pscp.transfer.terms import path_list
 from pscp.transfer.terms.path_list import PathList
@@ -92,7 +92,7 @@ def test_lanes_that_are_lost_change_nothing(
     lanes = Lanes(tmp_path, seed)
     found = list(FarChosenWalk(cast(Any, lanes), listed.batches()).entries())
     near = lanes.ends[0]
-    assert found == list(ChosenWalk(near.file_source()).listed(listed.rows()))
+    assert found == list(PathsWalk(near.file_source()).listed(listed.rows()))
     assert [entry.path for entry in found] == [
         "a", "a/1", "a/2", "a/b", "a/b/3", "c", "c/4", "c/d", "c/d/5", "e", "f", "g", "gone",
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_far_end_that_sends_what_is_not_in_the_list_is_refused(
     rows = [("a", ABOVE), ("a/whole", ALL), ("a/x", ALONE)]
     listing = FarChosenWalk(cast(Any, Lanes(Path(), 0)), iter([rows]))
     assert listing._goes_on()
-    assert isinstance(listing._request(None), Listed)
+    assert isinstance(listing._request(None), WalkPaths)
     extra = {"kind": "system", "path": path, "message": "", "errno": 1} if kind == "error" else {}
     entry = [kind, 0, path, 0, 0o755, 0, 1, extra]
     if is_asked:

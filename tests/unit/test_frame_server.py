@@ -15,7 +15,7 @@ from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving.frame_server import FrameServer
 
 ENTRY = tree.Entry(tree.FILE, 0, "file", 10, 0o644, 1, 1, {})
-KNOWN = source.Known(0, "file", 10, 1, 1)
+KNOWN = source.SourceFile(0, "file", 10, 1, 1)
 FAILURE = {"kind": "system", "path": "file", "message": "full", "errno": 28}
 
 

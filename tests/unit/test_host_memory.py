@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.known.host_memory import HostMemory, Known
+from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.ground.locations import parse_location
 from pscp.ground.state import folder as state_folder
 from pscp.options.options import Options
@@ -26,51 +26,51 @@ def damage(value: str) -> None:
 
 
 def test_each_direction_is_remembered() -> None:
-    assert HostMemory(HOST, Options()).recall(True) == Known()
-    HostMemory(HOST, Options()).remember(True, Known(8, 8, 0.1, "bbr"))
-    HostMemory(HOST, Options()).remember(False, Known(3, 2, 0.2))
-    assert HostMemory(HOST, Options()).recall(True) == Known(8, 8, 0.1, "bbr")
-    assert HostMemory(HOST, Options()).recall(False) == Known(3, 2, 0.2)
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord()
+    HostMemory(HOST, Options()).remember(True, PathRecord(8, 8, 0.1, "bbr"))
+    HostMemory(HOST, Options()).remember(False, PathRecord(3, 2, 0.2))
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord(8, 8, 0.1, "bbr")
+    assert HostMemory(HOST, Options()).recall(False) == PathRecord(3, 2, 0.2)
 
 
 def test_another_way_to_the_host_is_another_host() -> None:
-    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
-    assert HostMemory(HOST, Options(port=2222)).recall(True) == Known()
-    assert HostMemory(parse_location("host:"), Options()).recall(True) == Known()
+    HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
+    assert HostMemory(HOST, Options(port=2222)).recall(True) == PathRecord()
+    assert HostMemory(parse_location("host:"), Options()).recall(True) == PathRecord()
 
 
 def test_each_transport_is_remembered_by_itself() -> None:
     """Its library may need other lanes, know other ciphers, and not get in to use an agent."""
     paramiko, asyncssh = Options(transport="paramiko"), Options(transport="asyncssh")
-    HostMemory(HOST, asyncssh).remember(True, Known(3, 3, 0.1))
-    HostMemory(HOST, paramiko).remember(True, Known(9, 9, 0.1))
+    HostMemory(HOST, asyncssh).remember(True, PathRecord(3, 3, 0.1))
+    HostMemory(HOST, paramiko).remember(True, PathRecord(9, 9, 0.1))
     HostMemory(HOST, paramiko).remember_sftp(True)
     HostMemory(HOST, paramiko).save_advice(9, "aes128-ctr")
-    assert HostMemory(HOST, asyncssh).recall(True) == Known(3, 3, 0.1)
+    assert HostMemory(HOST, asyncssh).recall(True) == PathRecord(3, 3, 0.1)
     assert (
         HostMemory(HOST, asyncssh).advice() == (0, "")
         and not HostMemory(HOST, asyncssh).uses_sftp()
     )
-    assert HostMemory(HOST, paramiko).recall(True) == Known(9, 9, 0.1)
+    assert HostMemory(HOST, paramiko).recall(True) == PathRecord(9, 9, 0.1)
 
 
 def test_what_auto_comes_to_is_that_transport() -> None:
-    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
+    HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
     chosen = Options(transport=transport_of(Options()))
-    assert HostMemory(HOST, chosen).recall(True) == Known(5, 5, 0.1)
+    assert HostMemory(HOST, chosen).recall(True) == PathRecord(5, 5, 0.1)
 
 
 def test_a_fixed_number_says_nothing_about_what_auto_would_come_to() -> None:
-    HostMemory(HOST, Options()).remember(True, Known(8, 8, 0.1))
-    HostMemory(HOST, Options(connections=1)).remember(True, Known(1, 1, 0.1))
-    assert HostMemory(HOST, Options()).recall(True) == Known(1, 8, 0.1)
+    HostMemory(HOST, Options()).remember(True, PathRecord(8, 8, 0.1))
+    HostMemory(HOST, Options(connections=1)).remember(True, PathRecord(1, 1, 0.1))
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord(1, 8, 0.1)
 
 
 def test_advice_is_kept_beside_what_copies_leave() -> None:
     assert HostMemory(HOST, Options()).advice() == (0, "")
-    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
+    HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
     assert HostMemory(HOST, Options()).save_advice(8, "aes128-ctr")
-    HostMemory(HOST, Options()).remember(False, Known(3, 3, 0.1))
+    HostMemory(HOST, Options()).remember(False, PathRecord(3, 3, 0.1))
     assert HostMemory(HOST, Options()).advice() == (8, "aes128-ctr")
     assert [HostMemory(HOST, Options()).recall(is_push).lanes for is_push in (True, False)] == [
         5,
@@ -80,7 +80,7 @@ def test_advice_is_kept_beside_what_copies_leave() -> None:
 
 def test_a_host_that_was_only_measured_needs_no_prompt_either() -> None:
     HostMemory(HOST, Options()).save_advice(8, "aes128-ctr")
-    assert HostMemory(HOST, Options()).recall(True) == Known(logins=8)
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord(logins=8)
 
 
 @pytest.mark.parametrize(
@@ -97,60 +97,60 @@ def test_damaged_advice_is_no_advice(text: str) -> None:
     ("rtt_s", "lanes"), [(0.1, 8), (0.06, 8), (0.19, 8), (0.2, 0), (0.04, 0), (0.0001, 0)]
 )
 def test_lanes_are_good_for_the_same_path_only(rtt_s: float, lanes: int) -> None:
-    assert Known(8, 8, 0.1).over(rtt_s).lanes == lanes
+    assert PathRecord(8, 8, 0.1).over(rtt_s).lanes == lanes
 
 
 def test_all_near_paths_are_alike() -> None:
-    assert Known(3, 3, 0.0001).over(0.009).lanes == 3
+    assert PathRecord(3, 3, 0.0001).over(0.009).lanes == 3
 
 
 def test_lanes_are_good_for_as_many_processors_and_the_same_kind_only() -> None:
-    known = Known(8, 16, 0.1, found_lanes=16, cpus=4)
+    known = PathRecord(8, 16, 0.1, found_lanes=16, cpus=4)
     assert known.over(0.1, 4) == known
-    assert known.over(0.1, 2) == known.over(0.1, 4, "stream ") == Known(logins=8)
+    assert known.over(0.1, 2) == known.over(0.1, 4, "stream ") == PathRecord(logins=8)
 
 
 @pytest.mark.parametrize(
     ("known", "logins"),
     [
-        (Known(8, 2, 0.001), 2),
-        (Known(8, 0, 0.001), 2),  # too short to be measured
-        (Known(1, 0, 0.001), 1),
-        (Known(8, 8, 0.1), 8),
-        (Known(8, 12, 0.1), 8),
-        (Known(3, 0, 0.1), 3),
-        (Known(8), 8),  # what --measure found
+        (PathRecord(8, 2, 0.001), 2),
+        (PathRecord(8, 0, 0.001), 2),  # too short to be measured
+        (PathRecord(1, 0, 0.001), 1),
+        (PathRecord(8, 8, 0.1), 8),
+        (PathRecord(8, 12, 0.1), 8),
+        (PathRecord(3, 0, 0.1), 3),
+        (PathRecord(8), 8),  # what --measure found
     ],
 )
-def test_no_more_log_in_at_once_than_there_are_lanes(known: Known, logins: int) -> None:
+def test_no_more_log_in_at_once_than_there_are_lanes(known: PathRecord, logins: int) -> None:
     assert known.logins_at_once == logins
 
 
 def test_what_was_measured_holds_for_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Known(8, 8, 0.1, "bbr")
+    found = PathRecord(8, 8, 0.1, "bbr")
     HostMemory(HOST, Options()).remember(True, found)
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 6 * 86400)
     assert HostMemory(HOST, Options()).recall(True) == found
     HostMemory(HOST, Options()).remember(True, found._replace(logins=7))  # nothing was measured
     monkeypatch.setattr(time, "time", lambda: now_s + 8 * 86400)
-    assert HostMemory(HOST, Options()).recall(True) == Known(logins=7, rtt_s=0.1)
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord(logins=7, rtt_s=0.1)
     HostMemory(HOST, Options()).remember(True, found)
     assert HostMemory(HOST, Options()).recall(True) == found
 
 
 def test_many_lanes_are_believed_once_two_copies_found_them() -> None:
     """As long as another program computes, more processes get more of the processors."""
-    once = Known().after(8, 4e8, usual=2)
+    once = PathRecord().after(8, 4e8, usual=2)
     assert once.lanes == 2
     assert once.after(6, 4e8, usual=2).lanes == 6
     assert once.after(2, 4e8, usual=2).after(8, 4e8, usual=2).lanes == 2
-    assert Known().after(2, 4e8, usual=8).lanes == 2
+    assert PathRecord().after(2, 4e8, usual=8).lanes == 2
 
 
 def test_what_was_usual_on_a_busy_machine_is_not_believed_on_an_idle_one() -> None:
     """Its round trips seemed longer, so eight lanes were usual."""
-    known = Known().after(8, 1e8, usual=8)
+    known = PathRecord().after(8, 1e8, usual=8)
     assert known.believed(8).lanes == 8 and known.believed(2).lanes == 0
     once = known.after(16, 1e8, usual=8)
     assert once.believed(2).lanes == 0
@@ -158,7 +158,7 @@ def test_what_was_usual_on_a_busy_machine_is_not_believed_on_an_idle_one() -> No
 
 
 def test_the_rate_of_lanes_is_known_if_they_were_measured() -> None:
-    twice = Known().after(16, 4e8, usual=8).after(12, 3e8, usual=8)
+    twice = PathRecord().after(16, 4e8, usual=8).after(12, 3e8, usual=8)
     assert (twice.lanes, twice.lanes_bytes_s) == (12, 3e8)
     thrice = twice.after(16, 5e8, usual=8)
     assert (thrice.lanes, thrice.lanes_bytes_s) == (12, 0.0)
@@ -169,9 +169,9 @@ def test_the_rate_of_lanes_is_known_if_they_were_measured() -> None:
     ["", "[", "[]", '{"push": "many"}', '{"push": [1, 2, 3]}', '{"push": ["a", 1, 0.1, ""]}'],
 )
 def test_a_damaged_memory_is_no_memory(text: str) -> None:
-    HostMemory(HOST, Options()).remember(True, Known(5, 5, 0.1))
+    HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
     damage(text)
-    assert HostMemory(HOST, Options()).recall(True) == Known()
+    assert HostMemory(HOST, Options()).recall(True) == PathRecord()
 
 
 def test_that_no_direct_lane_was_let_in_holds_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Tags, part, run_of
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pscp.jobs.reports import report, telling
+from pscp.jobs.reports import notifications, report
 from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome
 from pscp.progress.progress import Failure
 
@@ -214,7 +214,7 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def metrics_of(run: JobRun, last_success_s: Mapping[str, float | None]) -> str:
-    return generate_latest(telling.collect(run, last_success_s)).decode()
+    return generate_latest(notifications.collect(run, last_success_s)).decode()
 
 
 def value(text: str, name: str, **labels: str) -> float:
@@ -272,8 +272,8 @@ def test_every_metric_is_documented() -> None:
 
 def test_jobs_that_share_the_collectors_folder_have_a_file_each(tmp_path: Path) -> None:
     for job in ("a", "b", "a/../b", "."):
-        telling.write_metrics(str(tmp_path), run_of(part(), job=job), {})
+        notifications.write_metrics(str(tmp_path), run_of(part(), job=job), {})
     names = sorted(os.listdir(tmp_path))
     assert len(names) == 4 and all(re.fullmatch(r"pscp_.*\.prom", n) for n in names)
-    telling.write_metrics(str(tmp_path / "own.prom"), run_of(part()), {})
+    notifications.write_metrics(str(tmp_path / "own.prom"), run_of(part()), {})
     assert (tmp_path / "own.prom").is_file()

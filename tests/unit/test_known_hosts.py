@@ -10,7 +10,7 @@ import base64
 import paramiko
 import pytest
 
-from pscp.transports.libraries.known_hosts import Known, known
+from pscp.transports.libraries.known_hosts import HostKeyLine, known
 
 KEY = base64.b64encode(b"key").decode()
 
@@ -43,7 +43,7 @@ def test_markers_are_told_and_what_is_malformed_is_left_out() -> None:
     lines = ["one ssh-x", "@revoked one", "@", "one ssh-x !", f"@revoked * ssh-x {KEY}",
              f"@cert-authority one ssh-y {KEY}", f"one ssh-z {KEY}"]  # fmt: skip
     assert list(known("\n".join(lines), "one")) == [
-        Known("@revoked", "ssh-x", b"key"),
-        Known("@cert-authority", "ssh-y", b"key"),
-        Known("", "ssh-z", b"key"),
+        HostKeyLine("@revoked", "ssh-x", b"key"),
+        HostKeyLine("@cert-authority", "ssh-y", b"key"),
+        HostKeyLine("", "ssh-z", b"key"),
     ]

@@ -20,7 +20,7 @@ import pytest
 from pscp.ground.errors import ConnectionFull, ConnectionLost
 from pscp.transports import Control, Request
 from pscp.transports.mux_channel import MuxChannel, sent_environment
-from pscp.transports.mux_protocol import MuxMaster, Refused, process_of
+from pscp.transports.mux_protocol import MuxMaster, MuxRefusal, process_of
 
 HELLO = struct.pack(">III", 8, 1, 4)
 ALIVE = struct.pack(">IIII", 12, 0x80000005, 0, 4711)
@@ -138,7 +138,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 def test_a_refusal_is_raised(serve: Serve) -> None:
     master = MuxMaster(serve(HELLO + REFUSED))
-    with pytest.raises(Refused, match=REASON):
+    with pytest.raises(MuxRefusal, match=REASON):
         master.wait_for_session(5.0)
     master.close()
 

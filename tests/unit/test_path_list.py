@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.reading import tree
-from pscp.endpoint.there.chosen import ABOVE, ALL, ALONE, Row
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, ALONE, Row
 from pscp.transfer.terms import path_list
 from pscp.transfer.terms.path_list import PathList
 

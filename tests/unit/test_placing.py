@@ -21,12 +21,15 @@ from pscp.endpoint.writing.parts import Parts
 TOKEN = "0123abcd"
 
 users = st.one_of(st.none(), st.integers(0, 3))
-seen = st.one_of(st.none(), st.builds(placing.Seen, st.booleans(), users))
+seen = st.one_of(st.none(), st.builds(placing.FileStatus, st.booleans(), users))
 
 
 @given(owner=users, marker=seen, fence=seen, is_empty=st.booleans())
 def test_a_folder_with_something_in_it_needs_a_marker_that_only_its_owner_or_root_can_have_made(
-    owner: int | None, marker: placing.Seen | None, fence: placing.Seen | None, is_empty: bool
+    owner: int | None,
+    marker: placing.FileStatus | None,
+    fence: placing.FileStatus | None,
+    is_empty: bool,
 ) -> None:
     """ADVERSARY N5: the name proves nothing, nor does a fence beside what holds other things."""
     if not placing.is_own(owner, marker, fence, is_empty=is_empty):

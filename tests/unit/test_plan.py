@@ -91,8 +91,8 @@ def entry(kind: str = tree.FILE, path: str = "a", size: int = 0, **extra: Any) -
     return tree.Entry(kind, 0, path, size, 0o644, 1, 2, extra)
 
 
-def placed(one: tree.Entry) -> plan.Placed:
-    return plan.Placed(one, one)
+def placed(one: tree.Entry) -> plan.PlannedEntry:
+    return plan.PlannedEntry(one, one)
 
 
 def nothing(pack: plan.Pack, failed: list[Any]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import tree
-from pscp.endpoint.there import alike, listings
+from pscp.endpoint.there import listings, sameness
 from pscp.endpoint.there.listings import Listing, Rows
 from pscp.options import filters
 from pscp.options.options import Options
@@ -42,11 +42,11 @@ KEPT = Options(preserve=True, recursive=True)
     ],
 )  # fmt: skip
 def test_times_are_the_same_as_far_as_they_can_be_kept(there_ns: int, is_same: bool) -> None:
-    assert alike.is_same_time(NS, there_ns) is is_same
+    assert sameness.is_same_time(NS, there_ns) is is_same
 
 
 def test_a_source_of_whole_seconds_says_no_more() -> None:
-    assert not alike.is_same_time(NS // 10**9 * 10**9, NS)
+    assert not sameness.is_same_time(NS // 10**9 * 10**9, NS)
 
 
 @pytest.mark.parametrize(

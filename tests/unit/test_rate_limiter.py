@@ -13,7 +13,7 @@ import pytest
 
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
-from pscp.transfer.beginnings import source_request
+from pscp.transfer.begin_requests import source_request
 from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes import lane_context as limiter_module
 from pscp.transfer.lanes.in_flight import LaneShare, Window

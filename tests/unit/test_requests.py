@@ -22,9 +22,9 @@ from pscp.endpoint.serving import (
     onward,
 )
 from pscp.endpoint.there import (
-    chosen,
     hardlinks,
     kernel,
+    listed_paths,
     listings,
     lookup,
     mirror,
@@ -41,8 +41,8 @@ OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    kernel.Kernel, owners.Owners, chosen.Listed, chosen.Above, *ONWARD,
-    lookup.ExtentsThere, lookup.DigestsThere, lookup.Look, lookup.Inherit, lookup.Adopt,
+    kernel.Kernel, owners.Owners, listed_paths.WalkPaths, listed_paths.Above, *ONWARD,
+    lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
     mirror.Extras, mirror.Absent, mirror.Remove,
     moving.SamePlace, moving.Mark, moving.MakeDurable, moving.Destination,
@@ -53,7 +53,9 @@ KINDS = [
 numbers = st.integers(0, (1 << 64) - 1)
 names = st.text(st.characters())  # with lone surrogates, as undecodable names have them
 pieces = st.lists(st.tuples(numbers, numbers), max_size=3)
-known = st.builds(source.Known, numbers, names, numbers, st.integers(-(1 << 63), 1 << 63), numbers)
+known = st.builds(
+    source.SourceFile, numbers, names, numbers, st.integers(-(1 << 63), 1 << 63), numbers
+)
 entry = st.builds(
     tree.Entry, st.just(tree.FILE), st.integers(0, 9), names, st.integers(0, wire.MAX_OFFSET),
     st.integers(0, 0o7777), st.integers(-(1 << 63), 1 << 63), numbers,
@@ -67,7 +69,7 @@ def values_of(type_: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type."""
     special: dict[Any, st.SearchStrategy[Any]] = {
         str: names, bool: st.booleans(), int: numbers, Words: names | st.lists(names, max_size=3),
-        tree.Entry: entry, source.Known: known, tree.Rules: rules, Pieces: pieces,
+        tree.Entry: entry, source.SourceFile: known, tree.Rules: rules, Pieces: pieces,
     }  # fmt: skip
     if type_ in special:
         return special[type_]
@@ -111,7 +113,7 @@ def test_a_record_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> Non
 
 
 def test_records_inside_a_record_arrive_as_records() -> None:
-    file = source.Known(0, "dir/x", 5, -1, 7)
+    file = source.SourceFile(0, "dir/x", 5, -1, 7)
     assert travelled(requests.Extents(file, 3)).file.path == "dir/x"
     top, walk = source.Top("x", "/x", True), tree.Rules(True, False, True, False, [])
     begin = requests.BeginSource([top], walk, "sha256", 1, False, False)
@@ -155,7 +157,7 @@ def test_a_record_with_any_field_changed_is_a_record_or_a_wire_error(
 @pytest.mark.parametrize(
     ("request_", "field", "value"),
     [
-        (lookup.Look(["x"]), "paths", "x"), (lookup.Look(["x"]), "paths", [5]),
+        (lookup.Lookup(["x"]), "paths", "x"), (lookup.Lookup(["x"]), "paths", [5]),
         (requests.Revoke(1), "lane", True), (requests.Revoke(1), "lane", -1),
         (requests.Revoke(1), "lane", 1 << 64), (requests.Revoke(1), "lane", 1.0),
         (requests.Walk(None, True, 1), "restart", 1), (requests.Walk(None, True, 1), "after", [1]),
@@ -183,7 +185,7 @@ def test_the_file_that_a_request_is_about() -> None:
     assert requests.path_of(reuse.Reuse(one, [], [], "sha256")) == "dir/x"
     assert requests.path_of(requests.Discard("y", [])) == "y"
     assert requests.path_of(requests.Clean(None, False)) == ""
-    assert requests.path_of(lookup.Look(["a", "b"])) == ""
+    assert requests.path_of(lookup.Lookup(["a", "b"])) == ""
 
 
 def test_either_end_answers_every_request() -> None:

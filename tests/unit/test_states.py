@@ -25,7 +25,7 @@ from pscp.transfer.lanes.in_flight import Window
 from pscp.transfer.lanes.lane import Lane
 from pscp.transfer.lanes.lane_context import RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.pieces.plan import Ask, Chunk, Placed
+from pscp.transfer.pieces.plan import Ask, Chunk, PlannedEntry
 from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.pieces.states import Lane as State
 
@@ -174,7 +174,8 @@ def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> 
     running, landed = Running(is_push=False), threading.Event()
     entry = tree.Entry(tree.FILE, 0, "file", 4, 0o644, 0, 1, {})
     job: Any = SimpleNamespace(
-        number=7, item=Placed(entry, entry), may_be_short=False, is_closed=False, was_shared=False,
+        number=7, item=PlannedEntry(entry, entry),
+        may_be_short=False, is_closed=False, was_shared=False,
         landed=lambda *chunk: landed.set(),
     )  # fmt: skip
     chunk = Chunk(job, 0, 4)

@@ -20,7 +20,7 @@ from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.pieces.plan import Ask, Chunk, Pack, Placed, Work
+from pscp.transfer.pieces.plan import Ask, Chunk, Pack, PlannedEntry, Work
 
 WAIT_S = 20.0
 PING = requests.Ping()
@@ -122,7 +122,7 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     asked: list[list[Work]] = []
     queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
-    look = question(lookup.Look([]))
+    look = question(lookup.Lookup([]))
     finishing = question(requests.Finish(one_file, "", 1), is_exclusive=True)
     queue.add(look)
     queue.add(finishing)
@@ -424,7 +424,7 @@ def test_the_rows_of_a_pack_are_those_of_the_lane_that_has_it() -> None:
     """A lane may be lost, and another one do its pack, while its source still reads the files."""
     queue = WorkQueue()
     entry = tree.Entry(tree.FILE, 0, "file", 1, 0, 0, 0, {})
-    pack = Pack([Placed(entry, entry)], lambda pack, failed: None)
+    pack = Pack([PlannedEntry(entry, entry)], lambda pack, failed: None)
     queue.put(pack)
     lost, other = Lane(queue), Lane(queue)
     number, _ = take(queue, lost)

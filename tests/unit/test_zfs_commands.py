@@ -27,7 +27,7 @@ from pscp.zfs.inventory import (
     parse_usage,
     together,
 )
-from pscp.zfs.link import Piped, Ran
+from pscp.zfs.link import PipeStatuses, Ran
 from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
 from pscp.zfs.settings import Settings, split_command
@@ -248,11 +248,11 @@ def test_who_is_to_blame_for_a_stream() -> None:
 
     def blamed(sent: int, received: int, sender: bytes, receiver: bytes) -> tuple[str, str]:
         ran = Ran(sent, b"", sender), Ran(received, b"", receiver)
-        error = error_messages.of_stream("t", "v", Piped(*ran, 0))
+        error = error_messages.of_stream("t", "v", PipeStatuses(*ran, 0))
         assert error is not None
         return type(error).__name__, error.path
 
-    well = Piped(Ran(0, b"", b""), Ran(0, b"", b"noise"), 1)
+    well = PipeStatuses(Ran(0, b"", b""), Ran(0, b"", b"noise"), 1)
     assert error_messages.of_stream("t", "v", well) is None
     assert blamed(1, 1, broken, b"cannot receive: out of space") == ("NoSpace", "v")
     assert blamed(1, -9, b"cannot open 't@a': dataset does not exist", b"") == (

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pscp.ground.errors import ConnectionLost
-from pscp.zfs.link import Link, Piped, Ran, run_here
+from pscp.zfs.link import Link, PipeStatuses, Ran, run_here
 
 BLOCK = 4096  # small, so that a stream may be cut early
 
@@ -38,7 +38,7 @@ class Standin(Link):
     def pipe(
         self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
         progress: Callable[[int], object],
-    ) -> Piped:  # fmt: skip
+    ) -> PipeStatuses:  # fmt: skip
         self.commands += [tuple(producer), tuple(consumer)]
         if self.before_stream is not None:
             act, self.before_stream = self.before_stream, None
@@ -60,7 +60,7 @@ class Standin(Link):
                 Ran(process.wait(), b"", each.whole())
                 for process, each in zip((sender, receiver), said, strict=True)
             ]
-            return Piped(ran[0], ran[1], count)
+            return PipeStatuses(ran[0], ran[1], count)
 
     def _started(self, argv: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(

@@ -22,7 +22,7 @@ from servers.private import PrivateServer
 from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
-from pscp.zfs.link import Link, Piped, Ran
+from pscp.zfs.link import Link, PipeStatuses, Ran
 from zfs.conftest import Ends, end_agents
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
@@ -54,7 +54,7 @@ class Acting(Link):
     def pipe(
         self, producer: Sequence[str], consumer: Sequence[str], is_push: bool,
         progress: Callable[[int], object],
-    ) -> Piped:  # fmt: skip
+    ) -> PipeStatuses:  # fmt: skip
         def went(count: int) -> None:
             progress(count)
             self._went += count

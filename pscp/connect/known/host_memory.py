@@ -7,7 +7,7 @@ is secret, and without it a copy is only slower. With it, no copy is to be slowe
 was measured holds for a week, for the like of what it was measured on, and more lanes than the path
 asks for are believed once two copies agree. Each way to a host has a file of its own, since the
 libraries differ in speed, in ciphers, and in what they can log in with: {"push": the fields of
-Known, "push_at": when they last changed, "pull" and "pull_at": likewise, "connections": number,
+PathRecord, "push_at": when they changed last, "pull" and "pull_at": as well, "connections": number,
 "cipher": name, "remote": "sftp" where no agent can run, "asks": whether a login asked a person,
 "no_direct_at": when no direct lane was let in}.
 
@@ -35,7 +35,7 @@ FAR_S = 0.02  # from this round trip on a login takes long, and a lost packet to
 _NEAR_LOGINS = 2  # at once on a near path: more take longer there than they save
 
 
-class Known(NamedTuple):
+class PathRecord(NamedTuple):
     """What the last copies in one direction found best."""
 
     logins: int = 0  # connections that were open at once
@@ -49,7 +49,7 @@ class Known(NamedTuple):
     cpus: int = 0  # of the end that has fewer; 0: not known
     kind: str = ""  # of copy, as kind_of() names it
 
-    def over(self, rtt_s: float, cpus: int = 0, kind: str = "") -> Known:
+    def over(self, rtt_s: float, cpus: int = 0, kind: str = "") -> PathRecord:
         """Return what holds for a copy of this kind over this path.
 
         That is all of it if the round trip is similar, but the logins only if the rest was measured
@@ -57,11 +57,11 @@ class Known(NamedTuple):
         """
         low, high = sorted((self.rtt_s, rtt_s))
         if high >= max(_ALIKE * low, _NEAR_S):
-            return Known()
+            return PathRecord()
         is_alike = not (cpus and self.cpus) or (cpus, kind) == (self.cpus, self.kind)
-        return self if is_alike else Known(logins=self.logins)
+        return self if is_alike else PathRecord(logins=self.logins)
 
-    def after(self, lanes: int, bytes_s: float, usual: int) -> Known:
+    def after(self, lanes: int, bytes_s: float, usual: int) -> PathRecord:
         """Return what is known after a copy that found so many lanes best, which moved `bytes_s`.
 
         More lanes than a copy begins with that knows nothing (`usual`) are believed once two copies
@@ -74,7 +74,7 @@ class Known(NamedTuple):
             lanes=agreed, found_lanes=lanes, found_bytes_s=bytes_s, is_agreed=agreed > usual
         )
 
-    def believed(self, usual: int) -> Known:
+    def believed(self, usual: int) -> PathRecord:
         """Return this, without lanes if they are more than `usual` by now and nobody agreed.
 
         A busy machine's round trips seem long, and so do its logins: then more are usual.
@@ -131,7 +131,7 @@ class HostMemory:
             return True
         return state.remember_entry("hosts", self.host.login, self._key(), after)
 
-    def recall(self, is_push: bool) -> Known:
+    def recall(self, is_push: bool) -> PathRecord:
         """Return what the last copies in this direction found best, or the defaults.
 
         Of what was measured more than a week ago only the logins and the round trip are left.
@@ -139,19 +139,19 @@ class HostMemory:
         found = self._known()
         kept, at_s = found.get(_way(is_push)), found.get(f"{_way(is_push)}_at")
         try:
-            known = Known(*kept) if isinstance(kept, list) else Known()
+            known = PathRecord(*kept) if isinstance(kept, list) else PathRecord()
         except TypeError:
-            known = Known()
-        fields = zip(known, Known(), strict=True)
+            known = PathRecord()
+        fields = zip(known, PathRecord(), strict=True)
         are_right = [type(value) is type(usual) for value, usual in fields]
         if not all(are_right) or not all(0 <= each <= MAX_CONNECTIONS for each in known[:2]):
-            known = Known()
+            known = PathRecord()
         if not (isinstance(at_s, float) and 0 <= time.time() - at_s < _WEEK_S):
-            known = Known(logins=known.logins, rtt_s=known.rtt_s)
+            known = PathRecord(logins=known.logins, rtt_s=known.rtt_s)
         # --measure logs in without prompts as well
         return known if known.logins else known._replace(logins=_number(found.get("connections")))
 
-    def remember(self, is_push: bool, known: Known) -> None:
+    def remember(self, is_push: bool, known: PathRecord) -> None:
         """Keep what this copy found best, for the next one in this direction."""
         before = self.recall(is_push)
         if self.options.connections is not None:  # the user's number is not what is best

@@ -22,7 +22,7 @@ from typing import (
 )
 
 from ..frames import wire
-from ..reading.source import Known, Top
+from ..reading.source import SourceFile, Top
 from ..reading.tree import Entry, Rules
 from . import entries
 
@@ -190,20 +190,20 @@ class Extents(NamedTuple):
     last]`.
     """
 
-    file: Known  # (known)
+    file: SourceFile  # (known)
     offset: int  # to begin at
 
 
 class Pack(NamedTuple):
     """Small files, whole. Answer: a PACK frame. Only an agent is asked for it."""
 
-    files: List[Known]  # (known of each)
+    files: List[SourceFile]  # (known of each)
 
 
 class Digests(NamedTuple):
     """The digests of extents of files. Answer: per file the digests in hex, or a failure."""
 
-    files: List[Tuple[Known, Pieces]]  # (`[known, extents]`)
+    files: List[Tuple[SourceFile, Pieces]]  # (`[known, extents]`)
     hash: str
 
 
@@ -272,7 +272,7 @@ class Gather(NamedTuple):
     modules: str  # those that the agent lacks for it
 
 
-class Heard(NamedTuple):
+class AwaitOutput(NamedTuple):
     """What the command has written. Answer: `said`: `[[text, bytes], ...]`, `status` or null,
     `deaf` (it reads no more), `failure`; after a second also without news.
     """
@@ -281,7 +281,7 @@ class Heard(NamedTuple):
     deaf: bool  # whether it knows that the command reads no more
 
 
-class Drained(NamedTuple):
+class AwaitChunks(NamedTuple):
     """How many chunks were written. Answer: their number, once it is above `past`, or after a
     second.
     """
@@ -299,7 +299,7 @@ class Abort(NamedTuple):
     """End the command, as the stream is cut short. Answer: null, once it has ended."""
 
 
-OfGathering = Union[Heard, Drained, CloseInput, Abort]
+OfGathering = Union[AwaitOutput, AwaitChunks, CloseInput, Abort]
 Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
@@ -309,7 +309,7 @@ WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folders)
-OF_GATHERING = (Heard, Drained, CloseInput, Abort)
+OF_GATHERING = (AwaitOutput, AwaitChunks, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
 _KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
@@ -376,11 +376,11 @@ def row(value: object, count: int) -> List[object]:
     return value
 
 
-def known(value: object) -> Known:
+def known(value: object) -> SourceFile:
     """Return the file of a source's manifest that came as JSON. Raises WireError."""
     top, path, size, mtime_ns, inode = row(value, 5)
     time_ns = integer(mtime_ns, -wire.MAX_TIME_NS, wire.MAX_TIME_NS)
-    return Known(integer(top), _text(path), integer(size), time_ns, integer(inode))
+    return SourceFile(integer(top), _text(path), integer(size), time_ns, integer(inode))
 
 
 _text = _of(str)
@@ -390,7 +390,7 @@ _READERS: Dict[object, Reader] = {
     int: integer,
     Words: lambda value: value if isinstance(value, str) else _reader(List[str])(value),
     Entry: entries.entry,
-    Known: known,
+    SourceFile: known,
     Dict[str, object]: _of(dict),
 }
 

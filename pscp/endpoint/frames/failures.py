@@ -52,15 +52,15 @@ class Refusal(Exception):
         self.kind, self.path = kind, path
 
 
-class Changed(Exception):
+class FileChanged(Exception):
     """Raised where a file is not what it was when the copy of it began."""
 
 
-class Unsized(Changed):
+class UnknownSize(FileChanged):
     """Raised where a file of size 0 has content, as those of /proc have: nobody knows its end."""
 
 
-EXPECTED = (OSError, Refusal, Changed)  # what from_exception() turns into data
+EXPECTED = (OSError, Refusal, FileChanged)  # what from_exception() turns into data
 
 
 def data(kind: str, path: str, message: str, errno: int = 0) -> Data:
@@ -71,9 +71,9 @@ def from_exception(error: BaseException, path: str) -> Data:
     """Return the failure data of an exception met at `path`. Raises one that is not EXPECTED."""
     if isinstance(error, Refusal):
         return data(error.kind, error.path or path, str(error))
-    if isinstance(error, Unsized):
+    if isinstance(error, UnknownSize):
         return data(UNSUPPORTED, path, "its size is 0, but it has content")
-    if isinstance(error, Changed):
+    if isinstance(error, FileChanged):
         return data(CHANGED, path, "changed while it was copied")
     if isinstance(error, OSError):
         number = error.errno or 0

@@ -24,8 +24,8 @@ from typing import (
 )
 
 from ..frames import hashes, system
-from ..frames.failures import Changed as Changed
-from ..frames.failures import Unsized as Unsized
+from ..frames.failures import FileChanged as FileChanged
+from ..frames.failures import UnknownSize as UnknownSize
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -70,7 +70,7 @@ def open_for_reading(place: Place, follow: bool) -> int:
 
 
 def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
-    """Return the contents of a small file. Raises Changed where it is not the known one, OSError.
+    """Return the contents of a small file. Raises FileChanged where it is another, OSError.
 
     What has its name is not looked at again after the read. For a chunk it is, which may be read
     long after the file was opened; here that would cost a fifth of the time of a small file.
@@ -85,9 +85,9 @@ def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
             body += more
         now = os.fstat(fd)  # compared here: identity() would be two more calls for a small file
         if body and not now.st_size:
-            raise Unsized()
+            raise UnknownSize()
         if len(body) != known.size or (now.st_size, now.st_mtime_ns, now.st_ino) != known:
-            raise Changed()
+            raise FileChanged()
         return body
     finally:
         os.close(fd)
@@ -131,16 +131,16 @@ class FileSource:
         self._known, self._place, self._follow = known, place, follow
 
     def check(self) -> None:
-        """Raise Changed where the file, or what has its name now, is not the known one."""
+        """Raise FileChanged where the file, or what has its name now, is not the known one."""
         folder_fd, name = self._place()
         by_name = os.stat(name, dir_fd=folder_fd, follow_symlinks=self._follow)
         if not self._known == identity(os.fstat(self.fd)) == identity(by_name):
-            raise Changed()
+            raise FileChanged()
         if not self._known.size and os.pread(self.fd, 1, 0):
-            raise Unsized()
+            raise UnknownSize()
 
     def blocks(self, offset: int, length: int, room: memoryview) -> Iterator[system.Block]:
-        """Yield a chunk's blocks, each valid until the next. Raises Changed where it is shorter."""
+        """Yield a chunk's blocks, each valid until the next. Raises FileChanged where it ends."""
         yield from _blocks(self.fd, (offset, length), room)
         self.check()
 
@@ -243,13 +243,13 @@ def read_at(fd: int, view: memoryview, offset: int) -> int:
 
 
 def _blocks(fd: int, extent: Extent, room: memoryview) -> Iterator[system.Block]:
-    """Read the extent into `room`, block by block. Raises Changed where the file is shorter."""
+    """Read the extent into `room`, block by block. Raises FileChanged where the file is shorter."""
     offset, length = extent
     end = offset + length
     while offset < end:
         view = room[: min(len(room), end - offset)]
         if read_at(fd, view, offset) != len(view):
-            raise Changed()
+            raise FileChanged()
         yield system.Block(view, fd, offset)
         offset += len(view)
 
@@ -301,7 +301,7 @@ def digest_of(fd: int, extent: Extent, algorithm: str, room: memoryview) -> Opti
     try:
         for block in _blocks(fd, extent, room):
             hasher.update(block.view)
-    except Changed:
+    except FileChanged:
         return None
     return hasher.digest()
 

@@ -39,7 +39,7 @@ PACK_BYTES = 256 * 1024  # a pack's size, about
 PACK_FILES = 64
 
 
-class Known(NamedTuple):
+class SourceFile(NamedTuple):
     """What a source needs to know to find a file of its manifest again."""
 
     top: int
@@ -49,12 +49,12 @@ class Known(NamedTuple):
     inode: int
 
 
-def listed(entry: tree.Entry) -> Known:
+def listed(entry: tree.Entry) -> SourceFile:
     """Return what a request to the source has of this file; known() is the way back."""
-    return Known(entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode)
+    return SourceFile(entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode)
 
 
-def known(file: Known) -> tree.Entry:
+def known(file: SourceFile) -> tree.Entry:
     """Return a file's entry, with what listed() kept of it."""
     return tree.Entry(tree.FILE, file.top, file.path, file.size, 0, file.mtime_ns, file.inode, {})
 
@@ -109,7 +109,7 @@ def _top(full: bytes) -> Top:
     return Top(to_text(name), to_text(full), os.path.isdir(full))
 
 
-class Announced:
+class FileTable:
     """The files of one copy that have an id at this end."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Announced:
         return self._known[id_]
 
 
-class Source(Announced):
+class Source(FileTable):
     """Serves the files of one copy from this end. One thread at a time may use it."""
 
     def __init__(
@@ -201,7 +201,7 @@ class Source(Announced):
     def place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.
 
-        Raises OSError, and Changed where there is a link by now.
+        Raises OSError, and FileChanged where there is a link by now.
         """
         top = value.top
         root, rest = self.where(top, value.path)
@@ -213,7 +213,7 @@ class Source(Announced):
         try:
             return self._held[top].at(rest)
         except failures.Refusal:
-            raise files.Changed()
+            raise files.FileChanged()
 
     def _drop_root(self) -> None:
         while self._held:
@@ -230,7 +230,7 @@ class Source(Announced):
                 block.check = wire.check_of(hasher.digest())
                 send(wire.DATA, id_, offset, block, wire.CHECKED)
                 offset += len(block.view)
-        except (OSError, files.Changed) as error:
+        except (OSError, files.FileChanged) as error:
             failure = failures.from_exception(error, value.path)
             send(wire.DIGEST, id_, offset, counted + wire.to_json(failure), wire.FAILED)
             return
@@ -255,7 +255,7 @@ class Source(Announced):
         for value in values:
             try:
                 body = self._whole(value)
-            except (OSError, files.Changed) as error:
+            except (OSError, files.FileChanged) as error:
                 rows.append(failures.from_exception(error, value.path))
                 continue
             hasher = new_hasher()
@@ -272,7 +272,7 @@ class Source(Announced):
     def digests(
         self, value: tree.Entry, extents: List[files.Extent], algorithm: str
     ) -> List[Optional[str]]:
-        """Return the hex digest of each extent. Raises OSError, Changed."""
+        """Return the hex digest of each extent. Raises OSError, FileChanged."""
         file = self._read(value)
         try:
             file.check()

@@ -16,7 +16,7 @@ from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Patter
 
 from ..frames import failures
 from . import files, metadata
-from .files import Changed
+from .files import FileChanged
 from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
@@ -133,7 +133,7 @@ class Walk:
         yield entry
         try:
             return self._enter(full, above, key)
-        except (OSError, Changed) as error:
+        except (OSError, FileChanged) as error:
             yield self._not_entered(entry, error)
             return None
 
@@ -147,14 +147,14 @@ class Walk:
     ) -> Tuple[Optional[int], List[bytes]]:
         """Open a folder; return its descriptor (None with -r, which follows links) and its names.
 
-        Raises Changed where something else has its name by now, and OSError.
+        Raises FileChanged where something else has its name by now, and OSError.
         """
         fd = None
         try:
             if not self._rules.follow:
                 fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
                 if _key(os.fstat(fd)) != key:
-                    raise Changed()
+                    raise FileChanged()
             listing = os.listdir(full if fd is None else fd)
             names = sorted(without_own(map(os.fsencode, listing)))
         except BaseException:

@@ -130,9 +130,9 @@ class End:
     def _new_source(self, request: requests.BeginSource) -> source.Source:
         make = source.Source
         if request.test:
-            from ..reading import made_up
+            from ..reading import synthetic
 
-            make = made_up.MadeUpSource
+            make = synthetic.MadeUpSource
         return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
 
     def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":

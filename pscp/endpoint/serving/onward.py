@@ -21,7 +21,7 @@ from typing import Callable, Dict, List, NamedTuple
 from ..asking import answers
 from ..frames import system, wire
 from ..reading import source, tree
-from ..reading.source import Known
+from ..reading.source import SourceFile
 from ..reading.tree import Entry
 from . import end
 
@@ -59,7 +59,7 @@ class PassPack(NamedTuple):
     """
 
     number: int  # of the PACK frame, and of its answer
-    files: List[Known]
+    files: List[SourceFile]
     entries: List[Entry]  # what they are at the sink
 
 

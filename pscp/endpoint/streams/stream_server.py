@@ -87,16 +87,16 @@ class Gathering:
 
     def answer(self, request: requests.OfGathering, reply: Reply) -> None:
         """Answer a request of one of the lanes."""
-        if isinstance(request, requests.Heard):
+        if isinstance(request, requests.AwaitOutput):
             self._heard(request, reply)
-        elif isinstance(request, requests.Drained):
+        elif isinstance(request, requests.AwaitChunks):
             self._drained(request, reply)
         elif isinstance(request, requests.CloseInput):
             self._close_input(request, reply)
         else:
             self._abort(reply)
 
-    def _drained(self, request: requests.Drained, reply: Reply) -> None:
+    def _drained(self, request: requests.AwaitChunks, reply: Reply) -> None:
         """Reply the number of written chunks, once it is above `past` or the program has ended."""
         reorder, past = self._the_reorder(), request.past
         self._wake_at = past + 1
@@ -107,7 +107,7 @@ class Gathering:
 
         self._when(news, reply)
 
-    def _heard(self, request: requests.Heard, reply: Reply) -> None:
+    def _heard(self, request: requests.AwaitOutput, reply: Reply) -> None:
         """Reply the command's further output, its exit status, and whether it reads no more."""
         after, was_deaf = request.after, request.deaf
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 from ..frames import failures
 from ..reading import files, tree, xattrs
 from ..reading.paths import Root, to_bytes, to_text
-from . import alike
+from . import sameness
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -84,7 +84,7 @@ class Linker:
         self, folder_fd: int, name: bytes, status: os.stat_result, value: tree.Entry
     ) -> bool:
         """Is it a file of this size, or a link that leads there, with all that a copy keeps?"""
-        if not alike.has_metadata(status, value, self._sink.policy):
+        if not sameness.has_metadata(status, value, self._sink.policy):
             return False
         if value.kind == tree.LINK:
             is_link = stat.S_ISLNK(status.st_mode)

@@ -23,8 +23,8 @@ from ..asking import answers, requests
 from ..frames import failures, wire
 from ..reading import files, metadata, source, tree, xattrs
 from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
-from . import alike
-from .alike import is_owner, is_same_time
+from . import sameness
+from .sameness import is_owner, is_same_time
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -167,7 +167,7 @@ class ListingWalk(tree.Walk):
     ) -> "Generator[tree.Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
         try:
             fd, names = self._enter(full, above, key)
-        except (OSError, files.Changed) as error:
+        except (OSError, files.FileChanged) as error:
             yield entry
             yield self._not_entered(entry, error)
             return None
@@ -255,7 +255,7 @@ class ListingWalk(tree.Walk):
         rest = path.partition("/")[2] if name else path
         entry, _ = self._entry(top, path, os.path.join(full, to_bytes(rest)), place[0], [])
         if entry is not None and entry.kind == tree.FOLDER:
-            return self._error(top, path, failures.from_exception(files.Changed(), path))
+            return self._error(top, path, failures.from_exception(files.FileChanged(), path))
         return entry
 
 
@@ -347,7 +347,7 @@ def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], i
 def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optional[tree.Entry]:
     assert isinstance(walk, ListingWalk)
     try:
-        known = source.known(source.Known(top, path, 0, 0, 0))
+        known = source.known(source.SourceFile(top, path, 0, 0, 0))
         return walk.describe(top, path, of.place(known))
     except failures.EXPECTED as error:
         failure = failures.from_exception(error, path)
@@ -373,7 +373,7 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
         try:
             if parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
                 return None  # what became of them, a look at each file tells
-            find = functools.partial(_differing, rows=rows, owner=alike.owner(there.owner))
+            find = functools.partial(_differing, rows=rows, owner=sameness.owner(there.owner))
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
@@ -425,7 +425,7 @@ def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
         stat.S_IMODE(status.st_mode) == entry.mode
         and not is_unfinished(status.st_mode)
         and is_same_time(entry.mtime_ns, status.st_mtime_ns)
-        and is_owner((status.st_uid, status.st_gid), alike.owner(entry.extra.get("o")))
+        and is_owner((status.st_uid, status.st_gid), sameness.owner(entry.extra.get("o")))
         and "x" not in entry.extra
     )
 

@@ -4,7 +4,7 @@ Metadata is never changed through a file that has other names as well: those may
 snapshot (linkdest.py). Such a file is replaced by a copy of it.
 
 Sent when a copy begins that may find something at its destination. Not here: what follows from it
-(../../transfer/walk/resume.py), whether metadata is the same (alike.py), whole folders at once
+(../../transfer/walk/resume.py), whether metadata is the same (sameness.py), whole folders at once
 (listings.py), bytes that are taken over (reuse.py).
 """
 
@@ -19,12 +19,12 @@ from ..frames import failures
 from ..reading import files, metadata, tree, xattrs
 from ..reading.paths import is_unfinished, to_text
 from ..writing import commit
-from . import alike
+from . import sameness
 
 if TYPE_CHECKING:
     from ..writing import sink
 
-# Of a Look's answer: mode, owner and target of what is not there.
+# Of a Lookup's answer: mode, owner and target of what is not there.
 _NOTHING: List[object] = [0, [], ""]
 _KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 _ROOM_BYTES = 1 << 18
@@ -48,7 +48,7 @@ class DigestsThere(NamedTuple):
     hash: str
 
 
-class Look(NamedTuple):
+class Lookup(NamedTuple):
     """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
     with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
     """
@@ -72,7 +72,7 @@ class Adopt(NamedTuple):
 
 
 def look(the_sink: "sink.Sink", path: str) -> List[object]:
-    """Return what Look says of each path."""
+    """Return what Lookup says of each path."""
     if not path:
         return [tree.FOLDER, 0, 0, [], *_NOTHING]
     try:
@@ -146,7 +146,7 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
 
 
 def _is_as_wanted(fd: int, value: tree.Entry, policy: metadata.Policy) -> bool:
-    if not alike.has_metadata(os.fstat(fd), value, policy):
+    if not sameness.has_metadata(os.fstat(fd), value, policy):
         return False
     has = xattrs.of(fd)
     if not policy.archive or has is None:
@@ -209,7 +209,7 @@ answers.add(
     {
         ExtentsThere: extents_of,
         DigestsThere: _digests_there,
-        Look: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
+        Lookup: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
         Inherit: _inherit,
         Adopt: _adopt,
     },

@@ -20,10 +20,10 @@ from typing import Iterable, List, NamedTuple, Set, Tuple
 from ..asking import answers
 from ..frames import failures, wire
 from ..reading import source, tree
-from ..reading.files import Changed
+from ..reading.files import FileChanged
 from ..reading.paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, without_own
 from ..writing import sink
-from ..writing.letting_go import let_go
+from ..writing.removal import let_go
 
 MOUNT, OTHER = (
     "mount",
@@ -220,13 +220,13 @@ def not_as_listed(path: str) -> failures.Refusal:
 
 
 def there_after_all(of: source.Source, crosses: bool, listed: Listed) -> List[str]:
-    """Return those names that the folder has. Raises Changed where it is another folder by now."""
+    """Return those names that the folder has. Raises FileChanged where it is another by now."""
     top, folder, inode, names = listed
     fd = _open_folder(of, top, folder)
     try:
         status = os.fstat(fd)
         if inode and status.st_ino != inode:
-            raise Changed()
+            raise FileChanged()
         if not crosses and status.st_dev != os.stat(of.where(top, "")[0]).st_dev:
             return names
         there = {os.fsencode(name) for name in os.listdir(fd)}

@@ -5,7 +5,7 @@ A request may come late or twice: only what is still the very file that was copi
 through a link, and never a folder. Nothing in the folder is replaced.
 
 Sent to both ends where it is needed. Not here: what has landed (../../transfer/ending/moving.py),
-how a name goes (../writing/letting_go.py).
+how a name goes (../writing/removal.py).
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 from ..asking import answers
 from ..frames import failures, system
 from ..reading import files, source, tree
-from ..reading.files import Changed
+from ..reading.files import FileChanged
 from ..reading.paths import FOLDER_FLAGS, Root, check, is_unfinished, to_bytes, to_text
-from ..reading.source import Known
+from ..reading.source import SourceFile
 from ..writing import sink
 from ..writing.fence import keeping_times
-from ..writing.letting_go import let_go
+from ..writing.removal import let_go
 
-Moved = Tuple[str, Known]
+Moved = Tuple[str, SourceFile]
 Beside = Tuple[int, str, str]
 _NOREPLACE = 1  # RENAME_NOREPLACE of renameat2(2)
 _BOOT_ID, _MOUNTS = "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo"  # of Linux
@@ -80,7 +80,7 @@ def same_place(of: source.Source, top: int, path: str, name: str) -> bool:
 def mark(of: source.Source, request: Mark) -> None:
     """Answer the request. Raises OSError, and Refusal as remove() does for what lies there."""
     top, path, name = request.beside
-    fd = _folder(of, Known(top, path, 0, 0, 0))[0]
+    fd = _folder(of, SourceFile(top, path, 0, 0, 0))[0]
     try:
         with keeping_times(fd):
             if request.is_made:
@@ -166,7 +166,7 @@ def _read(path: str) -> bytes:
 def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
     """Remove a file of the source, or rename it into a folder.
 
-    Raises Changed where it is another by now, Refusal, OSError.
+    Raises FileChanged where it is another by now, Refusal, OSError.
     """
     kind, known = moved
     fd, name = _folder(of, known)
@@ -178,7 +178,7 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
         if kind != tree.LINK and stat.S_ISLNK(status.st_mode):
             raise through_a_link(known.path)
         if not _is_same(status, kind, known):
-            raise Changed()
+            raise FileChanged()
         if into is None:
             let_go(fd, name)
         else:
@@ -189,7 +189,7 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
         os.close(fd)
 
 
-def _give_modes(of: source.Source, into: Root, known: Known) -> None:
+def _give_modes(of: source.Source, into: Root, known: SourceFile) -> None:
     """Give the folders that were made above a file's place the modes that the source's have."""
     root, rest = of.where(known.top, known.path)
     folders = known.path.split("/")[:-1]
@@ -239,7 +239,7 @@ def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
     let_go(fd, name)
 
 
-def _is_same(status: os.stat_result, kind: str, known: Known) -> bool:
+def _is_same(status: os.stat_result, kind: str, known: SourceFile) -> bool:
     """Is it the file that was copied? Of links the entry has no size."""
     of_kind = stat.S_ISLNK if kind == tree.LINK else stat.S_ISREG
     size = known.size if kind == tree.FILE else status.st_size
@@ -247,7 +247,7 @@ def _is_same(status: os.stat_result, kind: str, known: Known) -> bool:
     return of_kind(status.st_mode) and seen == (size, known.mtime_ns, known.inode)
 
 
-def _folder(of: source.Source, known: Known) -> Tuple[int, bytes]:
+def _folder(of: source.Source, known: SourceFile) -> Tuple[int, bytes]:
     """Return the open folder that a file is in, and its name."""
     root, rest = of.where(known.top, known.path)
     if not rest:  # the source itself, and its path is the user's

@@ -18,7 +18,7 @@ from typing import Optional
 from ..frames import failures
 from ..reading import files, source
 from ..reading.paths import Root
-from . import commit, letting_go
+from . import commit, removal
 from .parts import Parts
 
 _ROOM_BYTES = 1 << 18
@@ -102,7 +102,7 @@ class Keeper:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=there_fd)  # rename(2) left it if both are one file
         if self._folder:  # else the folder is synced once all of a batch have their names
-            letting_go.sync_folder(there_fd)
+            removal.sync_folder(there_fd)
 
     def _make_folders(self, path: str) -> None:
         """Make the folders that are missing, as private as those whose files they take."""
@@ -114,7 +114,7 @@ class Keeper:
             except FileNotFoundError:
                 mode = os.fstat(self._root.folder(made[len(self._folder) + 1 :])).st_mode
                 os.fchmod(self._root.folder(made, make=True), mode & 0o777)
-                letting_go.sync_folder(self._root.folder(made.rpartition("/")[0]))
+                removal.sync_folder(self._root.folder(made.rpartition("/")[0]))
 
 
 def _have_same_bytes(fd: int, other_fd: int) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tupl
 from ..frames import failures, wire
 from ..reading import files, metadata, tree
 from ..reading.paths import Root
-from . import letting_go
+from . import removal
 from .fence import AnyFence, is_named
 from .parts import Parts
 
@@ -174,7 +174,7 @@ class Settler:
                 fd = self._root.folder(folder)
             except PermissionError:  # it got the mode that hides it from us once it had been synced
                 return
-            letting_go.sync_folder(fd)
+            removal.sync_folder(fd)
 
     def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)

@@ -2,7 +2,7 @@
 
 The sink that writes (sink.py) is made of this one, and takes frames in the same way.
 
-Not here: the source of such a test (../reading/made_up.py).
+Not here: the source of such a test (../reading/synthetic.py).
 Read next: sink.py.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from . import commit
 
 
-class NullSink(source.Announced):
+class NullSink(source.FileTable):
     """The transfer test's sink: verifies what arrives, and writes nothing."""
 
     place: Optional[wire.Place] = None  # a block stays in the Decoder's buffer

@@ -15,14 +15,14 @@ from typing import List, NamedTuple, Optional
 
 from ..frames.failures import DESTINATION, Refusal
 from ..reading.paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
-from . import letting_go
+from . import removal
 from .fence import fence_name
 
 INTO, MAKE, AS = "into", "make", "as"
 NO_FOLDER = "no such folder: "
 
 
-class Seen(NamedTuple):
+class FileStatus(NamedTuple):
     """What lstat(2) tells of a file or folder."""
 
     is_file: bool
@@ -99,7 +99,7 @@ def _make(folder: bytes) -> None:
     with contextlib.suppress(PermissionError):  # one may make names in it, but not list them
         fd = os.open(above, FOLDER_FLAGS & ~os.O_NOFOLLOW)
         try:
-            letting_go.sync_folder(fd)
+            removal.sync_folder(fd)
         finally:
             os.close(fd)
 
@@ -121,12 +121,12 @@ def _is_own(folder: bytes, token: str) -> bool:
     return is_own(os.stat(folder).st_uid, marker, fence, is_empty=is_empty)
 
 
-def _seen(path: bytes) -> Optional[Seen]:
+def _seen(path: bytes) -> Optional[FileStatus]:
     try:
         status = os.lstat(path)
     except OSError:
         return None
-    return Seen(stat.S_ISREG(status.st_mode), status.st_uid)
+    return FileStatus(stat.S_ISREG(status.st_mode), status.st_uid)
 
 
 def may_be_own(destination: str, folders: List[bool]) -> bool:
@@ -135,7 +135,11 @@ def may_be_own(destination: str, folders: List[bool]) -> bool:
 
 
 def is_own(
-    owner: Optional[int], marker: Optional[Seen], fence: Optional[Seen], *, is_empty: bool
+    owner: Optional[int],
+    marker: Optional[FileStatus],
+    fence: Optional[FileStatus],
+    *,
+    is_empty: bool,
 ) -> bool:
     """Tell whether a run of this copy made the folder, by what lies in it, and beside it.
 

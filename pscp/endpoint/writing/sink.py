@@ -30,7 +30,7 @@ from ..frames import failures, wire
 from ..frames.failures import Done
 from ..reading import files, metadata, tree
 from ..reading.paths import Root, is_unfinished, private_parts, to_bytes
-from . import commit, fence, letting_go
+from . import commit, fence, removal
 from .null_ends import NullSink
 from .parts import Parts
 
@@ -296,7 +296,7 @@ class Sink(NullSink):
                     return
             # Before the metadata changes: so the first folder's fsync commits all, and the next
             # ones wait for nothing.
-            letting_go.sync_folder(fd)
+            removal.sync_folder(fd)
             metadata.apply_to_folder(fd, value, self.policy, "new" in value.extra)
 
     def open_file(self, path: str) -> int:

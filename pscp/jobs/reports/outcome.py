@@ -1,7 +1,7 @@
 """What became of a job, and of each of its destinations: what history, reports and metrics tell.
 
 Not here: what a job is (../toml/job.py), where outcomes are kept (history.py), to whom they are
-told (telling.py), and how (report.py, telling.py, status.py).
+told (notifications.py), and how (report.py, notifications.py, status.py).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
 and HTML what could act on a terminal or a browser is spelled out.
 
-Not here: all runs so far (status.py, page.py), numbers for a monitor (telling.py), who
-gets it (telling.py), how a file is replaced in one step (../../ground/state.py).
+Not here: all runs so far (status.py, page.py), numbers for a monitor (notifications.py), who
+gets it (notifications.py), how a file is replaced in one step (../../ground/state.py).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class HostOptions:
     """The options of a copy, and the words of a command line that say the same."""
 
     options: Options
@@ -54,8 +54,10 @@ class Job:
     folder: str = ""  # where the names that are listed begin, and where the command is run
     datasets: tuple[str, ...] = ()  # ZFS, for pscp-zfs
     options: Options = field(default_factory=Options)  # of a copy whose host has none of its own
-    words: tuple[str, ...] = ()  # as those of Chosen
-    by_host: dict[str, Chosen] = field(default_factory=dict)  # hosts that jobs.toml has a table of
+    words: tuple[str, ...] = ()  # as those of HostOptions
+    by_host: dict[str, HostOptions] = field(
+        default_factory=dict
+    )  # hosts that jobs.toml has a table of
     settings: Settings = field(default_factory=Settings)  # of replications
     # When, and for how long.
     limit: tuple[Span, ...] = ()  # outside of them options.limit_kbit_s holds
@@ -87,11 +89,11 @@ class Job:
         ends = destination.endswith(("/", ":"))
         return f"{destination}/" if is_list and not ends else destination
 
-    def chosen(self, destination: str) -> Chosen:
+    def chosen(self, destination: str) -> HostOptions:
         """Return the options of the copy to this destination, one of the job's."""
         places = map(parse_location, (destination, *(self.sources or self.datasets)[:1]))
         hosts = (place.host for place in places if place.host is not None)
-        return self.by_host.get(next(hosts, ""), Chosen(self.options, self.words))
+        return self.by_host.get(next(hosts, ""), HostOptions(self.options, self.words))
 
     def limit_now(self) -> int | None:
         """Return the kbit/s that hold now; None: no limit. The first span wins.

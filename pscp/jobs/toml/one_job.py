@@ -14,7 +14,7 @@ from pscp.ground.errors import UsageError
 from pscp.ground.locations import check_direction, parse_location
 from pscp.ground.terminal_text import printable
 from pscp.jobs.toml import schema
-from pscp.jobs.toml.job import Chosen, Job
+from pscp.jobs.toml.job import HostOptions, Job
 from pscp.jobs.toml.positions import Place
 from pscp.options.arguments import with_files
 from pscp.options.options import Options
@@ -169,7 +169,7 @@ class JobReader:
 
     # --- options
 
-    def _chosen(self, *host: Table) -> tuple[Chosen, Settings]:
+    def _chosen(self, *host: Table) -> tuple[HostOptions, Settings]:
         """Return the options at a host, with the settings of replications; say what is wrong.
 
         What the job says holds before what is said for the host, and that before [defaults].
@@ -186,9 +186,9 @@ class JobReader:
             tables = (self.own, *host, self.defaults)
             table = next((each for each in tables if cause in each.values), self.own)
             self._wrong(cause, schema.in_words(error), table)
-            return Chosen(Options()), Settings()
+            return HostOptions(Options()), Settings()
 
-    def _options(self, words: tuple[str, ...]) -> tuple[Chosen, Settings]:
+    def _options(self, words: tuple[str, ...]) -> tuple[HostOptions, Settings]:
         if "--ipv4" in words and "--ipv6" in words:
             raise UsageError("--ipv4 and --ipv6 contradict each other")
         given, _ = schema.PARSERS[self._has_datasets].read(words)
@@ -203,4 +203,4 @@ class JobReader:
         replace(options, min_age_s=of_job.get("min-age") or None)
         if of_job.get("after", ("keep",))[0] != "keep":
             replace(options, remove_source_files=True)
-        return Chosen(options, words), settings
+        return HostOptions(options, words), settings

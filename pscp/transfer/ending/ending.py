@@ -19,7 +19,7 @@ from pscp.endpoint.there import hardlinks, lookup
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
-from pscp.transfer.pieces.plan import Ask, Failure, Pack, Placed, Work, groups
+from pscp.transfer.pieces.plan import Ask, Failure, Pack, PlannedEntry, Work, groups
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # few copies need them
     from pscp.transfer.ending.mirror import Mirror
     from pscp.transfer.ending.moving import Moving
 
-CopyNow = Callable[[list[Placed]], None]
+CopyNow = Callable[[list[PlannedEntry]], None]
 # A request that is made for many entries at once.
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
 
@@ -112,11 +112,11 @@ class Ending:
         while len(self.links):
             with contextlib.closing(self.links) as links:
                 self.links = Spool()
-                as_files: list[Placed] = []
+                as_files: list[PlannedEntry] = []
                 self._finish(self._to_link(links, as_files), hardlinks.HardLinks)
                 copy_now(as_files)
 
-    def _to_link(self, links: Spool, as_files: list[Placed]) -> Iterator[tree.Entry]:
+    def _to_link(self, links: Spool, as_files: list[PlannedEntry]) -> Iterator[tree.Entry]:
         """Yield the links that can be made; keep those to be copied as files, and to come after."""
         results, next_names = self._results, dict[str, tree.Entry]()
         for *row, known_path in links.take():
@@ -131,7 +131,7 @@ class Ending:
             elif (found := next_names.setdefault(link.target, link)) is link:
                 known = first.known._replace(top=link.top, path=known_path)
                 entry = first.entry._replace(top=link.top, path=link.path)
-                as_files.append(Placed(known, entry))
+                as_files.append(PlannedEntry(known, entry))
             else:
                 to = {**link.extra, "in": found.top, "to": found.path}
                 self.links.add([*link._replace(extra=to), known_path])

@@ -20,11 +20,11 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.there import mirror
-from pscp.endpoint.writing import letting_go
-from pscp.endpoint.writing.letting_go import Durable, is_safe_to_remove
+from pscp.endpoint.writing import removal
+from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
 from pscp.options import filters
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Ask, Placed
+from pscp.transfer.pieces.plan import Ask, PlannedEntry
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -41,7 +41,7 @@ _Piece = list[Any]
 class _Folder:
     """A folder that the walk is in."""
 
-    def __init__(self, item: Placed) -> None:
+    def __init__(self, item: PlannedEntry) -> None:
         self.known, self.path = item.known, item.entry.path
         self.low = self.last = ""  # where the piece begins, and its last name
         self.names: list[str] = []
@@ -85,7 +85,7 @@ class Mirror:
 
     # --- the walk's thread
 
-    def saw(self, item: Placed) -> None:
+    def saw(self, item: PlannedEntry) -> None:
         while self._open and not self._open[-1].holds(item.known):
             self._pieces.add(self._open.pop().piece(""))
         if not self._is_next(item.known):
@@ -149,7 +149,7 @@ class Mirror:
             self._fail(f"nothing was deleted: {self._problem}")
         elif failed:
             self._terms.reporter.note("nothing was deleted, since something failed")
-        proof = "" if self._problem else letting_go.DIGEST  # what the source has has landed
+        proof = "" if self._problem else removal.DIGEST  # what the source has has landed
         return not is_safe_to_remove(Durable(proof, is_synced=not failed, is_elsewhere=True))
 
     def _fail(self, why: str) -> None:

@@ -23,7 +23,7 @@ from pscp.endpoint.reading.files import Identity
 from pscp.endpoint.reading.paths import part_name, to_text
 from pscp.endpoint.there import lookup, moving
 from pscp.endpoint.writing import fence
-from pscp.endpoint.writing.letting_go import COMPARED, DIGEST, Durable, is_safe_to_remove
+from pscp.endpoint.writing.removal import COMPARED, DIGEST, Durable, is_safe_to_remove
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, source_path
@@ -127,7 +127,7 @@ class Moving:
             self._mounted = frozenset(answers.texts(mounted))
 
         self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
-        self._wait(Ask(False, lookup.Look([name]), then_sink, self._cannot))
+        self._wait(Ask(False, lookup.Lookup([name]), then_sink, self._cannot))
         self._queue.finish_writing()
         for number, (top, path) in enumerate(self._found.take()):  # one folder may come again
             if self._why_not:
@@ -179,7 +179,7 @@ class Moving:
                 self._results.doubt([self._beside(top, path, "").rstrip("/")])
                 self._results.failed(answers.from_source({**failure, "path": path}))
 
-        looking = Ask(False, lookup.Look([self._beside(top, path, name)]), is_seen, self._cannot)
+        looking = Ask(False, lookup.Lookup([self._beside(top, path, name)]), is_seen, self._cannot)
         then = self._look(looking, Ask(True, remove, ignored, self._cannot))
         return Ask(True, make, then, cannot)
 
@@ -247,7 +247,7 @@ class Moving:
 
     def _digest(self, row: list[Any]) -> bytes:
         """Return a digest of what tells a file, in this very state, from all others."""
-        kind, known = row[0], source.Known(*row[1])
+        kind, known = row[0], source.SourceFile(*row[1])
         path = os.path.abspath(source_path(self._terms.tops[known.top], known.path))
         told = json.dumps([kind, path, known.path, *known[2:]])
         return hashlib.blake2b(told.encode(), digest_size=16).digest()
@@ -260,7 +260,7 @@ class Moving:
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
-        moved = [(kind, source.Known(*known)) for kind, known, _ in rows]
+        moved = [(kind, source.SourceFile(*known)) for kind, known, _ in rows]
         folder = self._moves.folder if self._moves is not None else ""
         return Ask(True, moving.RemoveSources(moved, folder), then, self._results.failed)
 

@@ -1,6 +1,6 @@
 """How many lanes a copy uses with -c auto, decided from what is measured (docs/tuning.md).
 
-Pure: it knows no clock, no thread and no connection. It is shown the copy again and again (Seen),
+Pure: it knows no clock, no thread and no connection. It is shown a CopyState again and again,
 and says how many lanes should work (`count`), and why, in a sentence.
 
 Not here: opening and parking lanes (../lane_pool.py), how busy processors are (../autoscaler.py).
@@ -57,7 +57,7 @@ class Path(NamedTuple):
     was_crowded: bool = False  # processors here were busy during the login: its time tells nothing
 
 
-class Seen(NamedTuple):
+class CopyState(NamedTuple):
     """The state of the copy at one moment."""
 
     now_s: float
@@ -140,7 +140,7 @@ def is_worth_a_login(
     return left_bytes > rate * path.login_s or passed_s > 2 * path.login_s
 
 
-class Measured(NamedTuple):
+class MeasuredRate(NamedTuple):
     """The rate of the lanes while their number did not change."""
 
     bytes_per_s: float
@@ -155,9 +155,9 @@ class Meter:
         self.settle_s = _SETTLE_S + _SETTLE_TRIPS * rtt_s
         self.look_s = _LOOK_S + _LOOK_TRIPS * rtt_s
         self._alive, self._alive_s = 0, 0.0  # the lanes, and since when there are so many
-        self._begin: Seen | None = None  # the copy when the measurement began
+        self._begin: CopyState | None = None  # the copy when the measurement began
 
-    def steady_s(self, seen: Seen) -> float:
+    def steady_s(self, seen: CopyState) -> float:
         """Return for how long there have been as many lanes as now."""
         if seen.alive != self._alive:
             self._alive, self._alive_s, self._begin = seen.alive, seen.now_s, None
@@ -167,7 +167,7 @@ class Meter:
         """Have nothing measured until lanes have settled again."""
         self._alive_s, self._begin = now_s, None
 
-    def measured(self, seen: Seen, lanes: int) -> Measured | None:
+    def measured(self, seen: CopyState, lanes: int) -> MeasuredRate | None:
         """Return the rate since the last measurement; None while that is too short ago."""
         begin = self._begin
         if begin is None:
@@ -181,7 +181,7 @@ class Meter:
         used = (seen.used_s - begin.used_s) / taken_s
         self._begin = None
         bytes_per_s = (seen.done_bytes - begin.done_bytes) / taken_s
-        return Measured(bytes_per_s, idle < _SPARE and used > _OURS, idle < _SPARE)
+        return MeasuredRate(bytes_per_s, idle < _SPARE and used > _OURS, idle < _SPARE)
 
 
 class Tuner:
@@ -223,7 +223,7 @@ class Tuner:
         self._before = None
         self._meter.restart(now_s)
 
-    def look(self, seen: Seen) -> str | None:
+    def look(self, seen: CopyState) -> str | None:
         """Return a sentence when `count` changed, or will not change any more."""
         if self.is_done:
             return None
@@ -257,7 +257,7 @@ class Tuner:
         elif is_seen or lanes <= self._usual:
             self.found = lanes, rate
 
-    def _judge(self, seen: Seen, rate: float, is_busy: bool) -> str | None:
+    def _judge(self, seen: CopyState, rate: float, is_busy: bool) -> str | None:
         moved = f"{self.count} lanes move {_mb(rate)}"
         self.has_judged = True
         of_cpus = _of_cpus(self._path) if self._path.rtt_s < FAR_S else self.count
@@ -312,7 +312,7 @@ class Tuner:
         self.lesson = *self.lesson[:2], 0.0
         return False
 
-    def _step(self, seen: Seen, rate: float) -> str:
+    def _step(self, seen: CopyState, rate: float) -> str:
         """Raise the number of lanes. Return the end of a sentence that says why, and to what."""
         rtt_s = min(self._path.rtt_s, 1.0)
         under_way = rate / self.count * rtt_s / CHANNEL_BYTES  # of a lane's window
@@ -327,7 +327,7 @@ class Tuner:
         held = ", held up by the channel's window" if self.needs_window else ""
         return f"{held}: trying {self.count}"
 
-    def _reason_to_stop(self, seen: Seen, rate: float, is_busy: bool) -> str:
+    def _reason_to_stop(self, seen: CopyState, rate: float, is_busy: bool) -> str:
         if self.count >= LANES_MOST:
             return "that is the most"
         if seen.left_bytes < _STEPS_LEFT * self._step_s() * rate:

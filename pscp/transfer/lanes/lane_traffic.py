@@ -183,7 +183,9 @@ class LaneTraffic:
             self.far.send(wire.FILE, number)
         self._announced[job.number] = job
         known, entry = job.item.known, job.item.entry
-        there: tree.Entry | source.Known = entry if self.context.is_push else source.listed(known)
+        there: tree.Entry | source.SourceFile = (
+            entry if self.context.is_push else source.listed(known)
+        )
         self.far.send(wire.FILE, job.number, 0, wire.to_json(there))
         near = self.near.source or self.near.the_sink()
         with self.near_lock:

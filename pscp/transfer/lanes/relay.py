@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.connections import Connections, Wanted
+from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.messages import named, noting
 from pscp.endpoint.asking import entries, requests
 from pscp.endpoint.asking.answers import Reply, not_here
@@ -85,7 +85,7 @@ class FarSource:
             opened(far.channel)
             return far
         try:
-            return self.connections.connect(self.options, Wanted(None, "", opened))
+            return self.connections.connect(self.options, ConnectionRequest(None, "", opened))
         except PscpError as error:
             raise named(self.connections.host, error) from None
         finally:
@@ -105,7 +105,7 @@ class FarSource:
         self.connections.close(is_cut=is_cut)
 
 
-class _Awaited(NamedTuple):
+class _AwaitedChunk(NamedTuple):
     """A chunk that the source was asked for, and where its frames go."""
 
     id_: int
@@ -132,7 +132,7 @@ class RelayEnd:
         self._lock = threading.Lock()  # guards what follows
         self._is_closed = False
         self._channel: Channel | None = None  # once the connection is being opened
-        self._chunks: deque[_Awaited] = deque()  # in the order in which they come
+        self._chunks: deque[_AwaitedChunk] = deque()  # in the order in which they come
         # What takes the answer to each request, by its number, and the type of that frame.
         self._replies: dict[int, tuple[int, Callable[[wire.Frame], None]]] = {}
 
@@ -202,7 +202,7 @@ class RelayEnd:
 
     def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None:
         with self._lock:
-            self._chunks.append(_Awaited(id_, offset, length, send))
+            self._chunks.append(_AwaitedChunk(id_, offset, length, send))
         self._send(wire.GET, id_, offset, wire.COUNT.pack(length))
 
     def pack(self, number: int, pack: Pack, done: Packed, take: Callable[[object], object]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.connections import Wanted
+from pscp.connect.connections import ConnectionRequest
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.ground.log import Log
 from pscp.transfer.lanes.lane import Lane
@@ -44,7 +44,7 @@ class WorkerContext(Protocol):
 
     def keep(self, far: RemoteAgent, *, is_late: bool = False) -> None: ...
 
-    def connect(self, wanted: Wanted, /) -> RemoteAgent: ...
+    def connect(self, wanted: ConnectionRequest, /) -> RemoteAgent: ...
 
     def may_connect(self, worker: Worker) -> bool: ...
 
@@ -162,7 +162,7 @@ class Worker(threading.Thread):
                 raise ConnectionLost(_OVER)
             connection_of = self.master.channel if self.master is not None else None
             opened = partial(setattr, self, "channel")
-            far = self._pool.connect(Wanted(connection_of, self.congestion, opened))
+            far = self._pool.connect(ConnectionRequest(connection_of, self.congestion, opened))
         except ConnectionLost:
             is_refused = not self._queue.is_finished
             raise

@@ -37,7 +37,7 @@ QUESTION_ITEMS = 500
 _SHORT = frozenset(["a", "o", "linked", "sparse", "new"])
 
 
-class Placed(NamedTuple):
+class PlannedEntry(NamedTuple):
     """An entry as its source knows it, and with the path it will have at the destination."""
 
     known: tree.Entry
@@ -48,7 +48,7 @@ class Job(Protocol):
     """The file that a chunk belongs to: what a lane needs of it, and reports to it."""
 
     number: int
-    item: Placed
+    item: PlannedEntry
     may_be_short: bool  # its end is known only when a chunk is short
     was_shared: bool  # two lanes had the same chunk of it, at once or one after the other
 
@@ -99,7 +99,7 @@ class Chunk(Piece):
 class Pack(Piece):
     """Small files, folders and links that travel in one frame."""
 
-    items: list[Placed]
+    items: list[PlannedEntry]
     then: Packed
     is_again: bool = False
     expected: Mapping[str, str] = field(default_factory=dict)  # digests that files have to have
@@ -239,9 +239,9 @@ def grouped(
         yield group
 
 
-def as_new(item: Placed) -> Placed:
+def as_new(item: PlannedEntry) -> PlannedEntry:
     """Return the item, marked as new at the destination: its mode is this copy's to set."""
-    return Placed(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
+    return PlannedEntry(item.known, item.entry._replace(extra={**item.entry.extra, "new": 1}))
 
 
 def goes_in_pack(entry: tree.Entry) -> bool:
@@ -262,10 +262,10 @@ class PackBuilder:
 
     then: Packed
     expected: Mapping[str, str] = field(default_factory=dict)
-    _items: list[Placed] = field(default_factory=list)
+    _items: list[PlannedEntry] = field(default_factory=list)
     _bytes: int = 0
 
-    def add(self, item: Placed) -> bool:
+    def add(self, item: PlannedEntry) -> bool:
         """Add an item. Return whether the pack is full with it."""
         self._items.append(item)
         self._bytes += item.entry.size + weight_bytes(item.entry)
@@ -288,7 +288,7 @@ class Placement:
         named = zip(tops, target_names, strict=True)
         self._taken = {target for top, target in named if top.name}  # by a source of its own
 
-    def place(self, entry: tree.Entry) -> Placed:
+    def place(self, entry: tree.Entry) -> PlannedEntry:
         """Return the entry with its path at the destination.
 
         Raises ValueError for an entry outside of its source, and Refusal for one that would land
@@ -300,11 +300,11 @@ class Placement:
             if not isinstance(top, int) or not isinstance(first, str):
                 raise ValueError("a hard link of another shape")
             to = self._path(top, first)
-            return Placed(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
+            return PlannedEntry(entry, entry._replace(path=path, extra={**entry.extra, "to": to}))
         if path == entry.path:
-            return Placed(entry, entry)
+            return PlannedEntry(entry, entry)
         moved = (*entry[:2], path, *entry[3:])
-        return Placed(entry, tree.Entry._make(moved))  # _replace() takes three times as long
+        return PlannedEntry(entry, tree.Entry._make(moved))  # _replace() takes three times as long
 
     def known(self, top: int, path: str) -> str:
         """Return what a path at the destination is called in the manifest of this source."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
-from pscp.connect.known.host_memory import Known
+from pscp.connect.known.host_memory import PathRecord
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.writing import placing
 from pscp.ground.locations import Location
@@ -236,7 +236,7 @@ class PoolTerms:
     options: Options
     counters: Counters
     path: Path
-    known: Known  # what the last copy over this path has learned
+    known: PathRecord  # what the last copy over this path has learned
     note: Callable[[str], None]  # shows a message to the user
 
     @property

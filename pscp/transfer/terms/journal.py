@@ -49,7 +49,7 @@ def token_of(*what: str) -> str:
 
 
 @dataclass
-class Landed:
+class FileNotes:
     """A journal's notes of one file."""
 
     algorithm: str
@@ -62,7 +62,7 @@ class Landed:
 ZEROS, UNKNOWN = "zeros", "unknown"
 
 
-class Continued(enum.Enum):
+class PartUse(enum.Enum):
     """How an earlier run's part is continued."""
 
     ANEW = "it is discarded, and all is sent"
@@ -82,12 +82,12 @@ def rest_of(entry: tree.Entry) -> str:
 def continued(
     entry: tree.Entry,
     run: str,
-    landed: Landed | None,
+    landed: FileNotes | None,
     *,
     is_anothers: bool,
     resume: bool,
     by_time: bool,
-) -> Continued:
+) -> PartUse:
     """Decide about the part that a run left of a file.
 
     Args:
@@ -99,12 +99,12 @@ def continued(
     """
     rest = landed.runs.get(run) if landed is not None else None  # None: not of this very file
     if not resume or is_anothers:
-        return Continued.ANEW
+        return PartUse.ANEW
     if "sparse" in entry.extra and rest != ZEROS:
-        return Continued.ANEW
+        return PartUse.ANEW
     if rest is None:
-        return Continued.COMPARED
-    return Continued.AS_NOTED if by_time else Continued.NOTED_COMPARED
+        return PartUse.COMPARED
+    return PartUse.AS_NOTED if by_time else PartUse.NOTED_COMPARED
 
 
 class Journal:
@@ -119,7 +119,7 @@ class Journal:
         self._path = os.path.join(state.folder(), f"{key}.journal")
         self._number = 0
         self._under_way: set[int] = set()  # files that have neither landed nor failed
-        self._found: dict[str, tuple[Identity, Landed]] = {}
+        self._found: dict[str, tuple[Identity, FileNotes]] = {}
         self.runs: list[str] = []  # by their nonces
         self._fd = self._locked() if key is not None else None
         if self._fd is None:
@@ -157,7 +157,7 @@ class Journal:
             os.close(fd)
 
     def _read(self, fd: int) -> None:
-        by_number: dict[int, tuple[str, Identity, Landed]] = {}
+        by_number: dict[int, tuple[str, Identity, FileNotes]] = {}
         raw = b"\n"
         with open(self._path, "rb") as lines:
             for raw in lines:
@@ -173,7 +173,7 @@ class Journal:
                 landed.runs = {**landed.runs, **before[1].runs}
             self._found[path] = known, landed
 
-    def _take(self, line: object, by_number: dict[int, tuple[str, Identity, Landed]]) -> None:
+    def _take(self, line: object, by_number: dict[int, tuple[str, Identity, FileNotes]]) -> None:
         """Learn what one line says. Raises one of _NO_LINE for a line of another shape."""
         kind, first, *rest = answers.items(line)
         if kind == "run":
@@ -183,7 +183,7 @@ class Journal:
         self._number = max(self._number, number % (1 << 62))  # a damaged one leaves room above it
         if kind == "file":
             path, size, mtime_ns, inode, algorithm, *part = rest  # an earlier version has no part
-            landed = Landed(answers.text(algorithm))
+            landed = FileNotes(answers.text(algorithm))
             if part:
                 run, beside = map(answers.text, part)
                 landed.runs[run] = beside
@@ -197,7 +197,7 @@ class Journal:
         elif kind == "done":
             del by_number[number]
 
-    def landed(self, path: str, identity: Identity) -> Landed | None:
+    def landed(self, path: str, identity: Identity) -> FileNotes | None:
         """Return what landed of this very file earlier; None when nothing is known of it."""
         known, landed = self._found.pop(path, (None, None))
         if landed is None or known != identity:

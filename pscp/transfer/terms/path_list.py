@@ -1,6 +1,6 @@
 """The list of --files-from: read, checked, and sorted as a walk is, in bounded memory.
 
-Not here: the entries of its paths (../../endpoint/there/chosen.py), the walk
+Not here: the entries of its paths (../../endpoint/there/listed_paths.py), the walk
 (../walk/plan_walk.py), rows that are kept in their order (../pieces/spool.py).
 """
 
@@ -15,7 +15,7 @@ from typing import IO
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import paths
 from pscp.endpoint.reading.paths import is_pscps_own, to_text
-from pscp.endpoint.there.chosen import ABOVE, ALL, ALONE, Row
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, ALONE, Row
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.pieces.plan import grouped

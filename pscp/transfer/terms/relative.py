@@ -1,7 +1,7 @@
 """The names of sources below DEST: each alone; with -R the path, from a "/./" in it on. Pure.
 
 Not here: what is below a source (../pieces/plan.py), the entries of the folders above it
-(../../endpoint/there/chosen.py).
+(../../endpoint/there/listed_paths.py).
 """
 
 from __future__ import annotations

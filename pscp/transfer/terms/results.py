@@ -24,7 +24,7 @@ from pscp.ground.log import Log
 from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress import Outcome, Reporter
 from pscp.transfer.pieces.answers import ignored
-from pscp.transfer.pieces.plan import Failure, Placed
+from pscp.transfer.pieces.plan import Failure, PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms, FilePlaces, folders_of
 
 _log = Log("transfer")
@@ -170,12 +170,12 @@ class Results:
         # Files of several names: those that are at the destination as at the source, by path there,
         # and those that an option left out. The first alone get their other names.
         self.firsts: set[str] = set()
-        self.skipped_firsts: dict[str, Placed] = {}
+        self.skipped_firsts: dict[str, PlannedEntry] = {}
         self._doubted: set[str] = set()  # paths at the destination: what is there, and below
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = ignored
 
-    def file_done(self, item: Placed, digest: str) -> None:
+    def file_done(self, item: PlannedEntry, digest: str) -> None:
         """Count a file that has its final name. `digest` is in hex, with -s; else it is empty."""
         self._terms.counters.add(files_done=1)
         self.is_there(item.entry)

@@ -14,7 +14,7 @@ import functools
 from typing import NamedTuple
 
 from pscp.endpoint.reading import tree
-from pscp.endpoint.there.alike import is_same_time
+from pscp.endpoint.there.sameness import is_same_time
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
 

@@ -25,7 +25,7 @@ from pscp.transfer.pieces.plan import (
     Ask,
     Chunk,
     Failure,
-    Placed,
+    PlannedEntry,
     Work,
     batches,
     cut,
@@ -33,7 +33,7 @@ from pscp.transfer.pieces.plan import (
     subtract,
 )
 from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.journal import Landed, rest_of
+from pscp.transfer.terms.journal import FileNotes, rest_of
 from pscp.transfer.terms.results import Results
 
 # What an end hashes for one request: enough to outweigh a round trip, and little enough that what
@@ -52,7 +52,9 @@ class FileJob:
 
     may_be_short = False
 
-    def __init__(self, terms: CopyTerms, results: Results, ending: Ending, item: Placed) -> None:
+    def __init__(
+        self, terms: CopyTerms, results: Results, ending: Ending, item: PlannedEntry
+    ) -> None:
         self.number, self.item = next(_numbers), item
         self.was_shared = False
         self._life = states.Machine(states.FILE, states.File.COPYING)
@@ -75,7 +77,7 @@ class FileJob:
 
     # --- beginning
 
-    def start(self, landed: Landed | None, compare: bool, basis_bytes: int) -> None:
+    def start(self, landed: FileNotes | None, compare: bool, basis_bytes: int) -> None:
         """Copy the file.
 
         Args:
@@ -159,7 +161,7 @@ class FileJob:
 
     # --- what is there already
 
-    def _check_landed(self, landed: Landed) -> Iterator[Work]:
+    def _check_landed(self, landed: FileNotes) -> Iterator[Work]:
         """Have the sink hash what the journal says landed; take what matches, send the rest."""
         for group in batches(sorted(landed.digests), CHECK_BYTES):
             if self._failure is not None:

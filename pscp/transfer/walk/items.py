@@ -15,9 +15,9 @@ from pscp.endpoint.there import lookup
 from pscp.progress.progress import Outcome, what_became
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Failure, Pack, PackBuilder, Placed, goes_in_pack, groups
+from pscp.transfer.pieces.plan import Failure, Pack, PackBuilder, PlannedEntry, goes_in_pack, groups
 from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.journal import Landed
+from pscp.transfer.terms.journal import FileNotes
 from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import MISSING
 from pscp.transfer.walk.file_job import FileJob
@@ -34,8 +34,8 @@ class Items:
 
     def send(
         self,
-        item: Placed,
-        landed: Landed | None = None,
+        item: PlannedEntry,
+        landed: FileNotes | None = None,
         compare: bool = False,
         basis_bytes: int = 0,
         why: str = MISSING,
@@ -76,11 +76,11 @@ class Items:
     def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
 
-    def link_later(self, item: Placed) -> None:
+    def link_later(self, item: PlannedEntry) -> None:
         row = [*item.entry, item.known.path]
         self._queue.write_later(lambda: self.ending.links.add(row))
 
-    def already_there(self, items: list[Placed], digests: list[str], size_bytes: int) -> None:
+    def already_there(self, items: list[PlannedEntry], digests: list[str], size_bytes: int) -> None:
         """Count files of so many bytes that are at the destination already, and verified."""
         self._counters.add(files_resumed=len(items), chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
@@ -88,13 +88,13 @@ class Items:
         if self._options.preserve:
             self._adopt(items)
 
-    def unchanged(self, items: list[Placed], differing: list[Placed]) -> None:
+    def unchanged(self, items: list[PlannedEntry], differing: list[PlannedEntry]) -> None:
         """Count what is taken for the same, unread; the metadata of `differing` is another."""
         self._counters.add(files_unchanged=len(items))
         self._found("unchanged", items, [""] * len(items))
         self._adopt(differing)
 
-    def linked(self, items: list[Placed], digests: list[str]) -> None:
+    def linked(self, items: list[PlannedEntry], digests: list[str]) -> None:
         """Count names of files in other folders; those with digests were verified."""
         self._counters.add(files_linked=len(items), chunks_verified=sum(map(bool, digests)))
         if self._options.dry_run and self._options.itemize:
@@ -105,7 +105,7 @@ class Items:
     def _found(
         self,
         outcome: Outcome,
-        items: list[Placed],
+        items: list[PlannedEntry],
         digests: list[str],
         *,
         is_verified: bool = False,
@@ -119,7 +119,7 @@ class Items:
         paths = (item.entry.path for item in items)
         self.results.became(outcome, zip(paths, known, strict=True))
 
-    def _adopt(self, items: list[Placed]) -> None:
+    def _adopt(self, items: list[PlannedEntry]) -> None:
         if not self._options.dry_run:
             for group in groups(item.entry for item in items):
                 self.ending.ask(lookup.Adopt, group)
@@ -142,7 +142,7 @@ class Items:
 
     def _packed(self, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
         failure_at, results = dict(failed), self.results
-        damaged: list[Placed] = []
+        damaged: list[PlannedEntry] = []
         landed: list[tree.Entry] = []
         digests: list[tuple[str, str]] = []
         for place, (item, row) in enumerate(zip(pack.items, pack.rows, strict=True)):

@@ -22,7 +22,7 @@ from pscp.transfer.pieces.plan import (
     QUESTION_ITEMS,
     Ask,
     Failure,
-    Placed,
+    PlannedEntry,
     grouped,
     small_together,
     weight_bytes,
@@ -30,7 +30,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.walk.decide import There, is_hashed
 from pscp.transfer.walk.items import Items
 
-Pair = tuple[Placed, There]
+Pair = tuple[PlannedEntry, There]
 GoOn = Callable[[list[Pair]], None]
 
 
@@ -68,7 +68,7 @@ class Linking:
         """Have the sink link these; the digests are of each, once the source has hashed them."""
 
         def then(answer: object) -> None:
-            linked: list[Placed] = []
+            linked: list[PlannedEntry] = []
             known: list[str] = []
             left: list[Pair] = []
             to_hash: list[Pair] = []

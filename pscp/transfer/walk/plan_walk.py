@@ -22,7 +22,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import metadata, tree
 from pscp.endpoint.there import listings
-from pscp.endpoint.there.chosen import ABOVE, ALL, Above, ChosenWalk, Listed, Row, above
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, Above, PathsWalk, Row, WalkPaths, above
 from pscp.ground import errors
 from pscp.options.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -32,7 +32,7 @@ from pscp.transfer.pieces.plan import (
     QUESTION_ITEMS,
     Ask,
     Failure,
-    Placed,
+    PlannedEntry,
     SourceRules,
     Taker,
     weight_bytes,
@@ -79,7 +79,7 @@ class PlanWalk(threading.Thread):
         # What may be linked is looked up, whatever is at the destination.
         self._new_tops = set() if options.link_dest and not options.transfer_test else new
         # Only this thread uses these.
-        self._looking: list[Placed] = []  # items to be looked up
+        self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
         self._folded: set[int] = set()  # hashes of the names so far, where their case is ignored
 
@@ -118,7 +118,7 @@ class PlanWalk(threading.Thread):
         for path, entry in zip(folders, found, strict=True):
             self._items.ending.swept.add([path])
             if entry.kind == tree.FOLDER:
-                self._look_up(self._changed(Placed(entry, entry._replace(path=path))))
+                self._look_up(self._changed(PlannedEntry(entry, entry._replace(path=path))))
             else:
                 self._refuse({**failures.checked(entry.extra), "path": path})
 
@@ -192,7 +192,7 @@ class PlanWalk(threading.Thread):
             if not self._is_here:
                 return _far(FarChosenWalk(self._queue, listed.batches()))
             rows, context = listed.rows(), self._terms.context
-            return context.near_source_entries(lambda near: ChosenWalk(near).listed(rows))
+            return context.near_source_entries(lambda near: PathsWalk(near).listed(rows))
         if self._terms.checks_folders:
             walked = self._walked(listings.ListingWalk, listings.WalkFolders)
             return changed_entries(walked, self._terms, self._placed)
@@ -232,7 +232,9 @@ class PlanWalk(threading.Thread):
         else:
             self._queue.run_with_room(self._lookup.take_new, item)
 
-    def _unless_refused(self, entry: tree.Entry, step: Callable[[], Placed]) -> Placed | None:
+    def _unless_refused(
+        self, entry: tree.Entry, step: Callable[[], PlannedEntry]
+    ) -> PlannedEntry | None:
         """Return what the step returns; None where it refuses the entry, which is reported."""
         try:
             return step()
@@ -241,14 +243,14 @@ class PlanWalk(threading.Thread):
             self._refuse(failures.data(kind, entry.path, str(error)), entry)
             return None
 
-    def _land(self, entry: tree.Entry) -> Placed:
+    def _land(self, entry: tree.Entry) -> PlannedEntry:
         self._rules.check(entry)
         item = self._changed(self._terms.placement.place(entry))
         if self._mirror is not None:
             self._mirror.saw(item)
         return item
 
-    def _check_name(self, item: Placed) -> Placed:
+    def _check_name(self, item: PlannedEntry) -> PlannedEntry:
         """Raise Refusal for a name that cannot be given to this entry."""
         path, terms = item.entry.path, self._terms
         if item.entry.kind == tree.FOLDER:
@@ -268,12 +270,12 @@ class PlanWalk(threading.Thread):
             self._folded.add(folded)
         return item
 
-    def _changed(self, item: Placed) -> Placed:
+    def _changed(self, item: PlannedEntry) -> PlannedEntry:
         if self._attributes is None:
             return item
         return item._replace(entry=self._attributes.change(item.entry))
 
-    def _look_up(self, item: Placed) -> None:
+    def _look_up(self, item: PlannedEntry) -> None:
         self._looking.append(item)
         self._looking_bytes += weight_bytes(item.entry)
         if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
@@ -386,7 +388,7 @@ class FarChosenWalk(FarWalk):
     def _request(self, share: Taker | None) -> requests.Request:
         restart = share is not self._share or not self._is_begun
         self._share, self._is_begun = share, True
-        return Listed(self._rows, self._after, restart, self._most)
+        return WalkPaths(self._rows, self._after, restart, self._most)
 
     def _then(self, answer: object) -> None:
         super()._then(answer)

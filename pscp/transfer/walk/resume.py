@@ -24,14 +24,14 @@ from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
     Ask,
     Failure,
-    Placed,
+    PlannedEntry,
     as_new,
     batches,
     cut,
     goes_in_pack,
     small_together,
 )
-from pscp.transfer.terms.journal import Continued, Landed, continued
+from pscp.transfer.terms.journal import FileNotes, PartUse, continued
 from pscp.transfer.walk.decide import (
     CONTENT,
     Action,
@@ -72,7 +72,7 @@ class DestinationLookup:
 
             self._linking = Linking(items)
 
-    def request(self, items: list[Placed]) -> Ask:
+    def request(self, items: list[PlannedEntry]) -> Ask:
         """Return the request that looks up some hundred items, and then decides about each."""
         paths = [item.entry.path for item in items]
 
@@ -81,7 +81,7 @@ class DestinationLookup:
             self._link(list(zip(items, found, strict=True)))
 
         cost_bytes = len(items) * MEMORY_BYTES
-        return Ask(False, lookup.Look(paths), then, self._bug, cost_bytes=cost_bytes)
+        return Ask(False, lookup.Lookup(paths), then, self._bug, cost_bytes=cost_bytes)
 
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
@@ -96,17 +96,17 @@ class DestinationLookup:
         self._decide([pair for pair in pairs if id(pair[0]) not in asked])
         self._linking.take(wanted, self._decide)
 
-    def _may_be_linked(self, item: Placed, there: There) -> bool:
+    def _may_be_linked(self, item: PlannedEntry, there: There) -> bool:
         is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
         # Without -p what replaces a file keeps its mode, which no file of DIR has to have.
         is_free = self._rules.preserve or there.kind == ""
         return is_wanted and is_free and item.entry.kind in (tree.FILE, tree.LINK)
 
-    def _action(self, item: Placed, there: There) -> Action:
+    def _action(self, item: PlannedEntry, there: There) -> Action:
         has_part = bool(there.left and self._basis_bytes(item.entry, there))
         return decide(item.entry, there, self._rules, has_part=has_part)
 
-    def take_new(self, item: Placed) -> None:
+    def take_new(self, item: PlannedEntry) -> None:
         """Carry out what becomes of an entry whose source's name is new at the destination."""
         action = decide(item.entry, None, self._rules)
         if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
@@ -115,9 +115,9 @@ class DestinationLookup:
             self._carry_out(item, _NOTHING_THERE, action)
 
     def _decide(self, pairs: list[Pair]) -> None:
-        unchanged: list[Placed] = []
-        to_adopt: list[Placed] = []  # of those, what has other metadata
-        to_hash: list[Placed] = []
+        unchanged: list[PlannedEntry] = []
+        to_adopt: list[PlannedEntry] = []  # of those, what has other metadata
+        to_hash: list[PlannedEntry] = []
         for item, there in pairs:
             action = self._action(item, there)
             if there.kind:
@@ -134,7 +134,7 @@ class DestinationLookup:
             else:
                 self._carry_out(item, there, action)
         self._items.unchanged(unchanged, to_adopt)
-        whole: list[Placed] = []
+        whole: list[PlannedEntry] = []
         for item in to_hash:  # holes of a sparse file are not hashed, without -s
             is_sparse = "sparse" in item.entry.extra and not goes_in_pack(item.entry)
             if is_sparse and not self._terms.options.strong:
@@ -144,7 +144,7 @@ class DestinationLookup:
         for group in small_together(whole, lambda item: item.entry):
             self._compare(group)
 
-    def _carry_out(self, item: Placed, there: There, action: Action) -> None:
+    def _carry_out(self, item: PlannedEntry, there: There, action: Action) -> None:
         """Send, link, skip or refuse an entry, of which there is this at the destination."""
         entry, why = item.entry, difference(item.entry, there)
         if action is Action.REFUSE:
@@ -159,7 +159,7 @@ class DestinationLookup:
         else:
             self._items.send(as_new(item) if there.kind == "" else item, why=why)
 
-    def _skip(self, item: Placed, there: There) -> None:
+    def _skip(self, item: PlannedEntry, there: There) -> None:
         entry, results = item.entry, self._items.results
         if there.kind == tree.FILE and state_of(entry, there, self._rules) is State.SAME:
             results.is_there(entry)
@@ -174,11 +174,11 @@ class DestinationLookup:
         may_reuse = self._terms.reuses and self._terms.options.resume and there.kind == tree.FILE
         return there.size_bytes if may_reuse and not goes_in_pack(entry) else 0
 
-    def _send_differing(self, item: Placed) -> None:
+    def _send_differing(self, item: PlannedEntry) -> None:
         """Copy a file that was found to differ from one of its size."""
         self._send(item, There(tree.FILE, item.entry.size, 0, []), CONTENT)
 
-    def _send(self, item: Placed, there: There, why: str) -> None:
+    def _send(self, item: PlannedEntry, there: There, why: str) -> None:
         """Copy a file, continuing the part of the last run that has left one."""
         options, left = self._terms.options, there.left
         basis_bytes = self._basis_bytes(item.entry, there)
@@ -194,16 +194,16 @@ class DestinationLookup:
             item.entry, left[-1], landed,
             is_anothers=is_anothers, resume=options.resume, by_time=self._rules.goes_by_time,
         )  # fmt: skip
-        if how is Continued.ANEW:
+        if how is PartUse.ANEW:
             self._discard(item, left)
             self._items.send(item, basis_bytes=basis_bytes)
             return
         self._discard(item, left[:-1])
-        known = None if how is Continued.COMPARED else landed
-        compare = how is not Continued.AS_NOTED
+        known = None if how is PartUse.COMPARED else landed
+        compare = how is not PartUse.AS_NOTED
         self._inherit(item, left[-1], known, compare, basis_bytes)
 
-    def _discard(self, item: Placed, left: list[str]) -> None:
+    def _discard(self, item: PlannedEntry, left: list[str]) -> None:
         path = item.entry.path
 
         def then(is_gone: object) -> None:
@@ -214,7 +214,12 @@ class DestinationLookup:
             self._queue.add(Ask(False, requests.Discard(path, left), then, answers.ignored))
 
     def _inherit(
-        self, item: Placed, nonce: str, landed: Landed | None, compare: bool, basis_bytes: int
+        self,
+        item: PlannedEntry,
+        nonce: str,
+        landed: FileNotes | None,
+        compare: bool,
+        basis_bytes: int,
     ) -> None:
         """Have the sink make an earlier run's part this run's own, and send what it lacks.
 
@@ -233,7 +238,7 @@ class DestinationLookup:
 
     # --- files of the same size: hashed at both ends
 
-    def _compare(self, group: list[Placed], offset: int = 0) -> None:
+    def _compare(self, group: list[PlannedEntry], offset: int = 0) -> None:
         """Hash several small files at both ends, or a stretch of one large file."""
         strong = self._terms.options.strong
         chunk_bytes = wire.MAX_OFFSET if strong else self._terms.chunk_bytes
@@ -241,7 +246,7 @@ class DestinationLookup:
         algorithm = hashes.STRONG if strong else self._terms.algorithm
 
         def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
-            same: list[Placed] = []
+            same: list[PlannedEntry] = []
             digests: list[str] = []
             for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
                 end = sum(stretch[-1])
@@ -259,7 +264,11 @@ class DestinationLookup:
         self._hash_both(group, extents, algorithm, compared)
 
     def _hash_both(
-        self, group: list[Placed], extents: list[list[Extent]], algorithm: str, compared: Compared
+        self,
+        group: list[PlannedEntry],
+        extents: list[list[Extent]],
+        algorithm: str,
+        compared: Compared,
     ) -> None:
         """Have the sink and then the source hash these extents of each file."""
         pairs, cost_bytes = list(zip(group, extents, strict=True)), len(group) * MEMORY_BYTES
@@ -280,7 +289,7 @@ class DestinationLookup:
 
     # --- sparse files: hashed where either end has data
 
-    def _compare_data(self, item: Placed, offset: int = 0, same_bytes: int = 0) -> None:
+    def _compare_data(self, item: PlannedEntry, offset: int = 0, same_bytes: int = 0) -> None:
         """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
 
         def failed(_: Failure) -> None:
@@ -299,7 +308,7 @@ class DestinationLookup:
         self._queue.add(Ask(False, request, then_source, failed))
 
     def _compare_pieces(
-        self, item: Placed, pieces: Iterator[list[Extent]], end: int, same_bytes: int
+        self, item: PlannedEntry, pieces: Iterator[list[Extent]], end: int, same_bytes: int
     ) -> None:
         """Hash piece after piece, then the data after `end`, as long as all is the same."""
         piece = next(pieces, None)
@@ -336,6 +345,6 @@ def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
     return not isinstance(mine, dict) and None not in mine and mine == theirs
 
 
-def _stretch(item: Placed, offset: int, chunk_bytes: int) -> list[Extent]:
+def _stretch(item: PlannedEntry, offset: int, chunk_bytes: int) -> list[Extent]:
     left = [(offset, item.entry.size - offset)] if item.entry.size > offset else []
     return next(batches(cut(left, chunk_bytes), CHECK_BYTES), [(offset, 0)])

@@ -48,11 +48,11 @@ def this_boot() -> str:
 
 
 Identity = tuple[int, int, int]  # size, mtime_ns, inode
-Seen = tuple[int, int, int, float]  # those, and since when, by Known's clock
+Seen = tuple[int, int, int, float]  # those, and since when, by RunNotes' clock
 
 
 @dataclass
-class Known:
+class RunNotes:
     """Notes of a run for the next. The clock goes on at a boot, as if no time had passed."""
 
     host: str
@@ -96,13 +96,13 @@ class Settled:
         self._refused: dict[str, Identity] = {}
         self._changed: set[str] = set()
         now_s = steady()
-        self._now = Known(os.uname().nodename, boot(), now_s, apart_s=wall() - now_s)
+        self._now = RunNotes(os.uname().nodename, boot(), now_s, apart_s=wall() - now_s)
         with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
             self._take(known)
 
     def _take(self, state: Any) -> None:
         """Take over what an earlier run has seen, on this machine."""
-        known, now = Known(**state), self._now
+        known, now = RunNotes(**state), self._now
         numbers = known.at_s, known.before_s, known.apart_s, known.stepped_s or 0.0
         if not all(map(math.isfinite, numbers)):
             return

@@ -26,7 +26,7 @@ import asyncssh
 from pscp.transports.libraries import helper
 from pscp.transports.libraries.asyncssh_internals import Config
 from pscp.transports.libraries.asyncssh_pump import run_channel
-from pscp.transports.libraries.helper import FAILED_STATUS, Failed, Target, Wrong
+from pscp.transports.libraries.helper import FAILED_STATUS, HelperError, Target, Wrong
 from pscp.transports.libraries.known_hosts import REVOKED
 from pscp.transports.libraries.mux_server import MuxClient, listening
 from pscp.transports.ssh_settings import Settings
@@ -71,7 +71,7 @@ async def _serve(settings: Settings) -> int:
 async def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> tuple[asyncssh.SSHClientConnection, list[asyncssh.SSHClientConnection]]:
-    """Log in; return the connection, and those that it goes through. Raises Failed."""
+    """Log in; return the connection, and those that it goes through. Raises HelperError."""
     with tempfile.TemporaryFile("w+") as own:
         own.write("\n".join([f"Host {name}", *lines, ""]))
         own.flush()
@@ -106,28 +106,28 @@ async def _login(
     except (asyncssh.DisconnectError, asyncssh.ChannelOpenError) as error:
         raise _failed(target, client, error) from None
     except TimeoutError:
-        raise Failed(f"connect to host {target.host}: Connection timed out") from None
+        raise HelperError(f"connect to host {target.host}: Connection timed out") from None
     except OSError as error:
-        raise Failed(f"Connection closed: {error.strerror or error}") from None
+        raise HelperError(f"Connection closed: {error.strerror or error}") from None
     except (ValueError, asyncssh.KeyImportError) as error:
         raise Wrong(f"Bad configuration option: {error}") from None
 
 
 def _failed(
     target: Target, client: _Client, error: asyncssh.DisconnectError | asyncssh.ChannelOpenError
-) -> Failed:
+) -> HelperError:
     reason = error.reason
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return client.failed or Failed(f"{reason}. Host key verification failed.")
+        return client.failed or HelperError(f"{reason}. Host key verification failed.")
     if isinstance(error, asyncssh.PermissionDenied):
         tried = ",".join(client.tried or ["publickey"])
-        return Failed(f"{target.login}: Permission denied ({tried}).")
+        return HelperError(f"{target.login}: Permission denied ({tried}).")
     if isinstance(error, asyncssh.KeyExchangeFailed):
         reason = reason.replace("No matching", "no matching")
-        return Failed(f"Unable to negotiate with {target.host}: {reason}")
+        return HelperError(f"Unable to negotiate with {target.host}: {reason}")
     if isinstance(error, asyncssh.ChannelOpenError):
-        return Failed(f"connect to {target.address}: through {target.jump}: {reason}")
-    return Failed(f"Connection closed by {target.host}: {reason}")
+        return HelperError(f"connect to {target.address}: through {target.jump}: {reason}")
+    return HelperError(f"Connection closed by {target.host}: {reason}")
 
 
 def _arguments(
@@ -167,7 +167,7 @@ class _Client(asyncssh.SSHClient):
     def __init__(self, target: Target, config: Config) -> None:
         self._target = target
         self.known: asyncssh.SSHKnownHosts | None = None
-        self.failed: Failed | None = None
+        self.failed: HelperError | None = None
         self.tried: list[str] = []
         self._passwords_left = self._rounds_left = target.tries
         paths = map(os.path.expanduser, config.words("IdentityFile"))
@@ -181,7 +181,7 @@ class _Client(asyncssh.SSHClient):
         try:
             kind = key.get_algorithm()
             helper.judge(self._target, kind, key.public_data, bool(keys or authorities))
-        except Failed as error:
+        except HelperError as error:
             self.failed = error
             return False
         return True
@@ -241,7 +241,7 @@ async def _carry(connection: asyncssh.SSHClientConnection, client: MuxClient) ->
     status, failure = FAILED_STATUS, None
     try:
         status = await work
-    except Failed as error:
+    except HelperError as error:
         failure = error
     except asyncio.CancelledError:
         pass

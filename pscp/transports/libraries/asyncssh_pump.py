@@ -23,7 +23,7 @@ import asyncssh
 from asyncssh.constants import EXTENDED_DATA_STDERR, OPEN_REQUEST_SESSION_FAILED
 
 from pscp.transports.libraries.asyncssh_internals import grant, lacks_bytes
-from pscp.transports.libraries.helper import FAILED_STATUS, READ_BYTES, Failed
+from pscp.transports.libraries.helper import FAILED_STATUS, READ_BYTES, HelperError
 from pscp.transports.ssh_settings import Request
 
 _WRITE_BUFFER_BYTES = 1024 * 1024  # while less waits to be encrypted, the input is read
@@ -41,7 +41,7 @@ _MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
 async def run_channel(
     connection: asyncssh.SSHClientConnection, request: Request, fds: tuple[int, int, int]
 ) -> int:
-    """Run a command or subsystem with these descriptors; return its exit status. Raises Failed."""
+    """Run a command or subsystem with these descriptors; return its status. Raises HelperError."""
     pump, begun_s = Pump(asyncio.get_running_loop(), fds), time.monotonic()
     command, subsystem = (None, request.text) if request.is_subsystem else (request.text, None)
     try:
@@ -58,16 +58,16 @@ async def run_channel(
     except asyncssh.ChannelOpenError as error:
         if error.code == OPEN_REQUEST_SESSION_FAILED:
             what = "subsystem" if request.is_subsystem else "exec"
-            raise Failed(f"{what} request failed on channel 0") from None
-        raise Failed(f"Session open refused by peer: {error.reason}") from None
+            raise HelperError(f"{what} request failed on channel 0") from None
+        raise HelperError(f"Session open refused by peer: {error.reason}") from None
     except asyncssh.DisconnectError as error:
-        raise Failed(f"Connection closed: {error.reason}") from None
+        raise HelperError(f"Connection closed: {error.reason}") from None
     finally:
         pump.release()  # from here on the caller may close the descriptors
     status = channel.get_exit_status()
     if status is None or status < 0:
         if channel.get_exit_signal() is None:
-            raise Failed(f"Connection closed by remote host{pump.why}")
+            raise HelperError(f"Connection closed by remote host{pump.why}")
         return FAILED_STATUS
     return status
 

@@ -168,18 +168,18 @@ def serve_paramiko(
     fds: tuple[int, int, int],
     opened: Callable[[paramiko.Channel], None],
 ) -> int:
-    """Run a command or subsystem with these descriptors; return its exit status. Raises Failed.
+    """Run a command or subsystem with these descriptors; return its status. Raises HelperError.
 
     `opened` is called with the channel.
     """
     import paramiko
 
-    from pscp.transports.libraries.helper import Failed
+    from pscp.transports.libraries.helper import HelperError
 
     try:
         channel = transport.open_session()
     except paramiko.SSHException as error:
-        raise Failed(f"Session open refused by peer: {error}") from None
+        raise HelperError(f"Session open refused by peer: {error}") from None
     opened(channel)
     try:
         if request.is_subsystem:
@@ -188,7 +188,7 @@ def serve_paramiko(
             channel.exec_command(request.text)
     except paramiko.SSHException:
         what = "subsystem" if request.is_subsystem else "exec"
-        raise Failed(f"{what} request failed on channel 0") from None
+        raise HelperError(f"{what} request failed on channel 0") from None
     feeding = (channel, os.dup(fds[0]))  # a copy, since the thread may outlive the channel
     threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
     errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
@@ -201,7 +201,7 @@ def serve_paramiko(
         channel.close()
         errors.join()  # from here on the caller may close the descriptors
     if status < 0 and not transport.is_active():
-        raise Failed("Connection closed by remote host")
+        raise HelperError("Connection closed by remote host")
     return status if status >= 0 else _FAILED_STATUS
 
 

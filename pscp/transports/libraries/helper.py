@@ -28,7 +28,7 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import parse_seconds
 from pscp.options.option_rows import TIMEOUT_S
 from pscp.transports import askpass, fdpass
-from pscp.transports.libraries.known_hosts import Known, known
+from pscp.transports.libraries.known_hosts import HostKeyLine, known
 from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings
 
@@ -40,13 +40,13 @@ _STRICT_ALIASES = {"true": "yes", "off": "no", "false": "no"}
 Key = TypeVar("Key")  # a library's private key
 
 
-class Failed(Exception):
+class HelperError(Exception):
     """The connection has ended; the reason is in ssh's words."""
 
     status = FAILED_STATUS
 
 
-class Wrong(Failed):
+class Wrong(HelperError):
     """The configuration asks for what this library cannot do."""
 
     status = WRONG_STATUS
@@ -124,7 +124,7 @@ class Target:
         """The host and the port, in ssh's words."""
         return f"host {self.host} port {self.port}"
 
-    def known(self) -> list[Known]:
+    def known(self) -> list[HostKeyLine]:
         return list(known(self.known_hosts(), self.key_name))
 
     def known_hosts(self) -> str:
@@ -174,20 +174,20 @@ def check_sockets(target: Target, settings: Settings) -> None:
 
 
 def connected(target: Target, settings: Settings) -> socket.socket:
-    """Connect a socket to the target, with the options that are set. Raises Failed."""
+    """Connect a socket to the target, with the options that are set. Raises HelperError."""
     family = fdpass.FAMILIES.get(target.family, 0)
     try:
         found = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
     except OSError as error:
-        raise Failed(f"Could not resolve hostname {target.host}: {error.strerror}") from None
+        raise HelperError(f"Could not resolve hostname {target.host}: {error.strerror}") from None
     asked = (target.bind, settings.congestion, settings.rcvbuf_bytes, settings.sndbuf_bytes)
     words = [str(word or "-") for word in asked]
     try:
         made = fdpass.connected(found, target.timeout_s, *words, watched_fd=2)  # type: ignore[arg-type]
     except OSError as error:
-        raise Failed(f"connect to {target.address}: {error.strerror or error}") from None
+        raise HelperError(f"connect to {target.address}: {error.strerror or error}") from None
     except fdpass.SshIsGone:
-        raise Failed("nobody waits for this connection") from None
+        raise HelperError("nobody waits for this connection") from None
     sock = socket.socket(fileno=made.detach())
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -300,18 +300,18 @@ def decrypted(target: Target, path: str, read: Callable[[str], Key | None]) -> K
 
 
 def judge(target: Target, kind: str, key: bytes, is_other_known: bool) -> None:
-    """Decide on a host key that is not in known_hosts. Raises Failed if it is not trusted.
+    """Decide on a host key that is not in known_hosts. Raises HelperError if it is not trusted.
 
     `key` is its wire form (RFC 4253, 6.6). No secret may have been sent before.
     """
     if is_other_known:
-        raise Failed(
+        raise HelperError(
             f"REMOTE HOST IDENTIFICATION HAS CHANGED: {target.key_name} has another {kind} key "
             f"({fingerprint(key)}). Host key verification failed."
         )
     is_asked = target.strict == "ask"
     if target.strict == "yes" or (is_asked and not _is_accepted(target, kind, key)):
-        raise Failed(
+        raise HelperError(
             f"No {kind} host key is known for {target.key_name}. Host key verification failed."
         )
     path = target.known_files[0]
@@ -354,7 +354,7 @@ def run(serve: Callable[[Settings], int]) -> None:
         logging.disable(logging.CRITICAL)
     try:
         status = serve(settings)
-    except Failed as error:
+    except HelperError as error:
         status = error.status
         say(str(error))
     except Exception as error:  # from the library: a line tells more than a traceback

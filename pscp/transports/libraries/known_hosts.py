@@ -19,7 +19,7 @@ from typing import NamedTuple
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 
-class Known(NamedTuple):
+class HostKeyLine(NamedTuple):
     """One line."""
 
     marker: str  # "": a key of the host's
@@ -27,13 +27,13 @@ class Known(NamedTuple):
     key: bytes  # in its wire form (RFC 4253, 6.6)
 
 
-def known(text: str, name: str) -> Iterator[Known]:
+def known(text: str, name: str) -> Iterator[HostKeyLine]:
     """Yield what these files say of the host of this name; what is malformed is left out."""
     for line in text.splitlines():
         marker, *fields = line.split() if line.lstrip().startswith("@") else ["", *line.split()]
         with contextlib.suppress(ValueError):
             if len(fields) > 2 and _is_named(fields[0], name.lower()):
-                yield Known(marker, fields[1], base64.b64decode(fields[2], validate=True))
+                yield HostKeyLine(marker, fields[1], base64.b64decode(fields[2], validate=True))
 
 
 def _is_named(names: str, name: str) -> bool:

@@ -22,8 +22,8 @@ import paramiko
 
 from pscp.transports.libraries import helper
 from pscp.transports.libraries.external import serve_paramiko
-from pscp.transports.libraries.helper import FAILED_STATUS, Failed, Target, Wrong
-from pscp.transports.libraries.known_hosts import AUTHORITY, REVOKED, Known
+from pscp.transports.libraries.helper import FAILED_STATUS, HelperError, Target, Wrong
+from pscp.transports.libraries.known_hosts import AUTHORITY, REVOKED, HostKeyLine
 from pscp.transports.libraries.mux_server import MuxClient, listening
 from pscp.transports.libraries.paramiko_internals import Transport
 from pscp.transports.ssh_settings import Settings
@@ -88,7 +88,7 @@ def _carry(transport: paramiko.Transport, client: MuxClient) -> None:
 
     try:
         client.finish(serve_paramiko(transport, client.request, client.fds, opened))
-    except Failed as error:
+    except HelperError as error:
         client.finish(FAILED_STATUS, error)
 
 
@@ -127,7 +127,7 @@ def _words(found: paramiko.SSHConfigDict, keyword: str) -> list[str]:
 def connect(
     name: str, lines: tuple[str, ...], settings: Settings, depth: int = 0
 ) -> paramiko.Transport:
-    """Connect and log in. Raises Failed."""
+    """Connect and log in. Raises HelperError."""
     found, target = _config(name, lines, settings)
     helper.check_sockets(target, settings)
     sock = _socket(target, settings, depth)
@@ -150,19 +150,21 @@ def connect(
     return transport
 
 
-def _failed(target: Target, error: Exception) -> Failed:
+def _failed(target: Target, error: Exception) -> HelperError:
     reason = str(error) or type(error).__name__
     if isinstance(error, paramiko.AuthenticationException):
-        return Failed(f"{target.login}: Permission denied ({reason}).")
+        return HelperError(f"{target.login}: Permission denied ({reason}).")
     if "acceptable" in reason or "Incompatible" in reason:
-        return Failed(f"Unable to negotiate with {target.host}: no matching algorithm: {reason}")
-    return Failed(f"kex_exchange_identification: Connection closed by {target.host}: {reason}")
+        return HelperError(
+            f"Unable to negotiate with {target.host}: no matching algorithm: {reason}"
+        )
+    return HelperError(f"kex_exchange_identification: Connection closed by {target.host}: {reason}")
 
 
 def _socket(
     target: Target, settings: Settings, depth: int
 ) -> socket.socket | paramiko.Channel | paramiko.ProxyCommand:
-    """Return a socket to the target, or a channel or program in its place. Raises Failed."""
+    """Return a socket to the target, or a channel or program in its place. Raises HelperError."""
     through = helper.jump_settings(target, depth)
     if through is not None:
         jump = connect(*through, settings, depth + 1)
@@ -172,7 +174,7 @@ def _socket(
                 return jump.open_channel("direct-tcpip", there, ("127.0.0.1", 0))
         except paramiko.SSHException as error:
             message = f"connect to {target.address}: through {target.jump}: {error}"
-            raise Failed(message) from None
+            raise HelperError(message) from None
     if target.proxy_command:
         return paramiko.ProxyCommand(target.proxy_command)
     return helper.connected(target, settings)
@@ -217,19 +219,19 @@ def _selected(value: str, default: tuple[str, ...], keyword: str) -> tuple[str, 
     return tuple(dict.fromkeys(chosen))
 
 
-def _check_key(transport: paramiko.Transport, target: Target, known: Sequence[Known]) -> None:
-    """Check the host's key before any secret is sent. Raises Failed if it is not trusted."""
+def _check_key(transport: paramiko.Transport, target: Target, known: Sequence[HostKeyLine]) -> None:
+    """Check the host's key before any secret is sent. Raises HelperError if it is not trusted."""
     key = transport.get_remote_server_key()
     kind, wire = key.get_name(), key.asbytes()
     markers = {each.marker for each in known}
     found = {each.marker for each in known if each.key == wire}
     if REVOKED in found:
-        raise Failed(f"The {kind} host key of {target.key_name} is revoked. {_NOT_VERIFIED}")
+        raise HelperError(f"The {kind} host key of {target.key_name} is revoked. {_NOT_VERIFIED}")
     if "" in found:
         return
     if AUTHORITY in markers and "" not in markers:
         why = f"for {target.key_name} known_hosts has a @cert-authority, which paramiko cannot use"
-        raise Failed(f"{why} (--transport openssh or asyncssh can). {_NOT_VERIFIED}")
+        raise HelperError(f"{why} (--transport openssh or asyncssh can). {_NOT_VERIFIED}")
     helper.judge(target, kind, wire, "" in markers)
 
 

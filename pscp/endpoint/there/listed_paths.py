@@ -18,7 +18,7 @@ Row = Tuple[str, int]
 Linked = Dict[Tuple[int, int], Tuple[int, str]]
 
 
-class Listed(NamedTuple):
+class WalkPaths(NamedTuple):
     """The next entries of listed paths of the first source. Answer: as to Walk."""
 
     paths: List[
@@ -39,7 +39,7 @@ class Above(NamedTuple):
 _linked: "weakref.WeakKeyDictionary[source.Source, Linked]" = weakref.WeakKeyDictionary()
 
 
-class ChosenWalk(tree.Walk):
+class PathsWalk(tree.Walk):
     """The entries of listed paths, in the order of the list, which is that of a walk."""
 
     def __init__(self, of_source: source.Source) -> None:
@@ -98,10 +98,10 @@ class ChosenWalk(tree.Walk):
         return False
 
 
-def _listed(of_source: source.Source, request: Listed) -> Tuple[List[tree.Entry], bool]:
+def _listed(of_source: source.Source, request: WalkPaths) -> Tuple[List[tree.Entry], bool]:
     """Return the next entries, and whether these were the last of these paths."""
     if request.restart or of_source.walking is None:
-        of_source.walking = ChosenWalk(of_source).listed(request.paths, request.after)
+        of_source.walking = PathsWalk(of_source).listed(request.paths, request.after)
     return of_source.walk(None, False, request.most)
 
 
@@ -129,5 +129,5 @@ def above_path(path: str, levels: int) -> str:
 
 answers.add(
     answers.SOURCE,
-    {Listed: _listed, Above: lambda of_source, request: list(above(of_source, request.folders))},
+    {WalkPaths: _listed, Above: lambda of_source, request: list(above(of_source, request.folders))},
 )

@@ -1,7 +1,7 @@
-"""endpoint/writing/letting_go.py: what has to be known first, and that nothing else removes or
+"""endpoint/writing/removal.py: what has to be known first, and that nothing else removes or
 renames.
 
-Not here: copies whose calls fail (../core/test_letting_go.py).
+Not here: copies whose calls fail (../core/test_removal.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import pscp
-from pscp.endpoint.writing.letting_go import (
+from pscp.endpoint.writing.removal import (
     COMPARED,
     DIGEST,
     Durable,
@@ -30,9 +30,9 @@ CALLS = {"unlink", "rmdir", "removedirs", "rmtree", "rename", "renames"}  # of w
 ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
 
 # Every call in the package that removes or renames: where, which, how often, and what it is that
-# goes. A new one belongs into letting_go.py, or here with its reason.
+# goes. A new one belongs into removal.py, or here with its reason.
 NAMES_OF_A_PERSON = {
-    "endpoint/writing/letting_go.py let_go": "the one removal, after is_safe_to_remove()",
+    "endpoint/writing/removal.py let_go": "the one removal, after is_safe_to_remove()",
     "sftp/removal.py _let_go": "the same over SFTP",
 }
 REPLACES = {
@@ -82,7 +82,7 @@ PSCPS_OWN = {
     "sftp/sink.py _is_finished": "a part",
 }
 HERE = {  # the coordinator's own files on this machine
-    "connect/persisted.py": "sockets and records of connections that are kept",
+    "connect/persistent.py": "sockets and records of connections that are kept",
     "connect/logins/prompt_server.py": "a socket",
     "connect/openers.py": "a socket",
     "jobs/reports/history.py": "a history that is damaged is put aside",

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from job_runs import FULL, HOSTILE, Remembered, part, run_of
 
-from pscp.jobs.reports import systemd, telling
+from pscp.jobs.reports import notifications, systemd
 from pscp.jobs.reports.outcome import CommandRun, JobRun, Outcome
 from pscp.jobs.toml.job import Job
 from pscp.progress.progress import Counters
@@ -87,7 +87,7 @@ def monitor() -> Iterator[Monitor]:
 
 def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
     for code, suffix in ((0, ""), (5, "/5")):
-        pings = telling.Pings(monitor.url)
+        pings = notifications.Pings(monitor.url)
         assert pings.end(code, f"ended with {code}: \udcff") == ""
         assert monitor.posts[-2:] == [
             ("/check/start?rid=1", ""),
@@ -97,7 +97,7 @@ def test_a_ping_at_the_start_and_one_at_each_end(monitor: Monitor) -> None:
 
 def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
     monitor.answers.clear()
-    pings = telling.Pings(monitor.url)
+    pings = notifications.Pings(monitor.url)
     monitor.heard.acquire()
     ends = threading.Thread(target=pings.end, args=(0, ""))
     ends.start()
@@ -109,7 +109,7 @@ def test_no_start_comes_after_the_end(monitor: Monitor) -> None:
 
 NEVER_ANSWERED = f"""
 import sys
-from pscp.jobs.reports import telling as ping
+from pscp.jobs.reports import notifications as ping
 ping.PATIENCE_S, ping._ANSWER_S = {TICK_S}, 1e6
 pings = ping.Pings(sys.argv[1])
 print(pings.end(1, "failed"))
@@ -125,16 +125,16 @@ def test_a_server_that_never_answers_keeps_no_run_from_ending(monitor: Monitor) 
 def test_a_server_that_answers_too_late_is_told_of(
     monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "_ANSWER_S", TICK_S)
+    monkeypatch.setattr(notifications, "_ANSWER_S", TICK_S)
     monitor.answers.clear()
-    pings = telling.Pings(monitor.url)
+    pings = notifications.Pings(monitor.url)
     assert "timed out" in pings.end(1, "failed")
     assert len(monitor.posts) == 4
 
 
 def test_a_server_that_fails_is_asked_twice_and_then_told_of(monitor: Monitor) -> None:
     monitor.status = 500
-    assert "Internal Server Error" in telling.Pings(monitor.url).end(0, "")
+    assert "Internal Server Error" in notifications.Pings(monitor.url).end(0, "")
     assert len(monitor.posts) == 4
 
 
@@ -142,18 +142,18 @@ def test_no_server_is_told_of() -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        assert "refused" in telling.Pings(url).end(0, "")
+        assert "refused" in notifications.Pings(url).end(0, "")
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1:1/x", "file:///etc/passwd", "/check?rid=1"])
 def test_no_answer_leads_elsewhere_than_to_http(monitor: Monitor, location: str) -> None:
     monitor.status, monitor.location = 302, location
-    why = telling.Pings(monitor.url).end(0, "")
+    why = notifications.Pings(monitor.url).end(0, "")
     assert why and "\n" not in why  # urllib has three lines for a loop
 
 
 def test_a_long_report_is_cut(monitor: Monitor) -> None:
-    telling.Pings(monitor.url).end(1, "x" * 100_000)
+    notifications.Pings(monitor.url).end(1, "x" * 100_000)
     assert len(monitor.posts[1][1]) == 10_000
 
 
@@ -298,7 +298,7 @@ def test_the_journal_has_nothing_of_what_systemd_did_not_start(
 
 def told(job: Job, *runs: JobRun, past: Remembered | None = None, **fields: Any) -> list[str]:
     notes: list[str] = []
-    teller = telling.Teller(past or Remembered(), notes.append, **fields)
+    teller = notifications.Teller(past or Remembered(), notes.append, **fields)
     for run in runs:
         if run.outcome is not Outcome.LOCKED:
             teller.begins(job)
@@ -353,7 +353,7 @@ def test_a_run_that_was_locked_out_leaves_all_to_the_other(
 
 def test_a_run_that_did_not_begin_is_told_of_too(monitor: Monitor) -> None:
     job = Job("recordings", ("store1:/vault/",), ping=monitor.url)
-    teller = telling.Teller(Remembered(), lambda text: None)
+    teller = notifications.Teller(Remembered(), lambda text: None)
     teller.ended(job, run_of(outcome=Outcome.FAILED, message="not run: what it depends on failed"))
     assert [path for path, _ in monitor.posts] == ["/check/start?rid=1", "/check/1?rid=1"]
 
@@ -402,7 +402,7 @@ def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None
 
 def test_what_happens_is_said_to_who_asked() -> None:
     notes: list[str] = []
-    teller = telling.Teller(Remembered(), notes.append, is_verbose=True)
+    teller = notifications.Teller(Remembered(), notes.append, is_verbose=True)
     teller.says("recordings", "again in 5 s")
     assert notes == ["recordings: again in 5 s"]
 
@@ -411,7 +411,7 @@ def test_a_copy_that_stands_still_is_told_to_no_watchdog(
     manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2")
-    teller = telling.Teller(Remembered(), lambda text: None)
+    teller = notifications.Teller(Remembered(), lambda text: None)
     counters = Counters()
     for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
         counters.add(bytes_sent=moved)

@@ -17,7 +17,7 @@ from pscp.ground import errors
 from pscp.ground.values import KIB
 from pscp.options import filters
 from pscp.options.options import Options
-from pscp.transfer.negotiation import NO_CLAIM, Claimed
+from pscp.transfer.negotiation import NO_CLAIM, FenceClaim
 
 _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
 
@@ -63,10 +63,10 @@ def source_request(
             {
                 **_modules(options),
                 "xattrs": options.archive or lists,
-                "alike": lists,
+                "sameness": lists,
                 "listings": lists,
-                "made_up": options.transfer_test,
-                "chosen": bool(options.files_from or options.relative),
+                "synthetic": options.transfer_test,
+                "listed_paths": bool(options.files_from or options.relative),
             }
         ),
     )
@@ -89,7 +89,7 @@ def sink_request(
     algorithm: str,
     nonce: str = "",
     *,
-    claimed: Claimed = NO_CLAIM,
+    claimed: FenceClaim = NO_CLAIM,
     base: str = "",
     has_old: bool = False,
     lists: bool = False,
@@ -105,7 +105,7 @@ def sink_request(
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
     of_sink = {
         "xattrs": options.archive or looks or lists,
-        "alike": looks or lists,
+        "sameness": looks or lists,
         "lookup": looks,
         "linkdest": links,
         "hardlinks": links or options.archive,

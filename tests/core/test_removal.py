@@ -2,7 +2,7 @@
 
 Findings N4, N8, N9, N10, N12, N13 and N16. Calls that fail are patched in this process, as both
 ends run in it. Not here: what a move removes (../e2e/test_moving.py), what a mirror deletes
-(../e2e/test_mirror.py), the rule itself (../unit/test_letting_go.py).
+(../e2e/test_mirror.py), the rule itself (../unit/test_removal.py).
 """
 
 from __future__ import annotations

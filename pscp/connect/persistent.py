@@ -5,7 +5,7 @@ begins with a hash of everything that makes a connection what it is, and beside 
 hash is a file that says to where they lead.
 
 Not here: channels of such a connection (../transports/mux_channel.py), when one is opened
-(openers.py), the words of the command line (../cli/kept.py).
+(openers.py), the words of the command line (../cli/persistent.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ABOUT = ".json"  # ends the name of the file that says where the connections of
 _NEW_S = 60.0  # the sockets that belong to a younger such file may be still to come
 
 
-class Kept(NamedTuple):
+class PersistentConnection(NamedTuple):
     """A connection that is open now."""
 
     path: str  # of its socket
@@ -56,7 +56,7 @@ _claimed: set[str] = set()
 _claiming = threading.Lock()  # guards _claimed, and each session's part of it
 
 
-class Persisted:
+class PersistentConnections:
     """The connections to one host that earlier runs left, and those that this session leaves."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def _sockets(folder: str, name: str = "") -> list[str]:
     return [f"{folder}/{each}" for each in matches if each.startswith(name)]
 
 
-def kept_connections() -> list[Kept]:
+def kept_connections() -> list[PersistentConnection]:
     """Return all connections that are open, and remove what those that ended have left."""
     folder = kept_folder()
     if folder is None:
@@ -165,7 +165,7 @@ def kept_connections() -> list[Kept]:
     return found
 
 
-def _alive(folder: str) -> Iterator[Kept]:
+def _alive(folder: str) -> Iterator[PersistentConnection]:
     for path in _sockets(folder):
         pid = process_of(path)
         if pid is None:
@@ -178,9 +178,9 @@ def _alive(folder: str) -> Iterator[Kept]:
             yield _described(path, pid, about)
 
 
-def _described(path: str, pid: int, about: dict[str, object]) -> Kept:
+def _described(path: str, pid: int, about: dict[str, object]) -> PersistentConnection:
     user, port = about.get("user"), about.get("port")
-    return Kept(
+    return PersistentConnection(
         path,
         pid,
         os.lstat(path).st_mtime,
@@ -191,7 +191,7 @@ def _described(path: str, pid: int, about: dict[str, object]) -> Kept:
     )
 
 
-def disconnect(host: Location | None) -> list[Kept]:
+def disconnect(host: Location | None) -> list[PersistentConnection]:
     """End the connections to this host, as it was written when they were opened; None: all.
 
     Returns those that were ended.
@@ -205,7 +205,7 @@ def disconnect(host: Location | None) -> list[Kept]:
     return ended
 
 
-def _is_to(kept: Kept, host: Location) -> bool:
+def _is_to(kept: PersistentConnection, host: Location) -> bool:
     """Return whether a connection leads there; a user or a port that is not given may be any."""
     return (
         kept.host == host.host and host.user in (None, kept.user) and host.port in (None, kept.port)
