@@ -259,7 +259,8 @@ def test_an_ssh_that_is_stopped_is_left_alone(
 def stopped(*pids: int) -> Iterator[None]:
     """Stop these processes for a while; one of them may just be ending."""
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
