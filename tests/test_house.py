@@ -15,6 +15,7 @@ import posixpath
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,7 @@ SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 MAX_FUNCTION_LINES = 50
 MAX_POSITIONAL = 5  # arguments; and no two of them are bools
 MAX_FILE_LINES = 450
+MAX_COLUMNS = 100
 ROOM_MOST = 15  # modules
 MAX_BUNDLE_BYTES = 32 * 1024  # a window of SSH's at the start, so it costs no round trip more
 
@@ -98,16 +100,18 @@ def room_of(file: str) -> str:
     return posixpath.dirname(file)
 
 
-def imported(file: str) -> Iterator[str]:
+@functools.cache
+def imported(file: str) -> tuple[str, ...]:
     """Everything that is imported anywhere in the file, by its full dotted name."""
-    folder = ["pscp", *file.split("/")[:-1]]
+    folder, found = ["pscp", *file.split("/")[:-1]], list[str]()
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = folder[: len(folder) - node.level + 1] if node.level else []
             prefix = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+            found += [f"{prefix}.{alias.name}" for alias in node.names]
+    return tuple(found)
 
 
 def imported_rooms(file: str) -> set[str]:
@@ -184,6 +188,34 @@ def test_nothing_imports_upward() -> None:
         room = room_of(file)
         upward = {each for each in imported_rooms(file) - {room} if rung_of(each) <= rung_of(room)}
         assert upward == set(), file
+
+
+def face_of(room: str) -> str:
+    """What other rooms import of this one, as the last paragraph of its __init__.py has it.
+
+    A module of which one imports the whole is named alone, of any other what is imported.
+    """
+    taken: dict[str, set[str]] = collections.defaultdict(set)
+    for file in FILES:
+        for name in imported(file) if room_of(file) != room else ():
+            rest = name.split(".")[1:] if name.startswith("pscp.") else []
+            places = (place for place in range(len(rest), 0, -1))
+            ends = (end for end in places if "/".join(rest[:end]) + ".py" in FILES)
+            end = next(ends, len(rest))  # none of its modules: a name of its __init__.py
+            if "/".join(rest[: end - 1]) == room and rest:
+                taken[rest[end - 1]].add(".".join(rest[end:]))
+    modules = (
+        module if "" in names else f"{module} ({', '.join(sorted(names))})"
+        for module, names in sorted(taken.items())
+    )
+    return textwrap.fill(f"For other rooms: {', '.join(modules) or 'nothing'}.", MAX_COLUMNS)
+
+
+def test_a_room_says_what_others_may_import_of_it() -> None:
+    """Its face: what is not there is the room's own, and changes without a look at other rooms."""
+    for room in {room_of(file) for file in FILES} - {""}:
+        face = face_of(room)
+        assert docstring_of(f"{room}/__init__.py").endswith(f"\n\n{face}"), f"{room}:\n{face}"
 
 
 def test_a_room_is_small() -> None:

@@ -3,4 +3,6 @@
 May import everything of the package. Nothing else imports a command.
 Not here: what a command does (calls/api.py, and the rooms below it).
 Read next: start.py, copy.py.
+
+For other rooms: start (pscp).
 """

@@ -4,4 +4,9 @@ Several channels may share one login (control_master.py), and a user's program m
 connection (external.py). May import sftp/, transports/, endpoint/. Not here: what a connection is
 used for (transfer/).
 Read next: connections.py.
+
+For other rooms: agent_program (clean_modules, copy_modules, stream_modules), bootstrap
+(RemoteAgent), connections (ConnectionRequest, Connections), external (ExternalOpener), first_login
+(idle_s), messages (named, noting), onward (OnwardChannel, OnwardOpener), persistent, spare_logins
+(IdleConnections, LET_GO_S).
 """

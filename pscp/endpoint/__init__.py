@@ -5,4 +5,6 @@ standard library only, imports only itself, and keeps to the Python of 3.6. Noth
 about SSH, lanes, plans or the command line. Both ends agree on a hash (frames/hashes.py).
 Read next: frames/wire.py (the frames), then reading/files.py (a chunk read, a chunk written),
 serving/agent.py (the loop).
+
+For other rooms: nothing.
 """

@@ -3,4 +3,6 @@
 Not here: a copy, and one to several destinations (../calls/api.py, ../calls/deliveries.py), the
 command line of pscp-run (../cli/run.py).
 Read next: toml/job.py, reports/outcome.py.
+
+For other rooms: check, ending (NAME), explain, runner (ordered, run), sources.
 """

@@ -1,4 +1,9 @@
 """What a copy counts, what it returns, and how it is shown: in lines, in a bar, to a program.
 
 Not here: the command line's closing words (../cli/closing.py). Read next: progress.py.
+
+For other rooms: callbacks (FileEvent, ProgramReporter, log_notes), display (RichBar,
+make_reporter), progress (CallbackReporter, Counters, Failure, JsonLines, NO_CIPHER, Notes, Outcome,
+Passing, PlainLines, Rate, Reporter, Result, Silent, Ticking, count, format_bytes, format_duration,
+what_became), progress_words (Piece, count, describe, fit).
 """

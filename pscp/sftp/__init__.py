@@ -10,4 +10,6 @@ endpoint/there/mirror.py and endpoint/there/moving.py.
 May import transports/, endpoint/.
 
 Nothing else here. Read next: protocol/packets.py.
+
+For other rooms: channel (SftpChannel, over_sftp).
 """

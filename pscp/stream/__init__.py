@@ -3,4 +3,6 @@
 May import transfer/ and what that may.
 Not here: what carries a stream at the far end (endpoint/streams/stream.py).
 Read next: stream.py.
+
+For other rooms: pipe (Target), stream.
 """

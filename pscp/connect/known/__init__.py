@@ -1,4 +1,7 @@
 """What is known of a host before anybody is contacted: its setup, and what earlier copies learnt.
 
 May import transports/ and what it may. Not here: who logs in there (../connections.py).
+
+For other rooms: host_memory (FAR_S, HostMemory, PathRecord, kind_of), host_setup (DirectPath,
+HostSetup, SetupSource, setup_key).
 """

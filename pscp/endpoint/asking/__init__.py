@@ -2,4 +2,6 @@
 
 Not here: the answers themselves (../there/lookup.py and others, ../serving/end.py).
 Read next: requests.py, then answers.py.
+
+For other rooms: answers, entries, requests.
 """

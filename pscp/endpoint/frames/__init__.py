@@ -2,4 +2,6 @@
 
 Not here: which request is in a frame (../asking/requests.py).
 Read next: wire.py, then session.py.
+
+For other rooms: failures, hashes, session, system, wire.
 """

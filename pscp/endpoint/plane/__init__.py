@@ -2,4 +2,6 @@
 
 Sent where the agent is to take direct lanes. Not here: the frames (../frames/wire.py).
 Read next: direct.py.
+
+For other rooms: congestion (Choice, LiveSocket, Sending), direct, gate, link.
 """

@@ -2,4 +2,6 @@
 
 Not here: what is written (../writing/sink.py).
 Read next: files.py, then tree.py and source.py.
+
+For other rooms: files, metadata, paths, source, synthetic, tree, xattrs.
 """

@@ -2,4 +2,6 @@
 
 Nothing here reads or writes a file.
 Read next: agent.py.
+
+For other rooms: agent (TICK_S), end, frame_server (FrameServer), onward.
 """

@@ -1,4 +1,8 @@
 """What is told of runs: while they go on, at their end, and long afterwards.
 
 Nothing here runs a job. Read next: outcome.py, then notifications.py.
+
+For other rooms: history (History, history_of), lock (locked, state_path), notifications (Teller),
+outcome (CommandRun, DestinationRun, GOOD, JobRun, Outcome, exit_code, worst), page, report, status,
+systemd, timers.
 """

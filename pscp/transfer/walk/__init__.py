@@ -2,4 +2,7 @@
 
 Not here: chunks and packs (../pieces/), what follows once all has landed (../ending/).
 Read next: plan_walk.py, then decide.py.
+
+For other rooms: decide (There, may_check_folders, there_of), items (Items), plan_walk (LOOK_ITEMS,
+PlanWalk), resume (DestinationLookup), selection (Settled).
 """
