@@ -3,10 +3,12 @@
 Beside these there are the direct planes, tls and plain, over openssh and with an agent.
 
 A module with EVERY_WAY = True has its tests run over all of them, but for what a test's marks say.
-Without --all-ways they run over what is USUAL in their folder, and each once over one of the
-other ways. Of a test with several sets of parameters this is so for the first set; each other one
-is run over one of the usual ways. Which one is told by the name, so it is the same in every run,
-and all ways are taken.
+Without --all-ways a test of e2e runs over one way of each program: with an agent, which is the same
+program in both directions, as SFTP's client that writes, and as the one that reads. A test of
+faults runs over one way in each direction, since it is not the same end that is hurt. Of a test
+with several sets of parameters this is so for the first set; each other one is run over one of the
+ways that are usual. Which one is told by the name, so it is the same in every run, and all ways are
+taken, the usual ones most often.
 
 Not here: the fixtures named `way` (e2e/conftest.py, faults/conftest.py).
 """
@@ -28,7 +30,7 @@ MARKS = {
     "needs_agent": "needs_agent(DIRECTION..., reason=WHY): not over SFTP",
     "needs_openssh": "needs_openssh(reason=WHY): not over asyncssh and paramiko",
     "needs_ssh": "needs_ssh(reason=WHY): not over a direct plane",
-    "differs_by_way": "differs_by_way(reason=WHY): each set of parameters over each usual way",
+    "differs_by_way": "differs_by_way(reason=WHY): each set of parameters over each kind of way",
 }
 
 
@@ -53,11 +55,9 @@ class Combination(NamedTuple):
         return "-".join(word for word in words if word not in ("openssh", "agent"))
 
 
-# By folder, what is run of every test: (transport, remote).
-USUAL = {
-    "e2e": [("openssh", "agent"), ("openssh", "sftp")],
-    "faults": [("openssh", "agent")],
-}
+# By folder, (transport, remote); taken so many times as often as another.
+USUAL = {"e2e": [("openssh", "agent"), ("openssh", "sftp")], "faults": [("openssh", "agent")]}
+OFTEN = 4
 ALL = [Combination(d, t, r) for t in TRANSPORTS for r in REMOTES for d in DIRECTIONS]
 ALL += [Combination(direction, plane, "agent") for plane in PLANES for direction in DIRECTIONS]
 
@@ -92,23 +92,36 @@ def parametrize(metafunc: pytest.Metafunc, fixture: str = "way") -> None:
         metafunc.parametrize(fixture, ways, indirect=True, ids=[each.name for each in ways])
 
 
+def kind_of(way: Combination, folder: str) -> str:
+    """Of the ways of one kind a test of this folder is run over one."""
+    if folder == "e2e":
+        return way.remote if way.remote == "agent" else f"{way.remote} {way.direction}"
+    return way.direction
+
+
 def left_out(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """The ways over which a test, or a further set of its parameters, does not run."""
     groups: dict[str, list[pytest.Item]] = {}  # of each of these one is run
     first: dict[str, str] = {}  # set of parameters of each test
+    without = set[pytest.Item]()
     for item in items:
         callspec = getattr(item, "callspec", None)
         way = callspec.params.get("way") if callspec is not None else None
         if callspec is None or not isinstance(way, Combination):
             continue
         test, others = item.nodeid.partition("[")[0], callspec.id.removeprefix(way.name)
-        if way[1:] not in USUAL[item.path.parent.name]:
-            groups.setdefault(test, []).append(item)
-        elif others != first.setdefault(test, others) and not differs_by_way(item):
-            groups.setdefault(f"{test} {others}", []).append(item)
+        folder = item.path.parent.name
+        kind, is_usual = kind_of(way, folder), way[1:] in USUAL[folder]
+        if others != first.setdefault(test, others):
+            if not is_usual:
+                without.add(item)
+                continue
+            kind = kind if differs_by_way(item) else ""
+        group = groups.setdefault(f"{test} {others} {kind}", [])
+        group.extend([item] * (OFTEN if is_usual else 1))
     for name, group in groups.items():
-        del group[zlib.crc32(name.encode()) % len(group)]
-    return {item for group in groups.values() for item in group}
+        without.update(set(group) - {group[zlib.crc32(name.encode()) % len(group)]})
+    return without
 
 
 def differs_by_way(item: pytest.Item) -> bool:
