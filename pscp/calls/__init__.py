@@ -1,5 +1,5 @@
-"""What a program calls: copy() and Session, their twins for asyncio, fan_out(), verify(), clean(),
-look().
+"""The calls of a program: copy() and Session, their twins for asyncio, fan_out(), verify(),
+clean(), look().
 
 Nothing here moves a byte. Read next: api.py.
 

@@ -1,4 +1,4 @@
-"""What a program with asyncio calls: copy(), copying() with its progress, fan_out(), and Session.
+"""The calls of a program with asyncio: copy(), copying() with its progress, fan_out(), and Session.
 
 Each takes what its namesake of pscp takes, and runs that in a thread of its own; functions that it
 is given are called in other threads than the event loop's. Where its task is cancelled the call is
@@ -87,7 +87,7 @@ class Copying:
 
     @property
     def result(self) -> Result:
-        """What the copy did, once its block has ended. Raises the copy's error."""
+        """Return what the copy did, once its block has ended. Raises the copy's error."""
         assert self._call is not None
         return self._call.done.result()
 
@@ -191,7 +191,7 @@ fan_out = _awaited(deliveries.fan_out, "As pscp.fan_out().")
 
 
 class Session:
-    """As pscp.Session, as an async context manager. Tasks may call it at once.
+    """pscp.Session as an async context manager. Tasks may call it at once.
 
     With `transport` an asyncssh.SSHClientConnection of this very event loop, everything goes over
     that connection, which stays open.

@@ -1,4 +1,4 @@
-"""What a program calls: copy() for one copy, Session for several over the same connections.
+"""The calls of a program: copy() for one copy, Session for several over the same connections.
 
 Not here: the same for asyncio (aio.py), what the arguments mean (call_arguments.py), how a call is
 ended early (../ground/stops.py), the command line (../cli/copy.py), the connections
@@ -226,7 +226,7 @@ class Session:
         terms: JobTerms | None = None,
         **fields: Unpack[OptionFields],
     ) -> Result:
-        """As pscp.copy(), over this session's connections; the host must be this session's."""
+        """Copy as pscp.copy() does, over this session's connections, from or to its host."""
         froms, to = locations(sources, destination)
         host = to if to.is_remote else froms[0]
         if not self._is_any_host and host_of(host) != host_of(self.host):

@@ -1,4 +1,4 @@
-"""What the arguments of a program's call mean: places, patterns, commands.
+"""The meaning of a call's arguments: places, patterns, commands.
 
 Not here: the calls (api.py), fields of Options (../options/options.py), the command line (cli/).
 """

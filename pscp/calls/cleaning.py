@@ -49,7 +49,7 @@ class Leftover:
 
 @dataclasses.dataclass(frozen=True)
 class Cleaned:
-    """What there was below one folder."""
+    """The leftovers of cut copies below one folder."""
 
     found: tuple[Leftover, ...]  # nobody holds these
     held: tuple[Leftover, ...]  # a copy works on these, or may: they are left alone

@@ -45,7 +45,7 @@ OnFile = Callable[[str, FileEvent], object]
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of one destination of a fan_out()."""
+    """The outcome for one destination of a fan_out()."""
 
     destination: str  # as it was typed
     result: Result | None  # None: the copy to it ended with the error
@@ -62,7 +62,7 @@ class Delivery:
 
     @property
     def exit_code(self) -> int:
-        """What pscp would exit with, had it copied to this destination alone."""
+        """The exit code of pscp, had it copied to this destination alone."""
         return self.error.exit_code if self.error is not None else int(not self.ok)
 
 

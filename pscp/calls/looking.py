@@ -29,7 +29,7 @@ _SCRIPT = f'for p in {PYTHONS};do command -v $p >/dev/null 2>&1&&exec $p -IS -c 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What was seen of a place. Over SFTP that is the login alone: python and folder are ""."""
+    """A report on a place. Over SFTP that is the login alone: python and folder are ""."""
 
     login_s: float = 0.0  # what the login took; 0 for a place of this machine
     is_sftp: bool = False  # the host has no python3 that could be used

@@ -43,7 +43,7 @@ _REPAIRABLE = ("missing", "size", "content")
 
 @dataclass(frozen=True)
 class Verified:
-    """What came of a tree's comparison with a manifest."""
+    """The result of a tree's comparison with a manifest."""
 
     files: int = 0  # of the manifest
     bytes: int = 0  # that were read and hashed
@@ -62,7 +62,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class VerifyTerms:
-    """What a verification looks at, and what it may change."""
+    """The terms of a verification: which files, and what it may change."""
 
     strict: bool = WANTED.flag("--strict", "what is below ROOT and not in MANIFEST differs as well")
     times: bool = WANTED.flag("--times", "so does a file with another time")

@@ -46,7 +46,7 @@ _BAR_COLUMNS = 12
 
 
 class Row:
-    """Where the copy to one destination stands. Its copy's threads set what the display reads."""
+    """The state of the copy to one destination. Its copy's threads set what the display reads."""
 
     def __init__(self, place: Location) -> None:
         self.place = place
@@ -106,7 +106,7 @@ class PlainRows(PrefixedNotes, PlainLines):
 
 
 class JsonRows(JsonLines):
-    """As JsonLines; every event has its destination."""
+    """JsonLines of which every event has its destination."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ STREAM = Group("the stream", ("pscp-pipe",))
 
 
 class PipeArguments:
-    """What a command line of pscp-pipe asks for beside the options of connections."""
+    """The options of pscp-pipe's own, beside those of connections."""
 
     is_from: bool = STREAM.flag("--from", "from COMMAND's standard output to here")
     producer: str | None = STREAM.value(

@@ -1,4 +1,4 @@
-"""What pscp-run does with the jobs of a sound file: it runs them, or shows something of them.
+"""The actions of pscp-run on the jobs of a sound file: it runs them, or shows something of them.
 
 Not here: the command line (run.py), the runs themselves (../jobs/runner.py), what is told of them
 (../jobs/reports/notifications.py), where they stand (../jobs/reports/status.py), the lines of

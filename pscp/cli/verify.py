@@ -49,7 +49,7 @@ class Command(NamedTuple):
 
 
 class VerifyArguments:
-    """What is no keyword of verify()."""
+    """The options of pscp-verify that are no keywords of verify()."""
 
     json: bool = WANTED.flag("--json", "write what differs as one JSON object on stdout")
 

@@ -234,7 +234,7 @@ class RemoteAgent:
 
     @property
     def is_sftp(self) -> bool:
-        """Whether the far end has no agent, but SFTP."""
+        """Return whether the far end has no agent, but SFTP."""
         return not self.channel.needs_agent
 
     def is_closed(self) -> bool:

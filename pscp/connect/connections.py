@@ -88,17 +88,17 @@ class Connections:
 
     @property
     def was_crowded(self) -> bool:
-        """Whether that login waited for this machine's processors, busy with whatever."""
+        """Return whether that login waited for busy processors of this machine."""
         return self._first.was_crowded
 
     @property
     def is_kept(self) -> bool:
-        """Whether the first connection was left open by an earlier run: nobody has logged in."""
+        """Return whether an earlier run left the first connection open: nobody has logged in."""
         return self._first.is_kept
 
     @property
     def has_one_login(self) -> bool:
-        """Whether there is one login, and all lanes are channels of its connection."""
+        """Return whether there is one login, and all lanes are channels of its connection."""
         return self._first.has_one_login
 
     def check(self, options: Options, is_push: bool) -> list[str]:

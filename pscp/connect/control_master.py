@@ -167,7 +167,7 @@ class SharedLogin:
 
     @property
     def is_only(self) -> bool:
-        """Whether no other login is to be tried (--login-once)."""
+        """Return whether no other login is to be tried (--login-once)."""
         with self._lock:
             return self._master is not None and self._master.is_only
 

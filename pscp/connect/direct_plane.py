@@ -97,7 +97,7 @@ class DirectPlane:
 
     @property
     def refused(self) -> str:
-        """Why this session opens no direct lanes; "" while it does."""
+        """Return why this session opens no direct lanes; "" while it does."""
         return self._refused
 
     def prepare(self, options: Options) -> None:

@@ -68,12 +68,12 @@ class FirstLogin:
 
     @property
     def is_started(self) -> bool:
-        """Whether an ssh for it logs in, and no thread waits for it yet."""
+        """Return whether an ssh for it logs in, and no thread waits for it yet."""
         return self._started is not None
 
     @property
     def has_one_login(self) -> bool:
-        """Whether no login is made after this one: all lanes are channels of its connection."""
+        """Return whether no login follows this one: all lanes are channels of its connection."""
         return self._is_only or self._shared.is_only or self._authenticator.is_single_use
 
     @property

@@ -1,5 +1,5 @@
-"""What a channel's program and its agent write to standard error: kept, shown to people, logged;
-and which host a message is about, where a copy has two far ends.
+"""The text that a channel's program and its agent write to standard error: kept, shown to people,
+logged; and which host a message is about, where a copy has two far ends.
 
 Not here: when it is read (bootstrap.py), what ssh's messages mean (../transports/openssh.py), the
 errors (../ground/errors.py).
@@ -68,12 +68,12 @@ class Messages:
 
     @property
     def has_more(self) -> bool:
-        """Whether the end has not come."""
+        """Return whether the end has not come."""
         return not self._is_over
 
     @property
     def has_unshown(self) -> bool:
-        """Whether something came that people have not seen."""
+        """Return whether something came that people have not seen."""
         return bool(self._unshown or self._line)
 
     def text(self) -> str:

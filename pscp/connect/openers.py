@@ -28,7 +28,7 @@ from pscp.transports.remote_command import command
 
 
 class Opener(Protocol):
-    """What a session opens its channels with. Any thread may use it.
+    """The opener of a session's channels. Any thread may use it.
 
     What it does by itself is right where nothing is configured, and no connection outlives a run.
     """

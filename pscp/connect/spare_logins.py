@@ -170,7 +170,7 @@ class IdleConnections:
 
     @property
     def is_cut(self) -> bool:
-        """Whether logins that go on are to be ended at once."""
+        """Return whether logins that go on are to be ended at once."""
         with self._changed:
             return self._is_cut
 

@@ -1,4 +1,4 @@
-"""What runs at both ends: reading, writing, naming and verifying files, and the wire between.
+"""The code of both ends: reading, writing, naming and verifying files, and the wire between.
 
 This folder is shipped to the far end and run there by any python3 from 3.6 on, so it uses the
 standard library only, imports only itself, and keeps to the Python of 3.6. Nothing here knows

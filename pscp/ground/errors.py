@@ -121,7 +121,7 @@ class UnsafeName(FileError):
 
 
 class VerifyError(FileError):
-    """What landed is not what was read, twice; so it was thrown away."""
+    """A file landed damaged, twice; it was thrown away."""
 
     hint = "this points to faulty memory, disk or network hardware"
 

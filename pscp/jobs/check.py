@@ -30,7 +30,7 @@ _LEAST_FREE = 0.05
 
 @dataclass
 class Row:
-    """What was found out of one destination of a job."""
+    """The findings on one destination of a job."""
 
     job: str
     destination: str

@@ -25,7 +25,7 @@ _PATIENCE_S = 15.0  # several copies and a command end in order meanwhile, on a 
 
 
 class Ending:
-    """Whether a signal has come. For the main thread."""
+    """A flag that tells whether a signal has come. For the main thread."""
 
     def __init__(self) -> None:
         self.signal: PscpError | None = None

@@ -1,4 +1,4 @@
-"""What a manifest is: which files lie where, and their digests, to be read again years later.
+"""A manifest: which files lie where, and their digests, to be read again years later.
 
 Not here: what a program calls (../calls/verifying.py), the command pscp-verify (../cli/verify.py).
 Read next: formats.py.

@@ -69,7 +69,7 @@ class Hashing:
     """Hashes the files of one tree. What `then` calls runs one at a time."""
 
     def __init__(self, tree_: Tree, looks_again: bool = False) -> None:
-        """With `looks_again` a file that changes while it is hashed has failed."""
+        """Hash files; with `looks_again` one that changes meanwhile has failed."""
         self._tree, self._looks_again = tree_, looks_again
 
     def run(self, items: Iterable[Item]) -> None:

@@ -46,13 +46,13 @@ Then = Callable[[object], None]
 
 
 class Tree(Protocol):
-    """What answers requests of a sink, several at once."""
+    """A tree that answers the requests of a sink, several at once."""
 
     def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
         """Make a request once there is room. `then` gets the answer; one call at a time."""
 
     def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        """As put(), for a request that follows from an answer: it never waits."""
+        """Do as put(), for a request that follows from an answer: it never waits."""
 
     def finish(self) -> None:
         """Wait until all is answered. Raises what has stopped it."""

@@ -239,7 +239,7 @@ class CopyParser(Parser):
 
 
 class CopyArguments:
-    """What a command line of pscp asks for beside the options of a copy."""
+    """The words of a command line of pscp beside the options of a copy."""
 
     fan_out: bool = SEVERAL.flag(
         "--fan-out",

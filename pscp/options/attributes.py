@@ -1,4 +1,4 @@
-"""What --chmod, --chown and --numeric-ids make of an entry's mode and owner. Pure.
+"""The effect of --chmod, --chown and --numeric-ids on an entry's mode and owner. Pure.
 
 --chmod is read as rsync reads it: where it goes beyond chmod(1) is said in rsync(1).
 
@@ -49,7 +49,7 @@ class Ids(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What a copy changes in its entries."""
+    """The changes that a copy makes in its entries."""
 
     modes: Sequence[ModeChange] = ()
     ids: Ids = Ids()

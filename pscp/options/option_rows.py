@@ -1,4 +1,4 @@
-"""What a row of a table of options is: from it come the field, its check, and the words of it.
+"""A row of a table of options: from it come the field, its check, and the words of it.
 
 A table is a class whose fields are made by the methods of a Group: those that make up Options, the
 Settings of a replication, and what single commands ask for. arguments.py makes parsers of
@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What a group of options is called in --help, and the commands that take it."""
+    """A group of options: its title in --help, and the commands that take it."""
 
     title: str
     commands: tuple[str, ...] = COPYING

@@ -1,4 +1,4 @@
-"""What the user asked for: the options of a copy, checked and frozen.
+"""The options of a copy, checked and frozen.
 
 An Options is sound: whatever is wrong is refused with a UsageError while it is made, so nothing
 below this module checks it again.
@@ -30,7 +30,7 @@ MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a fr
 
 @dataclass(frozen=True)
 class Options(ConnectionOptions, CopyOptions):
-    """What the user asked for; every field has a default."""
+    """The options of a copy; every field has a default."""
 
     def __post_init__(self) -> None:
         if self.archive:
@@ -50,17 +50,17 @@ class Options(ConnectionOptions, CopyOptions):
 
     @property
     def follows_links(self) -> bool:
-        """Whether what a symlink leads to is copied in its place."""
+        """Return whether what a symlink leads to is copied in its place."""
         return self.copy_links or not self.archive
 
     @property
     def has_whole_paths(self) -> bool:
-        """Whether each source keeps its whole path; in a list each path does anyway."""
+        """Return whether each source keeps its whole path; in a list each path does anyway."""
         return self.relative and self.files_from is None
 
     @property
     def has_plane(self) -> bool:
-        """Whether the lanes are to go over TCP directly, instead of over SSH."""
+        """Return whether the lanes are to go over TCP directly, instead of over SSH."""
         return self.plane in ("tls", "plain")
 
     def address(self, number: int) -> str:

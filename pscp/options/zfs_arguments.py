@@ -23,7 +23,7 @@ EPILOG = (
 
 
 class ZfsArguments:
-    """What is a field of Options, and not of Settings."""
+    """The fields of Options that are none of Settings."""
 
     dry_run: bool = REPLICATED.flag(
         "-n --dry-run", "show the zfs commands and sizes, and change nothing"

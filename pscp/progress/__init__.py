@@ -1,4 +1,4 @@
-"""What a copy counts, what it returns, and how it is shown: in lines, in a bar, to a program.
+"""The counts of a copy, its result, and how both are shown: in lines, in a bar, to a program.
 
 Not here: the command line's closing words (../cli/closing.py). Read next: progress.py.
 

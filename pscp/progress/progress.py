@@ -1,4 +1,4 @@
-"""What a copy counts, what it returns, and the reporters that show it in lines.
+"""The counts of a copy, its result, and the reporters that show both in lines.
 
 A reporter gets the Counters once and reads them from a thread of its own while the lanes add to
 them. Its methods get notes (failures, warnings) and lines (a dry run's list) only. One that cannot
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """What a copy did."""
+    """The result of a copy."""
 
     files: int = 0  # copied in this run
     files_resumed: int = 0  # there already, and verified
@@ -87,12 +87,12 @@ class Reporter(Protocol):
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody watches, so that a failure is shown before others are counted to it."""
+        """Return whether somebody watches, so that a failure is shown before others are counted."""
         return False
 
     @property
     def wants_files(self) -> bool:
-        """Whether file() is to be called. It holds for a whole copy."""
+        """Return whether file() is to be called. The answer holds for a whole copy."""
         return False
 
     def start(self, counters: Counters) -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of a host from the last copies there, for the next one.
+"""The memory of a host: what the last copies there found, for the next one.
 
 It knows how many logins needed no prompt: the next copy logs in over that many connections at once
 instead of waiting for the first; with a round trip of 100 ms this saves a second and a half. It
@@ -36,7 +36,7 @@ _NEAR_LOGINS = 2  # at once on a near path: more take longer there than they sav
 
 
 class PathRecord(NamedTuple):
-    """What the last copies in one direction found best."""
+    """The best settings of the last copies in one direction."""
 
     logins: int = 0  # connections that were open at once
     lanes: int = 0  # the lanes that the next copy with -c auto begins with; 0: not known
@@ -102,7 +102,7 @@ def kind_of(options: Options, *, is_stream: bool, copies: int = 1) -> str:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What is remembered of one way to a host: each method reads it, or adds to it, in the file."""
+    """The memory of one way to a host: each method reads the file, or adds to it."""
 
     host: Location
     options: Options

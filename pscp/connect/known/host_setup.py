@@ -1,4 +1,4 @@
-"""What is known of a host before anybody is contacted: how ssh is set up for it, and what the
+"""Knowledge of a host before anybody is contacted: how ssh is set up for it, and what the
 options of a call make of that. At first it is what `ssh -G` answered for the last copy; while ssh
 logs in, what it answers now.
 
@@ -27,7 +27,7 @@ Resolve = Callable[[Location, Options], SshSetup]
 
 
 class DirectPath(NamedTuple):
-    """Where connections beside SSH may go."""
+    """The places to which connections beside SSH may go."""
 
     host: str  # a name or an address
     is_proxied: bool = False  # SSH goes through another host, which the far end sees instead of us
@@ -44,17 +44,17 @@ class HostSetup:
 
     @property
     def memory(self) -> HostMemory:
-        """What is remembered of this way to the host."""
+        """Return what is remembered of this way to the host."""
         return HostMemory(self.host, self.options)
 
     @property
     def key(self) -> state.Key:
-        """What distinguishes the ways in which ssh goes to a host: its options and the host."""
+        """Return what distinguishes the ways of ssh to a host: its options and the host."""
         return setup_key(self.host, self.options)
 
     @property
     def persists(self) -> bool:
-        """Whether connections outlive this run: only ssh can let them."""
+        """Return whether connections outlive this run: only ssh can let them."""
         persist = self.options.persist
         return persist not in (None, "no") and transport_of(self.options) == "openssh"
 
@@ -189,5 +189,5 @@ def _remember(host: Location, options: Options, ssh: SshSetup) -> None:
 
 
 def setup_key(host: Location, options: Options) -> state.Key:
-    """Return what distinguishes the ways in which ssh goes to a host: its options and the host."""
+    """Return what distinguishes the ways of ssh to a host: its options and the host."""
     return (options.program, *user_words(host, options), "--", str(host.host))

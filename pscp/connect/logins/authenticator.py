@@ -120,13 +120,13 @@ class Authenticator:
 
     @property
     def was_asked(self) -> bool:
-        """Whether logins need answers to prompts."""
+        """Return whether logins need answers to prompts."""
         prompts = self._prompts
         return prompts is not None and prompts.was_asked
 
     @property
     def is_single_use(self) -> bool:
-        """Whether a login cannot be repeated: one of its answers was good for one login only."""
+        """Return whether a login cannot be repeated: one of its answers was good only once."""
         prompts = self._prompts
         return prompts is not None and prompts.is_single_use
 

@@ -1,4 +1,4 @@
-"""What the coordinator asks of an end, as records, and the table of who answers.
+"""The requests of the coordinator to an end, as records, and the table of who answers.
 
 Not here: the answers themselves (../there/lookup.py and others, ../serving/end.py).
 Read next: requests.py, then answers.py.

@@ -1,4 +1,4 @@
-"""Who answers a request: which role of an end, by which function. Each module adds its own.
+"""The table of who answers a request: which role, by which function. Each module adds its own.
 
 Not here: the requests (requests.py), an end and its roles (../serving/end.py).
 """

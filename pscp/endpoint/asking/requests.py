@@ -59,9 +59,9 @@ class Expand(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a copy lands; this run claims it. Answer: `[root, names there, those that exist, made,
-    claim]`; *made* is the name of the folder that the copy makes AS its source, or "", *claim* the
-    answer to Claim, null for a dry run.
+    """Ask where a copy lands; this run claims it. Answer: `[root, names there, those that exist,
+    made, claim]`; *made* is the name of the folder that the copy makes AS its source, or "",
+    *claim* the answer to Claim, null for a dry run.
     """
 
     path: str  # as typed
@@ -86,8 +86,8 @@ class Claim(NamedTuple):
 
 
 class Clean(NamedTuple):
-    """What copies that were cut short left below a folder. Answer: a page: `found` and `held` rows
-    `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
+    """Ask what copies that were cut short left below a folder. Answer: a page: `found` and `held`
+    rows `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
     """
 
     path: Optional[str]  # as typed (null: the next page of the same search)
@@ -169,8 +169,8 @@ class OpenPlane(NamedTuple):
 
 
 class Cpu(NamedTuple):
-    """What the connection costs at the far end. Answer: the CPU-seconds that the agent's parent,
-    sshd, has used; null where unknown.
+    """Ask what the connection costs at the far end. Answer: the CPU-seconds that the agent's
+    parent, sshd, has used; null where unknown.
     """
 
 
@@ -186,7 +186,7 @@ class Walk(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """Where a sparse file has data. Answer: `[[[offset, length], ...], whether these were the
+    """Ask where a sparse file has data. Answer: `[[[offset, length], ...], whether these were the
     last]`.
     """
 
@@ -273,7 +273,7 @@ class Gather(NamedTuple):
 
 
 class AwaitOutput(NamedTuple):
-    """What the command has written. Answer: `said`: `[[text, bytes], ...]`, `status` or null,
+    """Ask what the command has written. Answer: `said`: `[[text, bytes], ...]`, `status` or null,
     `deaf` (it reads no more), `failure`; after a second also without news.
     """
 

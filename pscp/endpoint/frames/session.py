@@ -29,7 +29,7 @@ TAKE_BACK = "take back"  # the channel's own agent serves it again
 
 
 class State(NamedTuple):
-    """What may happen to one end in a state."""
+    """The events that may happen to one end in a state."""
 
     frames: FrozenSet[int]  # the types of frames that it may receive
     events: Dict[str, str]  # the state that each event leads to

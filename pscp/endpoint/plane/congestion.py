@@ -1,4 +1,4 @@
-"""Whether lanes are to send with BBR, decided from what their sockets say (docs/tuning.md). Only
+"""The choice of BBR for lanes that send, by what their sockets say (docs/tuning.md). Only
 Linux says how the sending of a connected TCP socket goes.
 
 A Choice knows no clock and no socket. It is shown all lanes' sockets again and again, and says in a

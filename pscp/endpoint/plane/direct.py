@@ -44,7 +44,7 @@ def open_plane(request: requests.OpenPlane, serve: Serve) -> Tuple[object, bool]
 
 
 class Lanes:
-    """What the lanes of one request have in common."""
+    """The common part of the lanes of one request."""
 
     def __init__(self, request: requests.OpenPlane, serve: Serve) -> None:
         """Raises OSError where this Python has no TLS 1.3, and ssl.SSLError for a bad key."""

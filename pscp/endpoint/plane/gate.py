@@ -1,4 +1,4 @@
-"""Where the lanes of a direct plane come in: a listening socket, and the tokens that admit them.
+"""The entrance of a direct plane's lanes: a listening socket, and the tokens that admit them.
 
 A stranger who connects is told nothing and costs no process: whoever connects first sends a token,
 which counts once. With TLS the certificates are checked after that.

@@ -1,4 +1,4 @@
-"""What is read at a source: names, the walk, files, metadata. A sink reads its own files so, too.
+"""The reading of a source: names, the walk, files, metadata. A sink reads its own files so, too.
 
 Not here: what is written (../writing/sink.py).
 Read next: files.py, then tree.py and source.py.

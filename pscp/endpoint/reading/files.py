@@ -51,7 +51,7 @@ PART_FLAGS = os.O_RDWR | _NO_FOLLOW | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 
 
 class Identity(NamedTuple):
-    """What is compared to find out whether a file is still the same one, unchanged."""
+    """The fields by which a file is still the same one, unchanged."""
 
     size: int
     mtime_ns: int
@@ -156,7 +156,7 @@ class FileSink:
     """An open part that is written."""
 
     def __init__(self, fd: int, digs: bool = False) -> None:
-        """With `digs`, zeros become holes: the source cannot tell where its file has some."""
+        """Make zeros holes where it `digs`: the source cannot tell where its file has some."""
         self.fd, self._digs = fd, digs
 
     def write(self, view: memoryview, offset: int) -> None:

@@ -40,7 +40,7 @@ PACK_FILES = 64
 
 
 class SourceFile(NamedTuple):
-    """What a source needs to know to find a file of its manifest again."""
+    """A file of the manifest, as its source finds it again."""
 
     top: int
     path: str

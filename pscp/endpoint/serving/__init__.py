@@ -1,4 +1,4 @@
-"""What serves a channel: the agent's loop, the frames in and out, an end and its role.
+"""The server of a channel: the agent's loop, the frames in and out, an end and its role.
 
 Nothing here reads or writes a file.
 Read next: agent.py.

@@ -62,7 +62,7 @@ class Agent:
     def __init__(
         self, link: "Union[Pipes, Link]", gathering: "Optional[stream_server.Gathering]" = None
     ) -> None:
-        """With a `gathering` the channel is a lane that was handed over to it."""
+        """Serve a channel; with a `gathering` it is a lane that was handed over to it."""
         self._link = link
         self._write_lock = threading.Lock()  # the threads "settler" and "tick" write as well
         self._is_guest = gathering is not None

@@ -173,7 +173,7 @@ class FrameServer:
         self._send(wire.ACK, id_, offset, payload, flags)
 
     def _trace(self, text: str) -> None:
-        """With -d, write a line to standard error; the other end adds the lane."""
+        """Write, with -d, a line to standard error; the other end adds the lane."""
         if self._is_traced:
             sys.stderr.write("pscp agent: %s\n" % text.rstrip())
             sys.stderr.flush()

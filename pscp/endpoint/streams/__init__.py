@@ -1,4 +1,4 @@
-"""What moves a stream at either end, and runs its command at the far one.
+"""A stream at either end, and its command at the far one.
 
 Sent with a stream's first question. Not here: files (../writing/sink.py).
 Read next: stream.py.

@@ -1,4 +1,4 @@
-"""What lies at either end already: looked up, listed, compared, linked, moved and removed.
+"""Files that lie at either end already: looked up, listed, compared, linked, moved and removed.
 
 Each module is sent only when a copy begins that needs it. Not here: the walk of a whole source
 (../reading/tree.py).

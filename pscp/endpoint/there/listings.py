@@ -36,7 +36,7 @@ _ANSWER_BYTES = 512 * 1024  # of entries in one answer
 
 
 class Listing(NamedTuple):
-    """What is in one folder of a source, but for what gets entries of its own."""
+    """The content of one folder of a source, but for what gets entries of its own."""
 
     text: str  # as Rows makes it
     files: int  # and links, which are in the text
@@ -125,7 +125,7 @@ def listing(value: object) -> Listing:
 
 
 class WalkFolders(NamedTuple):
-    """As Walk; but what is plain in a folder is in the `list` of the folder's extra, a Listing.
+    """Walk; but what is plain in a folder is in the `list` of the folder's extra, a Listing.
     Answer: as to Walk.
     """
 
@@ -147,9 +147,9 @@ class Describe(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """What differs at the destination, once --link-dest has linked what it can. Answer: per folder
-    `[whether it is the same itself, with all in it, [places in the listing of files and links that
-    differ], how many were linked]`; null where that is not known.
+    """Ask what differs at the destination, once --link-dest has linked what it can. Answer: per
+    folder `[whether it is the same itself, with all in it, [places in the listing of files and
+    links that differ], how many were linked]`; null where that is not known.
     """
 
     folders: List[tree.Entry]  # each with a Listing as `list` of its extra

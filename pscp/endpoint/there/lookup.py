@@ -1,4 +1,4 @@
-"""What is at the destination already: looked up, hashed, taken over, given its source's metadata.
+"""Files at the destination already: looked up, hashed, taken over, given its source's metadata.
 
 Metadata is never changed through a file that has other names as well: those may be in another
 snapshot (linkdest.py). Such a file is replaced by a copy of it.
@@ -33,7 +33,7 @@ Extents = List[Tuple[bool, str, requests.Pieces]]
 
 
 class ExtentsThere(NamedTuple):
-    """Where a sparse file at the destination has data. Answer: as to Extents."""
+    """Ask where a sparse file at the destination has data. Answer: as to Extents."""
 
     path: str
     offset: int
@@ -49,8 +49,8 @@ class DigestsThere(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier runs
-    with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
+    """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
+    runs with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
     """
 
     paths: List[str]
@@ -129,7 +129,7 @@ def extents_of(the_sink: "sink.Sink", request: ExtentsThere) -> Tuple[List[files
 
 
 def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
-    """With -p, give a file that was here already, and is verified, its source's metadata."""
+    """Give a file that was here already, and is verified, its source's metadata (-p)."""
     policy = the_sink.policy
     if not policy.preserve:
         return

@@ -1,4 +1,4 @@
-"""What a mirror does at the ends of a copy (--delete): it looks for names that the source does not
+"""A mirror's work at the ends of a copy (--delete): it looks for names that the source does not
 have, and removes them at the destination.
 
 Three requests, each of which may come late or twice. The sink lists what is not in a list of names;
@@ -42,15 +42,15 @@ Extra = Tuple[str, str, str]
 
 
 class Extras(NamedTuple):
-    """What is in folders of the destination and not in a list of names. Answer: per piece `[[[name,
-    kind, what was seen of it], ...], whether there is more]`, by name, or a failure.
+    """Ask what is in folders of the destination and not in a list of names. Answer: per piece
+    `[[[name, kind, what was seen of it], ...], whether there is more]`, by name, or a failure.
     """
 
     pieces: List[Piece]  # (`[folder, after this name, up to this one or "", the list]`)
 
 
 class Absent(NamedTuple):
-    """Whether the source still lacks names. Answer: per folder those that are there, or a
+    """Ask whether the source still lacks names. Answer: per folder those that are there, or a
     failure.
     """
 

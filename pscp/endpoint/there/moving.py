@@ -1,4 +1,4 @@
-"""What a copy that moves does at its source (--remove-source-files): it removes what has landed, or
+"""A move's work at its source (--remove-source-files): it removes what has landed, or
 renames it into a folder.
 
 A request may come late or twice: only what is still the very file that was copied is removed, never
@@ -33,8 +33,8 @@ _BOOT_ID, _MOUNTS = "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo"  #
 
 
 class SamePlace(NamedTuple):
-    """Whether sources are what lies at the destination: whether what only the destination should
-    have is beside them. Answer: per path whether it is so.
+    """Ask whether sources are what lies at the destination: whether what only the destination
+    should have is beside them. Answer: per path whether it is so.
     """
 
     sources: List[Beside]  # (`[number of the source, path, or "" for its contents, name]`)
@@ -56,8 +56,8 @@ class MakeDurable(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """What tells a folder of the destination from any other. Answer: `[a text that no other folder
-    has, or "", [paths below the root of what is mounted there from elsewhere]]`.
+    """Ask what tells a folder of the destination from any other. Answer: `[a text that no other
+    folder has, or "", [paths below the root of what is mounted there from elsewhere]]`.
     """
 
     folder: str  # below the root; "" is the root

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Owners(NamedTuple):
-    """Who is to own what arrives. Answer: `[number of the user, number of the group, whether files
-    may be given to others]`; null for a name that was not asked for.
+    """Ask who is to own what arrives. Answer: `[number of the user, number of the group, whether
+    files may be given to others]`; null for a name that was not asked for.
     """
 
     user: str  # ("": none)

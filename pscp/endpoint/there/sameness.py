@@ -1,4 +1,4 @@
-"""Whether a file at the destination has the metadata that this copy would give it.
+"""The comparison of a destination's metadata with what this copy would give it.
 
 Sent when a copy begins that may find something at its destination. Not here: how it is given
 (../reading/metadata.py), the rules for a single file (../../transfer/walk/decide.py).

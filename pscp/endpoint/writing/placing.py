@@ -1,4 +1,4 @@
-"""What DEST means for these sources: scp's rule, and rsync's where DEST ends in a slash.
+"""The meaning of DEST for these sources: scp's rule, and rsync's where DEST ends in a slash.
 
 A folder that is copied AS a new name is there when the same command runs again. Until that copy is
 complete DEST still means that folder, if the folder itself shows that the copy has made it: its
@@ -23,14 +23,14 @@ NO_FOLDER = "no such folder: "
 
 
 class FileStatus(NamedTuple):
-    """What lstat(2) tells of a file or folder."""
+    """The answer of lstat(2) for a file or folder."""
 
     is_file: bool
     owner: Optional[int]  # None where SFTP does not tell
 
 
 class Target(NamedTuple):
-    """Where a copy lands."""
+    """The place where a copy lands."""
 
     root: str  # the folder
     names: List[str]  # of the sources, in the folder

@@ -1,4 +1,4 @@
-"""What has to be known before a name that a person gave is removed, and the one removal of it.
+"""The one removal of a name that a person gave, and what has to be known before.
 
 Such a name is a source that is moved, or what a mirror deletes. A copy goes through stages, each
 durable before the next begins: bytes, name, folder; then what removes something. So it is asked
@@ -19,7 +19,7 @@ _CANNOT_SYNC = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 
 class Durable(NamedTuple):
-    """What is known of what stays at the destination."""
+    """The evidence for what stays at the destination."""
 
     proof: str  # how its contents are known to be the source's; "": they are not
     is_synced: bool  # its bytes, its name and the folders above it are on the disk

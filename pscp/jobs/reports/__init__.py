@@ -1,4 +1,4 @@
-"""What is told of runs: while they go on, at their end, and long afterwards.
+"""Reports on runs: while they go on, at their end, and long afterwards.
 
 Nothing here runs a job. Read next: outcome.py, then notifications.py.
 

@@ -85,7 +85,7 @@ def history_of(config_path: str, note: Callable[[str], object] = lambda text: No
 
 
 class History:
-    """What was run, and what became of it. For one thread at a time, in any number of processes."""
+    """The record of runs and their outcomes. For a thread at a time, in any number of processes."""
 
     def __init__(self, path: str, note: Callable[[str], object] = lambda text: None) -> None:
         """Open the history lazily; `note` is told what was amiss, if anything."""

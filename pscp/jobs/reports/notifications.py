@@ -174,7 +174,7 @@ class Teller:
         self._watchdog.see(f"{job} {destination}", counters.as_dict())
 
     def says(self, job: str, text: str) -> None:
-        """What happens, for who asked to be told (-v)."""
+        """Say what happens, for who asked to be told (-v)."""
         self._watchdog.see(job, object())  # whatever it is, it goes on
         if self._is_verbose:
             self._note(f"{job}: {text}")

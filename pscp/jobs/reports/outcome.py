@@ -1,4 +1,4 @@
-"""What became of a job, and of each of its destinations: what history, reports and metrics tell.
+"""The outcome of a job, and of each of its destinations: what history, reports and metrics tell.
 
 Not here: what a job is (../toml/job.py), where outcomes are kept (history.py), to whom they are
 told (notifications.py), and how (report.py, notifications.py, status.py).
@@ -102,7 +102,7 @@ class JobRun:
 
     @property
     def exit_code(self) -> int:
-        """What pscp-run exits with."""
+        """Return what pscp-run exits with."""
         return exit_code([self])
 
 

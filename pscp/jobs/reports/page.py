@@ -32,14 +32,14 @@ _FAILURES = 20  # the last ones are shown
 
 @dataclass(frozen=True)
 class Night:
-    """What one night brought to one destination, or to all of a job."""
+    """The results of one night for one destination, or to all of a job."""
 
     date: datetime.date  # of its evening
     parts: Sequence[DestinationRun]  # of its runs, the newest first
 
     @property
     def outcome(self) -> Outcome | None:
-        """That of the last run which found something to do, if any did."""
+        """Return that of the last run which found something to do, if any did."""
         found = [part.outcome for part in self.parts]
         busy = (each for each in found if each.kind != "idle")
         return next(busy, found[0] if found else None)
@@ -51,7 +51,7 @@ class Night:
 
     @property
     def text(self) -> str:
-        """For example: Mon 23 Nov: done, 2 of 48 runs failed."""
+        """Return, for example: Mon 23 Nov: done, 2 of 48 runs failed."""
         failed = f", {self.failed} of {len(self.parts)} runs failed" if self.failed else ""
         return f"{self.date:%a %d %b}: {self.outcome or 'no run'}{failed}"
 

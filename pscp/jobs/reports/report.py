@@ -1,4 +1,4 @@
-"""What became of runs, in words: as JSON, as text, as a page of HTML; columns of text.
+"""The outcomes of runs, in words: as JSON, as text, as a page of HTML; columns of text.
 
 JSON has every field of JobRun and DestinationRun (docs/reports.md), and names as they are. In text
 and HTML what could act on a terminal or a browser is spelled out.

@@ -1,4 +1,4 @@
-"""Where the jobs stand: for each destination its last run, its last success, and what is behind.
+"""The standing of jobs: for each destination its last run, its last success, and what is behind.
 
 Not here: who starts jobs (timers.py), the page of all nights (page.py), one run (report.py), the
 options (../../cli/run_jobs.py).
@@ -25,7 +25,7 @@ _PERIODS = 2  # without a success: a job is behind
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a job stands for one destination."""
+    """The standing of a job for one destination."""
 
     job: str
     destination: str

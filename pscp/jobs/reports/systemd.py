@@ -1,4 +1,4 @@
-"""What systemd is told of a run: that it is ready, that it goes on, and how it ended.
+"""Messages to systemd on a run: that it is ready, that it goes on, and how it ended.
 
 sd_notify(3) for a service of Type=notify, and the journal's native protocol
 (systemd.io/JOURNAL_NATIVE_PROTOCOL). Where systemd did not start the program nothing is told.

@@ -37,7 +37,7 @@ _NICKNAMES = {
 
 @dataclass(frozen=True)
 class Timer:
-    """What starts a job, and when it does so next."""
+    """The starter of a job, and when it does so next."""
 
     next_s: float  # seconds since the epoch
     period_s: float | None  # from one start to the next; None: not known

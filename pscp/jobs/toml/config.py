@@ -45,7 +45,7 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class Config:
-    """What jobs.toml says."""
+    """The content of jobs.toml."""
 
     path: str
     jobs: dict[str, Job]  # in the order of the file

@@ -43,7 +43,7 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """What is copied where, when, and what follows. Times are in seconds."""
+    """A job: what is copied where, when, and what follows. Times are in seconds."""
 
     name: str
     destinations: tuple[str, ...]  # as a user of pscp types them

@@ -36,7 +36,7 @@ _SETTINGS = {each.name for each in fields(Settings)}
 
 @dataclass(frozen=True)
 class Mistakes:
-    """What is wrong with a file, line by line."""
+    """The mistakes in a file, line by line."""
 
     path: str
     lines: Mapping[Place, int]  # of everything in the file

@@ -1,4 +1,4 @@
-"""What jobs.toml may say: its keys and the types of their values, as pydantic checks them.
+"""The schema of jobs.toml: its keys and the types of their values, as pydantic checks them.
 
 A value becomes what a job takes: times are in seconds, files have whole paths, and what may be a
 text or a list of them is a tuple. The options are those of the parsers of pscp and pscp-zfs, by
