@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from pscp.ground import state
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 3.0  # for the orderly end: with what the other one takes that is less than 5 s
 _TERM_S = 0.5  # what processes below this one get to end by themselves
 _POLL_S = 0.01
+_AGAIN_S = 0.001  # after which an exception that Python ignored is raised again
 
 _ERRORS = {
     signal.SIGINT: Interrupted,
@@ -88,7 +89,8 @@ def raise_on_signals(
     try:
         for each in before:
             signal.signal(each, end)
-        yield
+        with _raised_again(ended, before):
+            yield
     except BaseException:
         if ended:  # whatever came of it: the signal is why
             raise ended[0] from None
@@ -97,6 +99,31 @@ def raise_on_signals(
         for each, action in before.items():  # the end of the program is disturbed by nothing
             signal.signal(each, signal.SIG_IGN if ended else action)
         guard.close()
+
+
+@contextlib.contextmanager
+def _raised_again(ended: Sequence[PscpError], kinds: Iterable[signal.Signals]) -> Iterator[None]:
+    """Raise the exception anew where Python ignored it and wrote it out instead.
+
+    So it does in the callback of a weak reference, and each import has one.
+    """
+
+    def raise_ended(number: int, frame: FrameType | None) -> None:
+        raise ended[0]
+
+    def raise_later(ignored: sys.UnraisableHookArgs) -> None:
+        if ended and ignored.exc_value is ended[0]:
+            kind = next(iter(kinds))
+            signal.signal(kind, raise_ended)
+            threading.Timer(_AGAIN_S, signal.pthread_kill, [threading.get_ident(), kind]).start()
+        else:
+            hook(ignored)
+
+    hook, sys.unraisablehook = sys.unraisablehook, raise_later
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 class _Guard:

@@ -233,7 +233,7 @@ def agent_seeds() -> Iterable[bytes]:
     yield lines(source, ask("Walk", after=None, restart=True, most=10),
                 ask("WalkFolders", after=[0, "from/a"], restart=False, most=10),
                 ask("Describe", names=[[0, "from", ["a", "l"]]]), ask("Above", folders=[[0, 1]]),
-                ask("Listed", paths=[["from/sub/b", 0]], after=None, restart=True, most=5),
+                ask("WalkPaths", paths=[["from/sub/b", 0]], after=None, restart=True, most=5),
                 ask("Absent", folders=[[0, "from", 0, ["a", "x"]]], crosses=True))  # fmt: skip
     yield lines(source, ask("Extents", file=known, offset=0), ask("Pack", files=[known]),
                 ask("Digests", files=[[known, [[0, 3]]]], hash="sha256"),
@@ -243,7 +243,7 @@ def agent_seeds() -> Iterable[bytes]:
     yield lines(claim, sink, [wire.PACK, 9, 0, 0, {"rows": rows, "bodies": ["abc"]}],
                 ask("Folders", entries=[entry("folder", "new", new=1, filled=1)]),
                 ask("HardLinks", entries=[entry("hardlink", "h", to="n", **{"in": 0})]),
-                ask("Look", paths=["a", "sub", "n", "out/secret"]), ask("Release"))  # fmt: skip
+                ask("Lookup", paths=["a", "sub", "n", "out/secret"]), ask("Release"))  # fmt: skip
     large = entry("file", "large", 6, sparse=1, dig=1)
     yield lines(claim, sink, [wire.FILE, 1, 0, 0, large], [wire.DATA, 1, 0, 0, "abc"],
                 [wire.DATA, 1, 3, 0, "def"], [wire.DIGEST, 1, 0, 0, [6, "right"]],

@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "P10", "transfer/terms/journal.py",
-        "Continued.AS_NOTED if by_time else Continued.NOTED_COMPARED", "Continued.AS_NOTED",
+        "PartUse.AS_NOTED if by_time else PartUse.NOTED_COMPARED", "PartUse.AS_NOTED",
         "the journal is believed of a source that has changed in place",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from pscp.transfer.pieces.plan import Ask
 from pscp.transfer.terms import path_list
 from pscp.transfer.terms.path_list import PathList
 from pscp.transfer.walk import plan_walk
-from pscp.transfer.walk.plan_walk import FarChosenWalk
+from pscp.transfer.walk.plan_walk import FarPathsWalk
 
 
 def begun(folder: Path) -> End:
@@ -90,7 +90,7 @@ def test_lanes_that_are_lost_change_nothing(
     for line in (b"a", b"c/d/5", b"gone", b"e", b"f", b"g", b"c/4"):
         listed.add(line, line == b"a")
     lanes = Lanes(tmp_path, seed)
-    found = list(FarChosenWalk(cast(Any, lanes), listed.batches()).entries())
+    found = list(FarPathsWalk(cast(Any, lanes), listed.batches()).entries())
     near = lanes.ends[0]
     assert found == list(PathsWalk(near.file_source()).listed(listed.rows()))
     assert [entry.path for entry in found] == [
@@ -103,7 +103,7 @@ def test_lanes_that_are_lost_change_nothing(
 
 def test_an_empty_list_asks_nobody(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path, 0)
-    assert list(FarChosenWalk(cast(Any, lanes), PathList().batches()).entries()) == []
+    assert list(FarPathsWalk(cast(Any, lanes), PathList().batches()).entries()) == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_far_end_that_sends_what_is_not_in_the_list_is_refused(
     path: str, kind: str, is_asked: bool
 ) -> None:
     rows = [("a", ABOVE), ("a/whole", ALL), ("a/x", ALONE)]
-    listing = FarChosenWalk(cast(Any, Lanes(Path(), 0)), iter([rows]))
+    listing = FarPathsWalk(cast(Any, Lanes(Path(), 0)), iter([rows]))
     assert listing._goes_on()
     assert isinstance(listing._request(None), WalkPaths)
     extra = {"kind": "system", "path": path, "message": "", "errno": 1} if kind == "error" else {}

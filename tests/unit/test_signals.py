@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -48,3 +50,20 @@ def test_a_thread_that_is_being_started_is_not_forgotten() -> None:
         with pytest.raises(KeyboardInterrupt):
             handler(signal.SIGTERM, starting)
         raise KeyboardInterrupt
+
+
+class Dying:
+    """What weak references are made to."""
+
+
+def test_an_exception_that_python_ignores_comes_again() -> None:
+    """In a weak reference's callback, such as each import has, it was lost, with a traceback."""
+    dying, said = Dying(), list[object]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", said.append)
+        with pytest.raises(Terminated), raise_on_signals(patience_s=60):
+            reference = weakref.ref(dying, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            del dying
+            threading.Event().wait(20)
+    assert reference() is None
+    assert not said

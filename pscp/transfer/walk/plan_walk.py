@@ -190,7 +190,7 @@ class PlanWalk(threading.Thread):
             for failure in listed.refused:
                 self._refuse(failure)
             if not self._is_here:
-                return _far(FarChosenWalk(self._queue, listed.batches()))
+                return _far(FarPathsWalk(self._queue, listed.batches()))
             rows, context = listed.rows(), self._terms.context
             return context.near_source_entries(lambda near: PathsWalk(near).listed(rows))
         if self._terms.checks_folders:
@@ -364,7 +364,7 @@ class FarWalk:
         self._queue.stop(errors.CopyError(f"{failure['path']}: {failure['message']}"))
 
 
-class FarChosenWalk(FarWalk):
+class FarPathsWalk(FarWalk):
     """The entries of listed paths at the far end, one group of paths after the other."""
 
     def __init__(self, queue: WorkQueue, batches: Iterator[list[Row]]) -> None:
