@@ -72,8 +72,7 @@ def raise_on_signals(
 
     def end(number: int, frame: FrameType | None) -> None:
         for each in before:
-            # SIG_IGN would be inherited by an ssh that starts now.
-            signal.signal(each, lambda number, frame: None)
+            signal.signal(each, lambda number, frame: None)  # SIG_IGN is inherited, as by an ssh
         _has_signal.set()
         error = error_of(number)
         ended.append(error)

@@ -35,7 +35,7 @@ LARGE = 300_000  # more than travels in a pack
 METHODS = {
     "BeginSource": "begin", "BeginSink": "begin", "BeginStream": "begin",
     "WalkFolders": "walk", "CloseInput": "close_input", "ExtentsThere": "extents",
-    "DigestsThere": "digests",
+    "DigestsThere": "digests", "AwaitOutput": "await_output", "AwaitChunks": "await_chunks",
 }  # fmt: skip
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 
@@ -543,20 +543,20 @@ class Packs(Far):
 # --- streams
 
 
-class Heard(Far):
+class Output(Far):
     """What its command said, and how it ended: given after the colon."""
 
     def gather(self, asked: dict[str, Any]) -> object:
         return "/nowhere"
 
-    def heard(self, asked: dict[str, Any]) -> object:
+    def await_output(self, asked: dict[str, Any]) -> object:
         honest: dict[str, Any] = {"said": [], "status": None, "deaf": False, "failure": None}
         return {**honest, **json.loads(self.argument)}
 
     def abort(self, asked: dict[str, Any]) -> object:
         return None
 
-    close_input = drained = abort
+    close_input = await_chunks = abort
 
 
 # --- bytes

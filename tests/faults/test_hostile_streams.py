@@ -27,7 +27,7 @@ def piped(own_home: Path, capfd: pytest.CaptureFixture[str]) -> Piped:
 
     def pipe(answer: dict[str, Any], *words: str) -> tuple[int, str]:
         """Exit code and words of a stream whose command is said to have said, or ended as, this."""
-        scenario = f"Heard:{json.dumps(answer)}"
+        scenario = f"Output:{json.dumps(answer)}"
         victim.words(scenario)
         argv = ["-BS", str(own_home / "ssh"), "-c", "1", *words, "far", "true"]
         code = victim.main(scenario, argv, pipecli.main)

@@ -92,13 +92,13 @@ def test_the_server_goes_for_good(
 ) -> None:
     """It is tried again for a while, and another day's run goes on where this one ended."""
     monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 3)
-    fill(way.source / "big", BIG_BYTES)
+    fill(way.source / "big", 3 * BIG_BYTES)  # more than what two lanes may have read ahead
     object.__setattr__(way, "server", make_sshd())
     process = way.server._process
     assert process is not None
     at_half = AtHalf(lambda: end_tree(process))  # its ssh_config stays: a lane may begin to read it
     with pytest.raises(ConnectError) as raised:
-        way.copy(connections=4, limit_kbit_s=16 * 8 * 1024, chunk_bytes=MIB, progress=at_half)
+        way.copy(connections=2, limit_kbit_s=16 * 8 * 1024, chunk_bytes=MIB, progress=at_half)
     assert raised.value.exit_code == 3
     assert not way.arrived() and way.parts()
     landed_bytes = way.journaled_bytes()
