@@ -125,21 +125,29 @@ class Destination:
     # --- after all files: hard links, then folders' metadata
 
     async def hard_links(self, request: hardlinks.HardLinks) -> list[object]:
-        return [await self._each(request.entries, self._hard_link), []]
+        others: list[int] = []
 
-    async def _hard_link(self, value: tree.Entry) -> None:
+        async def link(value: tree.Entry) -> None:
+            if await self._hard_link(value):
+                others.append(request.entries.index(value))
+
+        return [await self._each(request.entries, link), [], others]
+
+    async def _hard_link(self, value: tree.Entry) -> bool:
+        """Make the entry a name of its target. Return whether a file had this name."""
         if sftp.HARDLINK not in self.client.extensions:
             message = "is a hard link, and this server makes none over SFTP"
             raise Refusal(failures.UNSUPPORTED, value.path, message)
         first = await self.root.at(value.target)
         path = await self.root.at(value.path, make=True)
-        replaced(await lookup(self.client, path), value.path)
+        before = replaced(await lookup(self.client, path), value.path)
         part = self._private_part(path)
         await self.client.hardlink(first, part)
         try:
             await self.client.rename(part, path)
         finally:
             await outcomes(self.client.remove(part))  # rename does nothing when both are the same
+        return before is not None
 
     async def folders(self, request: requests.Folders) -> list[tuple[int, failures.Data]]:
         gone = set()

@@ -109,3 +109,14 @@ def test_what_was_copied_is_the_same(push: Way) -> None:
     assert all(
         len(names_of_its_file(push.destination, each.name)) == 1 for each in push.source.iterdir()
     )
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_name_that_was_another_files_is_not_told_as_new(push: Way, remote: str) -> None:
+    write(push.source / "a", "content", 0)
+    for name in NAMES[1:]:
+        os.link(push.source / "a", push.source / name)
+    push.destination.mkdir(exist_ok=True)
+    write(push.destination / "y", "old", -9)
+    ran = push.command("-a", "--itemize", "--remote", remote, names=["."])
+    assert sorted(ran.out.splitlines()) == ["changed   y", "new       a", "new       z"], ran

@@ -95,7 +95,7 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
     here = sinking(tmp_path)
     packed(here, [entry(tree.LINK, "link", to="anywhere")])
     assert "link" in synced.names[tmp_path.stat().st_ino]
-    asked(here, hardlinks.HardLinks([entry(tree.HARDLINK, "another", to="file")]), ([], []))
+    asked(here, hardlinks.HardLinks([entry(tree.HARDLINK, "another", to="file")]), ([], [], []))
     here.close()
     synced.assert_all_of(tmp_path)
 

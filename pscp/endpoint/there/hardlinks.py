@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class HardLinks(NamedTuple):
-    """Make further names of files. Answer: `[place, failure]` of those that failed, and the places
-    of those that were names of these files already.
+    """Make further names of files. Answer: `[place, failure]` of those that failed, the places of
+    those that were names of these files already, and of those that were names of others.
     """
 
     entries: List[tree.Entry]
@@ -40,8 +40,8 @@ class LinkSame(NamedTuple):
     hash: str  # ("": size and metadata decide)
 
 
-def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> bool:
-    """Make the entry a name of its target. Return whether it was that already."""
+def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
+    """Make the entry a name of its target. Return whether it was that already; None: no name."""
     with the_sink.root.lock:
         from_fd, first = the_sink.root.at(value.target)
         from_fd = os.dup(from_fd)  # the next at() may close it
@@ -55,36 +55,39 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     try:
         with the_sink.root.lock:
             wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
-            if is_file(the_sink, value.path, wanted):
-                return True
-        the_sink.put(value.path, make, is_made)
-        return False
+            found = status_of(the_sink, value.path)
+        is_there = None if found is None else os.path.samestat(found, wanted)
+        if not is_there:
+            the_sink.put(value.path, make, is_made)
+        return is_there
     finally:
         os.close(from_fd)
 
 
-def is_file(the_sink: "sink.Sink", path: str, wanted: os.stat_result) -> bool:
-    """Is this a name of that file? The caller holds the root's lock. Raises OSError, Refusal."""
+def status_of(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
+    """Return what has this name. The caller holds the root's lock. Raises OSError, Refusal."""
     try:
         folder_fd, name = the_sink.root.at(path)
-        found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return False
-    return os.path.samestat(found, wanted)
+        return None
 
 
 def _hard_links(
     the_sink: "null_ends.NullSink", request: HardLinks
-) -> Tuple[answers.Failed, List[int]]:
+) -> Tuple[answers.Failed, List[int], List[int]]:
     from ..writing import sink
 
     if not isinstance(the_sink, sink.Sink):  # of a transfer test
-        return [], []
+        return [], [], []
     act = functools.partial(hard_link, the_sink)
     made = answers.results((entry.path, functools.partial(act, entry)) for entry in request.entries)
     failed = dict(failures.places(the_sink.make_names_durable(request.entries)))
     failed.update((place, each) for place, each in enumerate(made) if isinstance(each, dict))
-    return list(failed.items()), [place for place, each in enumerate(made) if each is True]
+    same, others = (
+        [place for place, each in enumerate(made) if each is was_it] for was_it in (True, False)
+    )
+    return list(failed.items()), same, others
 
 
 def _linker(the_sink: "sink.Sink") -> "sink.Linker":

@@ -146,7 +146,7 @@ class Ending:
             self._results.failed(failure)
 
         def then(answer: object) -> None:
-            rows, same = answers.items(answer) if is_links else (answer, ())
+            rows, same, others = answers.items(answer) if is_links else (answer, (), ())
             failed = answers.places(rows)
             self._results.doubt(entries[place].path for place, _ in failed)
             reported = {each.path for each in self._results.failures} if failed else ()
@@ -154,6 +154,9 @@ class Ending:
                 if failure["path"] not in reported:  # a folder that could not be made, for instance
                     self._results.failed(failure)
             if is_links:
+                replaced = set(map(answers.integer, answers.items(others)))
+                for place in replaced & {*range(len(entries))}:
+                    self._results.replaces(entries[place].path)
                 there = set(map(answers.integer, answers.items(same)))
                 self._linked(entries, {place for place, _ in failed}, there)
 
