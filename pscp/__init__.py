@@ -52,7 +52,7 @@ else:
             from importlib import metadata
 
             try:
-                return metadata.version("pscp")
+                return metadata.version("pscp-ssh")
             except metadata.PackageNotFoundError:  # a checkout that is not installed
                 return "0"
         if name in _MODULES:

@@ -36,7 +36,7 @@ EPILOG = (
     "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
     "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
 )
-_PACKAGES = ("cronsim", "jinja2", "prometheus_client", "pydantic", "pygal")  # of pscp[jobs]
+_PACKAGES = ("cronsim", "jinja2", "prometheus_client", "pydantic", "pygal")  # of the extra jobs
 FORMS = ("json", "text", "html")  # of a report
 
 
@@ -108,7 +108,7 @@ def read_config(given: str | None) -> Config | None:
     """Read the file of jobs; print its mistakes, a line each, and return None if it has any."""
     for name in _PACKAGES:  # now: some of them are loaded late in the night
         if importlib.util.find_spec(name) is None:
-            hint = "pip install 'pscp[jobs]' brings what jobs need"
+            hint = f"{sys.executable or 'python3'} -m pip install 'pscp-ssh[jobs]'"
             raise UsageError(f"{name} is not installed", hint)
     from pscp.jobs.toml.config import load
 

@@ -319,7 +319,7 @@ def version() -> str:
     from importlib import metadata  # here: it takes longer to import than --help to print
 
     try:
-        return metadata.version("pscp")
+        return metadata.version("pscp-ssh")
     except metadata.PackageNotFoundError:
         return "(not installed)"
 

@@ -1,7 +1,7 @@
-"""What is released: the sdist is whole, and the wheel that is made of it works by itself.
+"""What is released: the sdist is whole; the wheel that is made of it, the .deb and the zipapp work.
 
 The wheel is installed into an environment where nothing of the checkout is, nor the extras
-asyncssh and paramiko. The other packages are those of this one, so no network is needed.
+asyncssh and paramiko. The other packages are those of this one.
 
 Not here: what the completions offer (../unit/test_completions.py).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -26,8 +27,7 @@ from servers.private import PrivateServer
 from e2e.world import ROOT
 from pscp.transports.ssh_settings import LIBRARIES
 
-COMMANDS = ("pscp", "pscp-pipe", "pscp-verify", "pscp-zfs")
-BUILD = "import sys, setuptools.build_meta as s; print(getattr(s, sys.argv[1])(sys.argv[2]))"
+COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-verify", "pscp-zfs")
 FOLDERS = (".ci", "docs", "examples", "pscp", "scripts", "share", "tests")
 MADE = (*(ROOT / ".gitignore").read_text("utf-8").replace("/", "").split(), ".git")
 
@@ -35,6 +35,8 @@ MADE = (*(ROOT / ".gitignore").read_text("utf-8").replace("/", "").split(), ".gi
 class Built(NamedTuple):
     sdist: Path  # unpacked
     wheel: Path
+    deb: Path
+    pyz: Path
 
 
 class Ran(NamedTuple):
@@ -65,25 +67,14 @@ def is_made(name: str) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in MADE)
 
 
-def build(what: str, source: Path, into: Path) -> Path:
-    """By the backend that pip calls, without pip, which .venv may lack (scripts/setup)."""
-    into.mkdir()
-    ran = run(sys.executable, "-c", BUILD, f"build_{what}", into, cwd=source)
-    assert ran.code == 0, ran.err
-    return into / ran.out.splitlines()[-1]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("package")
-    for name in files_of_the_checkout():
-        copied = folder / "checkout" / name
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        copied.write_bytes((ROOT / name).read_bytes())
-    archive = build("sdist", folder / "checkout", folder / "sdist")
-    assert run("tar", "-xzf", archive, "-C", folder).code == 0
-    unpacked = folder / archive.name.removesuffix(".tar.gz")
-    return Built(unpacked, build("wheel", unpacked, folder / "wheel"))
+    ran = run(ROOT / "scripts" / "release", folder / "dist")
+    assert ran.code == 0, ran.err
+    [sdist], [wheel], [deb] = (list((folder / "dist").glob(f"*.{e}")) for e in ("gz", "whl", "deb"))
+    assert run("tar", "-xzf", sdist, "-C", folder).code == 0
+    return Built(folder / sdist.name.removesuffix(".tar.gz"), wheel, deb, wheel.parent / "pscp.pyz")
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +113,7 @@ def test_the_wheel_has_every_module_and_nothing_else_of_the_checkout(built: Buil
     names = zipfile.ZipFile(built.wheel).namelist()
     ours = {name for name in files_of_the_checkout() if name.startswith("pscp/")}
     assert {name for name in names if name.startswith("pscp/")} == ours
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"pscp"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"pscp", "pscp_ssh"}
 
 
 def test_the_wheel_installs_what_is_in_share(built: Built) -> None:
@@ -136,7 +127,7 @@ def test_the_metadata_has_the_licence(built: Built) -> None:
     wheel = zipfile.ZipFile(built.wheel)
     [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = message_from_bytes(wheel.read(name))
-    assert (metadata["Name"], metadata["License-Expression"]) == ("pscp", "MIT")
+    assert (metadata["Name"], metadata["License-Expression"]) == ("pscp-ssh", "MIT")
     assert [name for name in wheel.namelist() if name.endswith("licenses/LICENSE")]
     for needed in metadata.get_all("Requires-Dist", []):
         assert "extra ==" in needed or ("<" in needed and ">=" in needed), needed
@@ -179,3 +170,59 @@ def test_a_transport_whose_library_is_not_installed(
     said = f"pscp: --transport {library}: the Python package {library} is not installed\n"
     assert (code, out) == (2, "") and err.startswith(said)
     assert f"-m pip install {library}" in err and "Traceback" not in err
+
+
+def test_the_deb_installs_every_command(built: Built, tmp_path: Path, sshd: PrivateServer) -> None:
+    root = tmp_path / "root"
+    (root / "var/lib/dpkg/updates").mkdir(parents=True)
+    (root / "var/lib/dpkg/info").mkdir()
+    (root / "var/lib/dpkg/status").touch()
+    # Below a folder of its own, and with what it depends on where it is.
+    words = ("--force-depends", "--force-not-root", "--log=/dev/null", f"--root={root}")
+    env = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+    ran = run("dpkg", *words, "--install", built.deb, env=env)
+    assert ran.code == 0, ran.err
+    python = root / "usr/lib/pscp/bin/python3"  # of their first lines
+    for name in COMMANDS:
+        ran = run(python, root / "usr/bin" / name, "--help")
+        assert (ran.code, ran.err) == (0, "") and f"usage: {name} " in ran.out
+        assert (root / f"usr/share/man/man1/{name}.1.gz").exists()
+        assert (root / f"usr/share/bash-completion/completions/{name}").exists()
+    (tmp_path / "source").write_text("contents")
+    for library in LIBRARIES:
+        there = tmp_path / library
+        words = ("--transport", library, "-qF", str(sshd.ssh_config), str(tmp_path / "source"))
+        ran = run(python, root / "usr/bin/pscp", *words, f"{sshd.host}:{there}")
+        assert ran == (0, "", "") and there.read_text() == "contents"
+    ran = run(
+        python, root / "usr/bin/pscp-run", "--config", ROOT / "examples/mirror.toml", "--list"
+    )
+    assert ran.code == 0, ran.err
+
+
+def test_the_zipapp_is_one_file_that_copies(
+    built: Built, tmp_path: Path, sshd: PrivateServer
+) -> None:
+    (tmp_path / "pscp.pyz").write_bytes(built.pyz.read_bytes())
+    (tmp_path / "source").write_text("contents")
+    env = dict(os.environ) | {"SHIV_ROOT": str(tmp_path / "unpacked")}
+    words = ("-qF", sshd.ssh_config, "source", f"{sshd.host}:{tmp_path}/copied")
+    python = (sys.executable, "-I", "-S", "pscp.pyz")
+    assert run(*python, *words, cwd=tmp_path, env=env) == (0, "", "")
+    assert (tmp_path / "copied").read_text() == "contents"
+    ran = run(*python, "--help", cwd=tmp_path, env=env | {"SHIV_CONSOLE_SCRIPT": "pscp-verify"})
+    assert ran.code == 0 and "usage: pscp-verify " in ran.out
+
+
+def test_nothing_tells_anyone_to_install_the_index_s_pscp() -> None:
+    """That name is another program's there: what installs it runs a stranger's code."""
+    installs = re.compile(
+        r"\b(pip|pipx|uv|uvx)\b.* (install|add|inject|run) .*(?<![/\w])pscp(?![-\w])"
+    )
+    pages = ("docs/", "pscp/", "share/", "examples/", "README", "CHANGELOG", "CONTRIBUTING")
+    texts = {n: (ROOT / n).read_text("utf-8", "replace") for n in files_of_the_checkout()}
+    lines = [
+        (n, line) for n, text in texts.items() if n.startswith(pages) for line in text.splitlines()
+    ]
+    assert [(name, line) for name, line in lines if installs.search(line)] == []
+    assert installs.search("pip install 'pscp[jobs]'") and installs.search("pipx install pscp")
