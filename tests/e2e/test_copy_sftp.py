@@ -314,6 +314,17 @@ def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
     assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
 
 
+def test_a_pull_takes_a_time_of_the_same_second_for_the_same(push: Way) -> None:
+    """As of a copy made with an agent: over SFTP nobody can know the source's fraction."""
+    (push.source / "same").write_text("same")
+    os.utime(push.source / "same", ns=(5, 7_123_456_789))
+    shutil.copy2(push.source / "same", push.destination / "same")
+    way = dataclasses.replace(push, is_push=False, remote="sftp")
+    assert way.command("-a", "--check", names=["same"]).code == 0
+    os.utime(push.source / "same", ns=(5, 8_123_456_789))
+    assert way.command("-a", "--check", names=["same"]).code == 1
+
+
 def test_what_changes_while_it_is_read_is_not_delivered(
     push: Way, make_made_up: MakeMadeUp
 ) -> None:

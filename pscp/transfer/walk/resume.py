@@ -78,6 +78,8 @@ class DestinationLookup:
 
         def then(answer: object) -> None:
             found = [there_of(row) for row in answers.items(answer)]
+            if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
+                found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
             self._link(list(zip(items, found, strict=True)))
 
         cost_bytes = len(items) * MEMORY_BYTES
