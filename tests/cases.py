@@ -41,7 +41,8 @@ class Case:
 
     def is_whole(self, path: bytes) -> bool:
         """Is a folder that was named so, in a list or with -R, copied with all that is in it?"""
-        is_alone = self.listed and self.has("archive") and not path.endswith(b"/")
+        says_r = self.options.get("recursive") or path.endswith(b"/")
+        is_alone = self.listed and self.has("archive") and not says_r
         return bool(self.has("recursive") and not is_alone)
 
     def comes_with_a_folder(self, path: bytes) -> bool:

@@ -84,13 +84,15 @@ def refusal(options: Mapping[str, Any]) -> str:
 
 
 def options(rng: random.Random, most: int = 5) -> dict[str, Any]:
-    """Draw options that go together; all of them with -r."""
+    """Draw options that go together; all of them with -r or -a."""
     while True:
         names = rng.sample(sorted(SAMPLES), rng.randrange(most + 1))
         names += [pair.other for pair in NEEDED if pair.one in names and pair.other in SAMPLES]
         if rng.random() < 0.5:
             names.append("archive")
         found = {"recursive": True, **{name: rng.choice(SAMPLES[name]) for name in names}}
+        if {"archive", "files_from"} <= found.keys() and rng.random() < 0.5:
+            del found["recursive"]  # which -a does not say of listed folders
         if not refusal(found):
             return found
 
@@ -150,7 +152,7 @@ def before(
         "same": (_same,),
         "older": (_same, _older),
         "newer": (_same, _newer, _newer),
-        "mixed": (_same, _older, _newer, _other, _gone, _moded),
+        "mixed": (_same, _older, _newer, _other, _gone, _moded, _unread),
     }[history]
     found: dict[bytes, Made] = {}
     for path, made in sorted(tree.items()):
@@ -193,6 +195,10 @@ def _other(made: Made) -> Made:
 
 def _moded(made: Made) -> Made:
     return made._replace(mode=0o711)
+
+
+def _unread(made: Made) -> Made:
+    return made._replace(mark=made.mark + 3)  # the quick check takes it for the same
 
 
 def _gone(made: Made) -> None:

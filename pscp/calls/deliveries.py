@@ -25,7 +25,7 @@ from pscp.calls import api
 from pscp.calls.call_arguments import Patterns, Place, Source, locations
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
-from pscp.ground.locations import Location, as_location
+from pscp.ground.locations import Location, as_location, check_beside
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter, Result
@@ -150,6 +150,8 @@ def _checked(
     if most is not None and (type(most) is not int or most < 1):
         raise errors.UsageError(f"the number of hosts at a time must be 1 or more, not {most!r}")
     _check_apart(places)
+    if options.delete:
+        check_beside(places)
     for each in locations(sources, places[0])[0]:
         if each.is_remote:
             raise errors.UsageError(f"{each.text}: the source of a fan-out is on this machine")

@@ -23,6 +23,7 @@ from pscp.ground.locations import Location, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import complain, is_terminal, print_line, write_line, write_text
 from pscp.options import arguments
+from pscp.options.option_pairs import not_of_a_stream
 from pscp.options.option_rows import Group
 from pscp.options.options import Options
 from pscp.progress.display import RichBar, make_reporter
@@ -106,10 +107,8 @@ def file_command(source: str, destination: str, options: Options) -> PipeCommand
         raise UsageError('"-" goes with HOST:FILE; a file here that is called so is "./-"')
     if not host.path:
         raise UsageError(f'{host.text} names no file; "-" is one: name it')
-    if options.dry_run or options.transfer_test:
-        raise UsageError('--dry-run and --transfer-test are for files, not for "-"')
-    if options.manifest is not None:
-        raise UsageError('--manifest lists files, not what "-" has')
+    if words := not_of_a_stream(options):
+        raise UsageError(f'{", ".join(words)}: for files, not for "-"')
     return PipeCommand(host, "", host.path, is_push, None, options)
 
 

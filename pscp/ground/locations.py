@@ -113,6 +113,20 @@ def parse_host(text: str) -> Location:
     return location
 
 
+def check_beside(places: Sequence[Location]) -> None:
+    """Raise UsageError where one of these lies in another one, as far as their names tell.
+
+    The mirror of that one would delete it.
+    """
+    paths = [os.path.join("~", each.path.removeprefix("~/")) for each in places]
+    named = list(zip(places, map(os.path.normpath, paths), strict=True))
+    for place, path in named:
+        for other, above in named:
+            is_there = (place.login, place.port) == (other.login, other.port)
+            if is_there and path != above and path.startswith(above.rstrip("/") + "/"):
+                raise UsageError(f"{place.text} lies in {other.text}, which becomes a mirror")
+
+
 def check_direction(sources: Sequence[Location], destination: Location) -> None:
     """Refuse sources on several hosts, and a copy that stays on this machine."""
     if not sources:

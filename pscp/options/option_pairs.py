@@ -23,6 +23,9 @@ COMBINED = (
     "remote=sftp", "has_plane", "direct", "manifest",
 )  # fmt: skip
 
+# What a stream ("-") takes of these: there is no entry, of which the others would decide.
+OF_A_STREAM = ("verify=none", "remote=sftp", "has_plane")
+
 _SPELLED = {
     "recursive": "-r", "preserve": "-p", "archive": "-a", "copy_links": "-L", "relative": "-R",
     "one_file_system": "-x", "dry_run": "-n", "update": "-u", "strong": "-s",
@@ -85,7 +88,7 @@ NEEDED = (
 
 # Together these mean what neither says alone.
 MEANT = (
-    Pair("archive", "recursive", "-a says -r as well"),
+    Pair("archive", "recursive", "-a says -r as well, but not of listed folders"),
     Pair("archive", "preserve", "-a says -p as well"),
     Pair("check", "dry_run", "--check copies nothing either, and says how each file differs"),
     Pair("copy_links", "archive", "what links lead to is copied; without -a that is so anyway"),
@@ -182,6 +185,12 @@ def is_given(options: object, name: str) -> bool:
     return str(found) == value if value else found not in (None, False, ())
 
 
+def not_of_a_stream(options: object) -> list[str]:
+    """Return those of COMBINED that are given and that a stream does not take, as spelled."""
+    names = [name for name in COMBINED if name not in OF_A_STREAM]
+    return [spelled(name) for name in names if is_given(options, name)]
+
+
 def problems(options: object) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with these options together: a message and a hint."""
     for one, other, why, hint in REFUSED:
@@ -189,7 +198,8 @@ def problems(options: object) -> Iterator[tuple[str, str]]:
             leave = hint or f"leave out one of {spelled(one)} and {spelled(other)}"
             yield f"{spelled(one)} does not go with {spelled(other)}: {why}", leave
     for one, other, why, hint in NEEDED:
-        if is_given(options, one) and not is_given(options, other):
-            needed = "-r or -a" if other == "recursive" else spelled(other)
+        others = (other, "archive") if other == "recursive" else (other,)
+        if is_given(options, one) and not any(is_given(options, each) for each in others):
+            needed = " or ".join(map(spelled, others))
             reason = f"needs {needed}: {why}" if why else f"says nothing without {needed}"
             yield f"{spelled(one)} {reason}", hint

@@ -34,7 +34,8 @@ class Options(ConnectionOptions, CopyOptions):
 
     def __post_init__(self) -> None:
         if self.archive:
-            object.__setattr__(self, "recursive", True)
+            if self.files_from is None:  # what is in a listed folder comes where -r is said, too
+                object.__setattr__(self, "recursive", True)
             object.__setattr__(self, "preserve", True)
         if self.check:
             object.__setattr__(self, "dry_run", True)

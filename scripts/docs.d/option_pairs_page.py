@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pscp.options.option_pairs import MEANT, NEEDED, REFUSED, Pair, spelled
+from pscp.options.option_pairs import MEANT, NEEDED, OF_A_STREAM, REFUSED, Pair, spelled
 
 INTRODUCTION = """\
 # Which options go together
@@ -18,11 +18,17 @@ is in no list below.
 """
 
 
+STREAM = """\
+Of these, `pscp - HOST:FILE` and `pscp HOST:FILE -` take {} alone.\
+"""
+
+
 def option_pairs_page() -> str:
     lines = [INTRODUCTION]
     lines += ["## Refused\n", "Leave out one of them, or do what is said behind the semicolon.\n"]
     lines += [*_grouped(REFUSED), "\n## Needed\n"]
     lines += [*_grouped(NEEDED, "without"), "\n## Meant together\n", *_grouped(MEANT)]
+    lines += ["\n## With a stream\n", STREAM.format(_and(OF_A_STREAM))]
     return "\n".join(lines) + "\n"
 
 

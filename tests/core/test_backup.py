@@ -5,12 +5,16 @@ Not here: what backups are called, and who may read them (../e2e/test_copy_kept.
 
 from __future__ import annotations
 
+import os
+import types
+
 import pytest
 
 from core.link import FROM, KILL, LATE, TO, TWICE, Fault, asking
 from core.trees import Trees
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
+from pscp.endpoint.writing import backup
 
 
 @pytest.mark.parametrize("do", [KILL, LATE, TWICE])
@@ -40,3 +44,21 @@ def test_an_old_file_is_kept_whatever_is_done_twice(
         assert backup.read_bytes() == body
         backup.unlink()
     trees.assert_copied()
+
+
+def test_another_user_s_file_in_a_sticky_folder_gets_no_further_name(
+    trees: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5: nobody but that user, or the folder's, could remove it again."""
+    trees.usual()
+    name = next(iter(trees.files()))
+    old = trees.to / name
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.write_bytes(b"another user's")
+    old.parent.chmod(0o1777)
+    another = {**vars(os), "geteuid": lambda: os.getuid() + 1}
+    monkeypatch.setattr(backup, "os", types.SimpleNamespace(**another))
+    result = trees.copy(True, connections=1, backup=True)
+    assert [failure.path.endswith(name) for failure in result.failures] == [True]
+    assert "not permitted" in result.failures[0].message
+    assert old.read_bytes() == b"another user's" and old.stat().st_nlink == 1

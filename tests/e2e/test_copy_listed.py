@@ -46,7 +46,8 @@ LISTS = (
 
 
 @pytest.mark.parametrize(
-    ("number", "option"), [(0, "-a"), (1, "-a"), (2, "-a"), (2, "-r"), (2, "-p"), (3, "-p")]
+    ("number", "option"),
+    [(0, "-a"), (1, "-a"), (2, "-a"), (2, "-ar"), (2, "-r"), (2, "-p"), (3, "-p")],
 )
 def test_what_is_listed_is_copied_as_by_rsync(
     way: Way, number: int, option: str, tmp_path: Path
@@ -54,7 +55,7 @@ def test_what_is_listed_is_copied_as_by_rsync(
     fill(way.source)
     listed = tmp_path / "list"
     listed.write_text("\n".join(LISTS[number]))
-    words = {"-a": ["-a"], "-r": ["-rL"], "-p": ["-ptL"]}[option]
+    words = {"-a": ["-a"], "-ar": ["-ar"], "-r": ["-rL"], "-p": ["-ptL"]}[option]
     twin = rsync_made(way.source, tmp_path / "twin", *words, f"--files-from={listed}")
     ran = way.command(option, f"--files-from={listed}", names=["."], to="new")
     assert ran.code == 0, ran.err
@@ -71,7 +72,9 @@ def test_what_a_list_says_of_folders(way: Way, tmp_path: Path) -> None:
     os.utime(way.source, (OLD_S, OLD_S))
     listed = tmp_path / "list"
     listed.write_bytes(b"other/\0.\0a/\0a\0a-b\0other/deep\0#none\0")
-    result = way.copy(".", to="new", archive=True, files_from=str(listed), from0=True)
+    result = way.copy(
+        ".", to="new", archive=True, recursive=False, files_from=str(listed), from0=True
+    )
     assert result.ok
     new = way.destination / "new"
     names = {"a", "a/b", "a/b/c", "a/b/large", "a/x", "a-b", "#none", "other", "other/deep"}
@@ -79,7 +82,9 @@ def test_what_a_list_says_of_folders(way: Way, tmp_path: Path) -> None:
     assert {str(path.relative_to(new)) for path in new.rglob("*")} == names
     assert int(new.stat().st_mtime) == OLD_S
     assert_same_tree(new / "other", way.source / "other", modes=True, times=True)
-    again = way.copy(".", to="new", archive=True, files_from=str(listed), from0=True)
+    again = way.copy(
+        ".", to="new", archive=True, recursive=False, files_from=str(listed), from0=True
+    )
     assert (again.bytes_sent, again.files_unchanged) == (0, result.files)
 
 

@@ -282,6 +282,9 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
             "other: a destination is HOST:PATH, and a source stands before",
         ),
         (["--fan-out", "file", "a:x", "a:x"], "a:x is named twice"),
+        # T4: what the one had delivered, the mirror of the other deleted.
+        (["--fan-out", "-a", "--delete", ".", "a:x/", "a:x/y/"], "a:x/y/ lies in a:x/"),
+        (["--fan-out", "-a", "--delete", ".", "a:y", "a:"], "a:y lies in a:"),
         (["--max-hosts", "2", "file", "a:x"], "--max-hosts goes with --fan-out"),
         (["--fan-out", "--measure", "a"], "--max-hosts goes with --fan-out, and that with a copy"),
         (["--fan-out", "--max-hosts", "0", "file", "a:x"], "1 or more, not 0"),

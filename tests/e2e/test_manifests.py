@@ -609,3 +609,15 @@ def test_between_two_hosts(push: Way) -> None:
     ran = far.typed("-r", "--manifest", str(manifest), "--", *sources, to)
     assert ran.code == 0, ran.err
     assert verified(push, manifest, "--strict").code == 0
+
+
+def test_no_file_is_copied_to_where_the_manifest_will_be(push: Way) -> None:
+    """T2: the manifest took its place, and with --remove-source-files nobody had it any more."""
+    (push.source / "SUMS").write_text("the only ones")
+    (push.source / "data").write_text("data")
+    way = dataclasses.replace(push, is_push=False)
+    words = ("-a", "--remove-source-files", "--manifest", str(push.destination / "SUMS"))
+    ran = way.command(*words, names=["."])
+    assert ran.code == 1 and "SUMS: is where the manifest will be" in ran.err
+    assert os.listdir(push.source) == ["SUMS"]
+    assert (push.source / "SUMS").read_text() == "the only ones"

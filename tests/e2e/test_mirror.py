@@ -6,12 +6,17 @@ Not here: what dies meanwhile (../faults/test_mirror_cut_short.py), --remove-sou
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from compare import assert_same_tree, tree_digest
+from conftest import unavailable
 
 from e2e.ways import Way
 
@@ -31,6 +36,18 @@ def make(folder: Path, *names: str) -> None:
 
 def there(way: Way) -> set[str]:
     return {str(path.relative_to(way.destination)) for path in way.destination.rglob("*")}
+
+
+@contextlib.contextmanager
+def mounted(what: Path, place: Path) -> Iterator[None]:
+    """Show a file, or a folder, in another place too."""
+    if shutil.which("mount") is None or os.getuid() != 0:
+        unavailable("mounting takes root's powers")
+    subprocess.run(["mount", "--bind", what, place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 # --- what is deleted
@@ -235,3 +252,16 @@ def test_a_folder_that_goes_has_a_part_in_it(
     if not is_own:
         [failure] = result.failures
         assert failure.path == "t/sub" and "pscp --clean" in failure.message
+
+
+@pytest.mark.needs_agent(reason="SFTP tells file systems apart, not mounts of the same one")
+def test_a_folder_that_is_mounted_there_keeps_what_is_in_it(way: Way, tmp_path: Path) -> None:
+    """T1: of the same file system, so that its device tells nothing."""
+    make(way.source, "t/a")
+    make(way.destination, "t/x/y/", "t/x/z")
+    make(tmp_path, "other/keep")
+    with mounted(tmp_path / "other", way.destination / "t" / "x" / "y"):
+        result = way.copy("t", delete=True)
+        assert result.failures == ()
+        assert (tmp_path / "other" / "keep").exists()
+    assert there(way) == {"t", "t/a", "t/x", "t/x/y"}

@@ -5,22 +5,18 @@ Not here: --delete (test_mirror.py), a source that changes meanwhile (../faults/
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import tree_digest
-from conftest import unavailable, until
+from conftest import until
 from core.test_removal import overlaid
 
 import pscp
-from e2e.test_mirror import make
+from e2e.test_mirror import make, mounted
 from e2e.ways import Way
 from pscp.ground.values import MIB
 
@@ -190,18 +186,6 @@ def test_the_source_is_a_layer_of_the_destination(way: Way, tmp_path: Path) -> N
         assert ["the source is what lies" in each.message for each in result.failures] == [True]
         assert files_of(way.destination) == {"t/a", "t/sub/b"}
     assert files_of(way.source) == {"t/a", "t/sub/b"}
-
-
-@contextlib.contextmanager
-def mounted(what: Path, place: Path) -> Iterator[None]:
-    """Show a file, or a folder, in another place too."""
-    if shutil.which("mount") is None or os.getuid() != 0:
-        unavailable("mounting takes root's powers")
-    subprocess.run(["mount", "--bind", what, place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_no_mirror_moves(push: Way) -> None:

@@ -191,8 +191,8 @@ def test_the_deb_installs_every_command(built: Built, tmp_path: Path, sshd: Priv
     (tmp_path / "source").write_text("contents")
     for library in LIBRARIES:
         there = tmp_path / library
-        words = ("--transport", library, "-qF", str(sshd.ssh_config), str(tmp_path / "source"))
-        ran = run(python, root / "usr/bin/pscp", *words, f"{sshd.host}:{there}")
+        copy = ("--transport", library, "-qF", str(sshd.ssh_config), str(tmp_path / "source"))
+        ran = run(python, root / "usr/bin/pscp", *copy, f"{sshd.host}:{there}")
         assert ran == (0, "", "") and there.read_text() == "contents"
     ran = run(
         python, root / "usr/bin/pscp-run", "--config", ROOT / "examples/mirror.toml", "--list"

@@ -715,8 +715,15 @@ WRONG_FILES = {
     "both here": (["-", "file"], '"-" goes with HOST:FILE'),
     "both streams": (["-", "-"], '"-" goes with HOST:FILE'),
     "no name": (["-", "host:"], "name it"),
-    "a dry run": (["--dry-run", "-", "HOST:file"], "--dry-run"),
-    "a test": (["--transfer-test", "-", "HOST:file"], "test"),
+    "a dry run": (["--dry-run", "-", "HOST:file"], "-n: for files"),
+    "a test": (["--transfer-test", "-", "HOST:file"], '-t: for files, not for "-"'),
+    # T3: they were taken, and did nothing.
+    "backup": (
+        ["--backup", "--backup-dir=b", "-", "HOST:file"],
+        "--backup, --backup-dir: for files",
+    ),
+    "modes": (["--chmod=600", "-", "HOST:file"], "--chmod: for files"),
+    "a removal": (["--remove-source-files", "HOST:file", "-"], "--remove-source-files: for files"),
 }
 
 

@@ -55,6 +55,9 @@ FOCI = {
     ),
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
+    "T7": Focus(
+        {"archive": True, "update": True, "resume": False}, (Step(),), has_links=True, unread=True
+    ),
     "P10": Focus(
         {"checksum": True, "archive": True, "chunk_bytes": 65_536},
         (A_PART, Step(large="in place")), mark=1,
@@ -84,7 +87,8 @@ MOST = {
 # Options whose meeting is where most was found.
 MEETING = (
     {"archive": True}, {"archive": True, "delete": True}, {"archive": True, "update": True},
-    {"archive": True, "ignore_existing": True}, {"backup": True, "resume": False},
+    {"archive": True, "ignore_existing": True}, {"archive": True, "update": True, "resume": False},
+    {"backup": True, "resume": False},
     {"remove_source_files": True}, {"archive": True, "remove_source_files": True}, {"strong": True},
 )  # fmt: skip
 

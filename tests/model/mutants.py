@@ -94,6 +94,11 @@ MUTANTS = (
         "the next name of a file that is skipped is not sent",
     ),
     Mutant(
+        "T7", "transfer/walk/resume.py",
+        " is State.SAME and self._terms.options.resume\n", " is State.SAME\n",
+        "another name is linked to a file that --no-resume does not believe to be the same",
+    ),
+    Mutant(
         "P10", "transfer/terms/journal.py",
         "PartUse.AS_NOTED if by_time else PartUse.NOTED_COMPARED", "PartUse.AS_NOTED",
         "the journal is believed of a source that has changed in place",

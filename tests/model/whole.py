@@ -93,6 +93,7 @@ class Focus(NamedTuple):
     mark: int | None = None  # the content of the large file
     history: str | None = None  # what lies at the destination (draws.HISTORIES)
     has_links: bool = False  # a file has two names, of which the destination has the first
+    unread: bool = False  # and that of the same size and time
 
 
 LINKS = {
@@ -460,11 +461,10 @@ class Whole(Trial):
             os.utime(root, ns=(status.st_atime_ns, status.st_mtime_ns))
         if self.focus and self.focus.has_links:
             plant(roots[0], LINKS)
+            times = 1 if self.focus.unread else 2
+            first = LINKS[b"aa"]._replace(mark=1, mtime_ns=draws.LATELY_S * times * 10**9)
             for root in roots[1:]:
-                plant(
-                    root,
-                    {b"aa": LINKS[b"aa"]._replace(mark=1, mtime_ns=draws.LATELY_S * 2 * 10**9)},
-                )
+                plant(root, {b"aa": first})
         self.large = os.path.join(roots[0], b"big", b"large")
         self.before = self.first = scan(self.there)
         self.ever.clear()

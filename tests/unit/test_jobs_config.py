@@ -309,6 +309,10 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         ("[job.a]\nsources = '/s'\ndestinations = '/d'", 3, "both on this machine"),
         ("[job.a]\nsources = '/s'\ndestinations = ['h:a',\n'-x:b']", 4, "cannot start with"),
         ("[job.a]\nsources = '/s'\ndestinations = ['h:a',\n'h:a']", 4, "is named twice"),
+        (
+            "[job.a]\nsources='/s'\narchive = true\ndelete = true\ndestinations = ['h:a', 'h:a/b']",
+            5, "h:a/b lies in h:a",
+        ),
         ("[job.a]\nsources = ['h:a', 'i:b']\ndestinations = '/d'", 3, "different hosts"),
         (
             "[job.a]\nsources = 'h:a'\ndestinations = '/d'\nafter = 'remove'", 4,

@@ -119,6 +119,8 @@ def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
             if key in same or ((low or high) and key in _keys(fd, variants(name) - there)):
                 continue
             kind = _kind(status) if status.st_dev == device else MOUNT
+            if kind == tree.FOLDER and _mount_id(fd) != _mount_id(fd, name):  # bound there
+                kind = MOUNT
             rows.append([to_text(name), kind, _seen(status)])
             most_bytes -= weight_bytes(rows[-1][0])
         return rows, True
@@ -157,6 +159,19 @@ def _keys(fd: int, names: Iterable[bytes]) -> Set[Tuple[int, int]]:
 
 def _kind(status: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(status.st_mode), OTHER)
+
+
+def _mount_id(folder_fd: int, name: bytes = b".") -> bytes:
+    """Return which mount a folder belongs to; b"" where the system does not say (proc(5))."""
+    try:
+        fd = os.open(name, FOLDER_FLAGS | os.O_PATH, dir_fd=folder_fd)
+        try:
+            with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+                return b"".join(line for line in file if line.startswith(b"mnt_id:"))
+        finally:
+            os.close(fd)
+    except (OSError, AttributeError):
+        return b""
 
 
 def _seen(status: os.stat_result) -> str:

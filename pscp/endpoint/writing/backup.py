@@ -75,16 +75,18 @@ class Keeper:
             return
         folder_fd = os.dup(folder_fd)  # the next at() may close it
         try:
-            self._link(folder_fd, name, path)
+            self._link(folder_fd, name, path, before)
         finally:
             os.close(folder_fd)
 
-    def _link(self, folder_fd: int, name: bytes, path: str) -> None:
+    def _link(self, folder_fd: int, name: bytes, path: str, before: os.stat_result) -> None:
         backup = place(path, self._suffix, self._folder)
         if self._folder:
             self._make_folders(backup.rpartition("/")[0])
         there_fd, there = self._root.at(backup)
         commit.file_to_replace(there_fd, there, backup)
+        _check_sticky(folder_fd, before)
+        _check_sticky(there_fd, before)
         temporary = self._parts.private_name(there)
         try:
             os.link(
@@ -115,6 +117,13 @@ class Keeper:
                 mode = os.fstat(self._root.folder(made[len(self._folder) + 1 :])).st_mode
                 os.fchmod(self._root.folder(made, make=True), mode & 0o777)
                 removal.sync_folder(self._root.folder(made.rpartition("/")[0]))
+
+
+def _check_sticky(folder_fd: int, file: os.stat_result) -> None:
+    """Raise OSError where a further name of another user's file could not be removed again."""
+    folder = os.fstat(folder_fd)
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, file.st_uid):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _have_same_bytes(fd: int, other_fd: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from pscp.ground.errors import UsageError
-from pscp.ground.locations import check_direction, parse_location
+from pscp.ground.locations import check_beside, check_direction, parse_location
 from pscp.ground.terminal_text import printable
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import HostOptions, Job
@@ -158,6 +158,8 @@ class JobReader:
                 if len({place for _, place in pairs}) < len(pairs):
                     hint = 'with a "/" behind it they go below it, by their last names'
                     raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
+            if job.options.delete:
+                check_beside([parse_location(each) for each in job.destinations])
         except UsageError as error:
             self._wrong("destinations", schema.in_words(error))
         manifests = {job.manifest_of(each) for each in job.destinations}

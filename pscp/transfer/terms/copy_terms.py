@@ -9,6 +9,7 @@ like (../walk/selection.py).
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -206,6 +207,19 @@ class CopyTerms(CopyRequest):
     @functools.cached_property
     def placement(self) -> Placement:
         return Placement(self.tops, self.target.names)
+
+    @functools.cached_property
+    def of_the_manifest(self) -> frozenset[str]:
+        """Return the paths below the destination that the manifest, and its signature, will have.
+
+        What a copy brings there would be lost when the manifest is written, its source maybe gone.
+        """
+        if self.is_push or self.far_source is not None or self.options.manifest is None:
+            return frozenset()
+        place = os.path.realpath(self.options.manifest)
+        return frozenset(
+            os.path.relpath(each, self.target.root) for each in (place, f"{place}.sig")
+        )
 
     def next_chunk_bytes(self) -> int:
         """Return the length of the next chunk.

@@ -131,25 +131,24 @@ def read_list(options: Options) -> PathList:
     name = options.files_from
     assert name is not None
     listed = PathList()
-    descends = options.recursive and not options.archive
     try:
         if name == "-":
-            _add_all(listed, sys.stdin.buffer, options, descends)
+            _add_all(listed, sys.stdin.buffer, options)
         else:
             with open(name, "rb") as file:
-                _add_all(listed, file, options, descends)
+                _add_all(listed, file, options)
     except OSError as error:
         raise UsageError(f"--files-from: {name}: {error.strerror}") from None
     return listed
 
 
-def _add_all(listed: PathList, file: IO[bytes], options: Options, descends: bool) -> None:
+def _add_all(listed: PathList, file: IO[bytes], options: Options) -> None:
     """Add each line: as rsync does, but for empty ones and those that begin with # or ;."""
     end = b"\0" if options.from0 else b"\n"
     for line in _lines(file, end):
         if line and (options.from0 or not line.startswith((b"#", b";"))):
-            is_folder = options.recursive and line.endswith((b"/", b"/."))
-            listed.add(line, descends or is_folder)
+            is_folder = options.archive and line.endswith((b"/", b"/."))
+            listed.add(line, options.recursive or is_folder)
 
 
 def _lines(file: IO[bytes], end: bytes) -> Iterator[bytes]:

@@ -257,6 +257,8 @@ class PlanWalk(threading.Thread):
             if path in terms.job.expected:
                 raise failures.Refusal(failures.UNSUPPORTED, path, "is a folder, not a file")
             return item
+        if path in terms.of_the_manifest:
+            raise failures.Refusal(failures.DESTINATION, path, "is where the manifest will be")
         if terms.options.backup:  # the backup of another file may get it in this very copy
             suffix, folder = terms.options.backups
             if path.startswith(f"{folder}/" if folder else "") and path.endswith(suffix):

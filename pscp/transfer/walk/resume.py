@@ -163,7 +163,8 @@ class DestinationLookup:
 
     def _skip(self, item: PlannedEntry, there: There) -> None:
         entry, results = item.entry, self._items.results
-        if there.kind == tree.FILE and state_of(entry, there, self._rules) is State.SAME:
+        is_known = state_of(entry, there, self._rules) is State.SAME and self._terms.options.resume
+        if there.kind == tree.FILE and is_known:
             results.is_there(entry)
         elif "linked" in entry.extra:
             results.skipped_firsts[entry.path] = item
