@@ -50,7 +50,7 @@ class FakeChannel:
         assert self.error is not None
         return self.error
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         pass
 
 

@@ -114,7 +114,7 @@ def _ask_all(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
         answer, is_failure = ask(request)
         try:
             if is_failure:
-                data = failures.checked(answer)
+                data = failures.parse_failure(answer)
                 raise errors.DestinationError(f"{data['path']}: {data['message']}")
             if not isinstance(answer, dict):
                 raise TypeError("no page")

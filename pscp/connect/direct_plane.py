@@ -404,7 +404,7 @@ def _address_in(reply: tuple[object, bool], note: Note) -> tuple[str, int]:
     """Return the address and the port of an answer. Raises NoDirectLane where it is a failure."""
     answer, failed = reply
     if failed:
-        raise NoDirectLane(f"the far end: {failures.checked(answer)['message']}")
+        raise NoDirectLane(f"the far end: {failures.parse_failure(answer)['message']}")
     match answer:
         case [str(address), int(port), str(text)] if 0 < port <= MAX_PORT:
             if text:

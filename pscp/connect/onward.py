@@ -165,7 +165,7 @@ class OnwardChannel:
                 raise errors.ProtocolError("a REPLY frame that was not asked for")
             reply(answer, is_failed)
         elif is_failed:
-            why = failures.checked(answer)["message"]
+            why = failures.parse_failure(answer)["message"]
             raise errors.ConnectError(f"{self._way[0].login}: cannot run ssh: {why}", self._hint())
         elif isinstance(answer, int):
             self._status = answer
@@ -225,7 +225,7 @@ class OnwardChannel:
         if left is not None:
             left.close()
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         raise AssertionError("an onward channel is not given to a child process")
 
     def explain(self, messages: str, /) -> errors.PscpError:

@@ -17,7 +17,7 @@ from pscp.endpoint.there import lookup
 from pscp.manifests.trees import Tree
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import QUESTION_BYTES, QUESTION_ITEMS, Failure, batches, grouped
-from pscp.transfer.walk.decide import There, there_of
+from pscp.transfer.walk.decide import There, parse_lookup_row
 
 GROUP_BYTES = 64 * 1024 * 1024  # what is hashed for one request
 # What a request counts in the window of a lane, 16 MiB: so none takes more than a few of them, and
@@ -83,7 +83,8 @@ class Hashing:
         def then(answer: object) -> None:
             rows = answers.items(answer)
             begun = [
-                self._begin(item, there_of(row)) for item, row in zip(items, rows, strict=True)
+                self._begin(item, parse_lookup_row(row))
+                for item, row in zip(items, rows, strict=True)
             ]
             pieces = [piece for each in begun for piece in each]
             for group in grouped(pieces, _cost_of, GROUP_BYTES, QUESTION_ITEMS):
@@ -133,7 +134,7 @@ class Hashing:
         def then(answer: object) -> None:
             for each, row in zip(over, answers.items(answer), strict=True):
                 failure = each.failure
-                if failure is None and there_of(row)[:3] != each.there[:3]:
+                if failure is None and parse_lookup_row(row)[:3] != each.there[:3]:
                     why = "changed while it was hashed"
                     failure = failures.data(failures.CHANGED, each.item.path, why)
                 each.item.done(each.there, each.digests, failure)

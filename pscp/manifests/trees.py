@@ -201,7 +201,7 @@ class _NearTree:
         finally:
             self._ends.put(end)
         if is_failed:
-            raise _refused(failures.checked(answer))
+            raise _refused(failures.parse_failure(answer))
         with self._changed:
             then(answer)
 
@@ -324,5 +324,5 @@ def listed(root: str, ask: Asker) -> Iterator[str]:
 def _checked(answered: tuple[object, bool]) -> object:
     answer, is_failed = answered
     if is_failed:
-        raise _refused(failures.checked(answer))
+        raise _refused(failures.parse_failure(answer))
     return answer

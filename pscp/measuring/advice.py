@@ -189,8 +189,8 @@ def advise(
     bdp_bytes = math.ceil(max(push_bps, pull_bps) * rtt_s)
     push, pull = (_needed_bytes(rate * rtt_s / best.connections) for rate in (push_bps, pull_bps))
     settings = (
-        *raised("here", near, send_bytes=push, receive_bytes=pull),
-        *raised("there", far, send_bytes=pull, receive_bytes=push),
+        *settings_to_raise("here", near, send_bytes=push, receive_bytes=pull),
+        *settings_to_raise("there", far, send_bytes=pull, receive_bytes=push),
     )
     reasons = (
         *_about_cipher(cipher, ciphers),
@@ -204,7 +204,9 @@ def advise(
 # --- socket buffers
 
 
-def raised(end: str, kernel: Kernel, send_bytes: int, receive_bytes: int) -> tuple[Setting, ...]:
+def settings_to_raise(
+    end: str, kernel: Kernel, send_bytes: int, receive_bytes: int
+) -> tuple[Setting, ...]:
     """Return the settings of an end that are lower than its sockets need."""
     rules = _RULES.get(kernel.system)
     if rules is None:

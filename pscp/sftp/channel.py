@@ -58,7 +58,7 @@ class SftpChannel(Channel):
         except BaseException:
             below.close()
             raise
-        below.lent()
+        below.close_data_fds()
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
         self.write_fd, self.read_fd = (file.fileno() for file in self._files[:2])
@@ -95,7 +95,7 @@ class SftpChannel(Channel):
         self._below.let_go(patience_s)
         self.close()
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         raise NotImplementedError("only its own program uses these descriptors")
 
     def explain(self, said: str) -> PscpError:

@@ -303,7 +303,7 @@ class Sink(Destination):
 
     async def _put(self, value: tree.Entry, row: object, body: bytes) -> failures.Data | None:
         if not isinstance(row, list):
-            return failures.checked(row)
+            return failures.parse_failure(row)
         try:
             await self.root_checked
             if value.kind == tree.FOLDER:

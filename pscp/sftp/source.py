@@ -17,7 +17,7 @@ from pscp.endpoint.frames import failures, hashes, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import FileChanged, UnknownSize
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.reading.source import SourceFile, Top, known
+from pscp.endpoint.reading.source import SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
 from pscp.sftp.commit import extents_behind
 from pscp.sftp.digests import Hashing
@@ -227,7 +227,7 @@ class Source:
     async def pack(self, files: list[SourceFile]) -> tuple[list[object], list[bytes]]:
         rows: list[object] = []
         bodies: list[bytes] = []
-        reading = [self._read_whole(known(file)) for file in files]
+        reading = [self._read_whole(entry_of(file)) for file in files]
         for file, found in zip(files, await outcomes(*reading), strict=True):
             if isinstance(found, Exception):
                 rows.append(failures.from_exception(found, file.path))
@@ -263,7 +263,7 @@ class Source:
 
     async def digests(self, request: requests.Digests) -> list[object]:
         return await results(
-            (file.path, self._digests(known(file), extents, request.hash))
+            (file.path, self._digests(entry_of(file), extents, request.hash))
             for file, extents in request.files
         )
 

@@ -82,7 +82,7 @@ def checked_report(answer: object) -> Report:
         [(place, text) for place, (text, _) in enumerate(texts, start=2 - len(texts))],
         status,
         bool(answer["deaf"]),
-        None if failure is None else failures.checked(failure),
+        None if failure is None else failures.parse_failure(failure),
     )
 
 

@@ -120,7 +120,7 @@ class Stream:
         request = self._target.request(is_push, window, stream_modules())
         answer, failed = far.ask(request, is_slow=True)
         if failed:
-            failure = failures.checked(answer)
+            failure = failures.parse_failure(answer)
             raise errors.DestinationError(f"{failure['path']}: {failure['message']}".lstrip(": "))
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")

@@ -18,8 +18,8 @@ from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.items import Items
+from pscp.transfer.walk.lookups import DestinationLookup
 from pscp.transfer.walk.plan_walk import LOOK_ITEMS, PlanWalk
-from pscp.transfer.walk.resume import DestinationLookup
 
 if TYPE_CHECKING:
     from pscp.transfer.ending.mirror import Mirror

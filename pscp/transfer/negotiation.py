@@ -333,7 +333,7 @@ def _checked_claim(answer: object) -> FenceClaim:
 
 def _checked_failure(answer: object) -> failures.Data:
     try:
-        return failures.checked(answer)
+        return failures.parse_failure(answer)
     except WireError as error:
         raise errors.ProtocolError(str(error)) from None
 

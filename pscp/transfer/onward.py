@@ -86,7 +86,7 @@ class OnwardEnd(RelayEnd):
 
         def begun(answer: object, is_failed: bool) -> None:
             if is_failed:
-                self._lost(as_copy_error(failures.checked(answer)))
+                self._lost(as_copy_error(failures.parse_failure(answer)))
 
         self.answer(request, begun)
 

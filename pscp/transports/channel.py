@@ -54,7 +54,7 @@ class Channel(Protocol):
         """Return why the channel ended, given the text that came on `error_fd`."""
         ...
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         """Close read_fd and write_fd here, since a child process has them now."""
 
 
@@ -71,7 +71,7 @@ class Pipes(Channel):
         for fd in (self.write_fd, self.read_fd):
             system.widen_pipe(fd)
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         self._close_fds(2)
 
     def _close_fds(self, count: int) -> None:

@@ -292,7 +292,7 @@ class Child(Channel):
             self._child.wait(patience_s)
         self.close()
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         self._close_files(2)
 
     def _close_files(self, count: int) -> None:

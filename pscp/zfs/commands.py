@@ -113,7 +113,7 @@ def unmounted(dataset: str) -> tuple[Words, ...]:
     return ("set", "canmount=noauto", dataset), ("unmount", dataset)
 
 
-def not_received(dataset: str, name: str) -> Words:
+def undo_received_property(dataset: str, name: str) -> Words:
     """Return the command that undoes a property's value, which came in a stream."""
     if name == "canmount":  # nothing inherits it
         return ("set", "canmount=noauto", dataset)

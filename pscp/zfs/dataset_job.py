@@ -251,7 +251,7 @@ class Job:
             todo += commands.unmounted(stream.dest)
         if take_back:
             came = [name for name, (_, source) in properties.items() if source == "received"]
-            todo += [commands.not_received(stream.dest, name) for name in came]
+            todo += [commands.undo_received_property(stream.dest, name) for name in came]
         for words in todo:
             what = " ".join(words[:2])
             failure = f"{stream.dest}: zfs {what} failed after it was received"

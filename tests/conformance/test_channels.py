@@ -98,7 +98,7 @@ def become_source(far: RemoteAgent, file: Path) -> tree.Entry:
     top = source.Top(file.name, str(file), False)
     assert far.ask(source_request([top], OPTIONS, ALGORITHM)) == (None, False)
     far.session.advance(session.BEGIN_SOURCE)
-    return source.known(source.SourceFile(0, file.name, *files.identity(file.stat())))
+    return source.entry_of(source.SourceFile(0, file.name, *files.identity(file.stat())))
 
 
 def next_frame(far: RemoteAgent) -> wire.Frame:

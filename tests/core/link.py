@@ -294,7 +294,7 @@ class MemoryChannel:
     def explain(self, said: str) -> PscpError:
         return error_of(self._link.status, said)
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         raise AssertionError("no stream is run on the bench")
 
 

@@ -255,7 +255,7 @@ def test_a_failure_is_an_answer(talk: Talk, tmp_path: Path) -> None:
     talk.send(wire.ASK, requests.to_json(sink_of(tmp_path / "nowhere")), 5)
     frame = talk.receive()
     assert frame is not None and (frame.type, frame.id, frame.flags) == (wire.REPLY, 5, wire.FAILED)
-    assert failures.checked(frame.json())["message"]
+    assert failures.parse_failure(frame.json())["message"]
     talk.ask(requests.Ping())
     assert talk.end() is None
 

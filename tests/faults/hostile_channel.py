@@ -87,5 +87,5 @@ class HostileChannel:
         assert self._status is not None, "it does not end"
         return error_of(self._status, said)
 
-    def lent(self) -> None:
+    def close_data_fds(self) -> None:
         raise AssertionError("no program takes these descriptors")

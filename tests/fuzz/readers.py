@@ -75,10 +75,10 @@ def frames(data: bytes) -> None:
             assert len(block) + len(check) == len(payload)
             arriving.block(id_, offset, len(block), 1 << 20)
         with contextlib.suppress(wire.WireError):
-            failures.checked(found.json())
+            failures.parse_failure(found.json())
         with contextlib.suppress(wire.WireError):
             listed, bodies = wire.unpack_payload(found.payload)
-            entries.check_sizes(*entries.packed(listed), len(bodies))
+            entries.check_sizes(*entries.parse_pack(listed), len(bodies))
 
 
 def with_right_checks(stream: bytes) -> bytes:
@@ -126,7 +126,7 @@ def decoded(stream: bytes, step: int, has_place: bool) -> tuple[list[Seen], bool
 
 def _said(value: Any) -> None:
     """What is said of a failure travels on, and is printed."""
-    answer = failures.checked(value)
+    answer = failures.parse_failure(value)
     json.dumps(answer).encode("ascii")
     assert len(answer["message"]) <= 1024 and abs(answer["errno"]) < 1 << 31
 
@@ -143,9 +143,9 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
     "extents": lambda value: answers.extents(value, 0, 1 << 30),
     "digests": answers.digests,
     "texts": answers.texts,
-    "there": lambda value: decided(decide.there_of(value)),
+    "there": lambda value: decided(decide.parse_lookup_row(value)),
     "entry": entries.entry,
-    "rows": lambda value: entries.check_sizes(*entries.packed(value), 5),
+    "rows": lambda value: entries.check_sizes(*entries.parse_pack(value), 5),
     "heard": checked_report,
     "listing": listings.listing,
     "differing": lambda value: differing(listings.listing(value[0]), value[1]),

@@ -366,7 +366,7 @@ class Run:
         """Wait for a chunk; returns why it failed."""
         answer, is_failure = self._answer(piece)
         if is_failure:
-            return failures.checked(answer)
+            return failures.parse_failure(answer)
         matches, receipt = answer
         if not matches:
             assert isinstance(piece.asked, Chunk)

@@ -89,12 +89,12 @@ MUTANTS = (
         "parts keep a folder from being deleted",
     ),
     Mutant(
-        "N18", "transfer/walk/resume.py",
+        "N18", "transfer/walk/lookups.py",
         '        elif "linked" in entry.extra:\n', "        elif False:\n",
         "the next name of a file that is skipped is not sent",
     ),
     Mutant(
-        "T7", "transfer/walk/resume.py",
+        "T7", "transfer/walk/lookups.py",
         " is State.SAME and self._terms.options.resume\n", " is State.SAME\n",
         "another name is linked to a file that --no-resume does not believe to be the same",
     ),

@@ -196,7 +196,7 @@ def taken_before_its_digest(patch: pytest.MonkeyPatch) -> None:
     def take(the_sink: Sink, request: reuse.Reuse) -> tuple[int, list[bool]]:
         fd = the_sink.open_file(request.entry.path)
         part = the_sink.open_part(request.entry)
-        with the_sink.parts.written(part.fd, request.entry.path):
+        with the_sink.parts.lock_for_writing(part.fd, request.entry.path):
             for offset, length in request.extents:
                 old = memoryview(bytearray(length))
                 files.read_at(fd, old, offset)

@@ -186,7 +186,7 @@ def test_each_direction_asks_for_its_own_buffers() -> None:
 
 @given(st.sampled_from([LINUX, FREEBSD, OTHER]), st.integers(0, 1 << 33), st.integers(0, 1 << 33))
 def test_only_what_is_lower_than_needed_is_raised(kernel: Kernel, send: int, receive: int) -> None:
-    for setting in advice.raised("here", kernel, send, receive):
+    for setting in advice.settings_to_raise("here", kernel, send, receive):
         assert kernel.settings[setting.name] == setting.now
         assert int(setting.value.split()[-1]) > int(setting.now.split()[-1])
         assert setting.value.split()[:-1] == setting.now.split()[:-1]

@@ -1,4 +1,4 @@
-"""The one condition under which a part of an earlier run is continued, and what the journal notes.
+"""The one condition under which a part of an earlier run goes on, and what the journal notes.
 
 Not here: copies that go on (../core/test_clones.py, ../core/test_earlier_versions.py).
 """
@@ -15,7 +15,7 @@ from pscp.transfer.terms.journal import (
     FileNotes,
     Journal,
     PartUse,
-    continued,
+    decide_part_use,
     rest_of,
 )
 
@@ -46,13 +46,15 @@ def test_n1_what_is_in_holes_is_noted_and_never_inferred(
     noted: FileNotes | None, of_dense: PartUse, of_sparse: PartUse, is_anothers: bool, resume: bool
 ) -> None:
     for entry, expected in ((DENSE, of_dense), (SPARSE, of_sparse)):
-        how = continued(entry, "run", noted, is_anothers=is_anothers, resume=resume, by_time=True)
+        how = decide_part_use(
+            entry, "run", noted, is_anothers=is_anothers, resume=resume, by_time=True
+        )
         assert how is (expected if resume and not is_anothers else ANEW)
 
 
 def test_p10_the_journal_is_not_asked_where_times_do_not_decide() -> None:
     for entry, noted in ((DENSE, UNKNOWN), (SPARSE, ZEROS)):
-        how = continued(
+        how = decide_part_use(
             entry, "run", landed(run=noted), is_anothers=False, resume=True, by_time=False
         )
         assert how is NOTED_COMPARED

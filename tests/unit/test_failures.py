@@ -27,7 +27,7 @@ anything = st.recursive(
 
 
 def travelled(data: failures.Data) -> failures.Data:
-    return failures.checked(json.loads(wire.to_json(data)))
+    return failures.parse_failure(json.loads(wire.to_json(data)))
 
 
 @given(kinds, st.text(st.characters(), max_size=300), st.text(max_size=300), st.integers(0, 200))
@@ -50,7 +50,7 @@ def test_a_failure_survives_the_wire(kind: str, path: str, message: str, number:
 @example({"kind": {}})
 def test_anything_else_is_a_wire_error_or_of_the_right_types(value: object) -> None:
     try:
-        data = failures.checked(value)
+        data = failures.parse_failure(value)
     except wire.WireError:
         return
     assert data["kind"] in failures.KINDS

@@ -101,7 +101,7 @@ PACKED = wire.pack_payload([[ENTRY, [10, "ab"]]], [b"0123456789"])
         ("sink", wire.frame(wire.PACK, PACKED, 7),
          ("land_pack", 7, [ENTRY], [[10, "ab"]], b"0123456789")),
         ("source", wire.frame(wire.FILE, wire.to_json(KNOWN), 7),
-         ("know", 7, source.known(KNOWN))),
+         ("know", 7, source.entry_of(KNOWN))),
         ("source", wire.frame(wire.FILE, b"", 7), ("forget", 7)),
         ("source", wire.frame(wire.GET, LENGTH, 7, 3), ("send_chunk", 7, 3, 10)),
     ],
@@ -187,9 +187,9 @@ def test_a_file_of_a_source_that_there_is_not_is_refused() -> None:
     rules = tree.Rules(False, True, False, False, ())
     top = source.Top("file", "/nowhere/file", False)
     of = source.Source([top], rules, "sha256", 1 << 16, False)
-    of.know(1, source.known(KNOWN._replace(top=1)))
+    of.know(1, source.entry_of(KNOWN._replace(top=1)))
     with pytest.raises(wire.WireError, match="of a source that there is not"):
         of.send_chunk(1, 0, 10, lambda *args: None)
     for asked in (of.place, lambda value: of.extents(value, 0), lambda value: of.pack([value])):
         with pytest.raises(wire.WireError, match="of a source that there is not"):
-            asked(source.known(KNOWN._replace(top=1)))
+            asked(source.entry_of(KNOWN._replace(top=1)))

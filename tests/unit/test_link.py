@@ -242,7 +242,7 @@ def test_a_record_comes_twice(relayed: Relayed) -> None:
 def test_a_lane_is_lent_and_taken_back() -> None:
     """What another process writes and reads is encrypted; then the lane is the agent's again."""
     with tls() as (client, server):
-        with server.lent() as (read_fd, write_fd):
+        with server.lend_fds() as (read_fd, write_fd):
             client.send(b"", b"to the other")
             assert os.read(read_fd, 100) == b"to the other"
             os.write(write_fd, b"from the other")
@@ -254,7 +254,7 @@ def test_a_lane_is_lent_and_taken_back() -> None:
 
 
 def test_a_lent_lane_ends() -> None:
-    with tls() as (client, server), server.lent() as (read_fd, _):
+    with tls() as (client, server), server.lend_fds() as (read_fd, _):
         client.hang_up()
         assert os.read(read_fd, 100) == b""
 

@@ -111,7 +111,7 @@ def test_a_folder_in_another_filesystem_lacks_nothing(
     of = source.Source([source.Top("top", str(tmp_path), True)], rules, "sha256", 4096, False)
     inode = (tmp_path / "mount").stat().st_ino
     listed = (0, "top/mount", inode, ["x"])
-    assert mirror.there_after_all(of, False, listed) == []
+    assert mirror.names_at_source(of, False, listed) == []
     plain = os.fstat
 
     def fstat(fd: int) -> os.stat_result:
@@ -119,5 +119,5 @@ def test_a_folder_in_another_filesystem_lacks_nothing(
         return os.stat_result((*found[:2], found.st_dev + 1, *found[3:]))
 
     monkeypatch.setattr(os, "fstat", fstat)
-    assert mirror.there_after_all(of, False, listed) == ["x"]
-    assert mirror.there_after_all(of, True, listed) == []
+    assert mirror.names_at_source(of, False, listed) == ["x"]
+    assert mirror.names_at_source(of, True, listed) == []

@@ -32,7 +32,7 @@ ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
 # Every call in the package that removes or renames: where, which, how often, and what it is that
 # goes. A new one belongs into removal.py, or here with its reason.
 NAMES_OF_A_PERSON = {
-    "endpoint/writing/removal.py let_go": "the one removal, after is_safe_to_remove()",
+    "endpoint/writing/removal.py remove_user_name": "the one removal, after is_safe_to_remove()",
     "sftp/removal.py _let_go": "the same over SFTP",
 }
 REPLACES = {

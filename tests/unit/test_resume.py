@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.reading.files import Extent
-from pscp.transfer.walk.resume import data_of_both
+from pscp.transfer.walk.lookups import data_of_both
 
 SIZE = 40
 

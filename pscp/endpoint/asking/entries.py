@@ -35,7 +35,7 @@ def _are_attributes(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def packed(value: object) -> Tuple[List[tree.Entry], List[object]]:
+def parse_pack(value: object) -> Tuple[List[tree.Entry], List[object]]:
     """Return the entries of a PACK frame's list, and the row of each. Raises WireError."""
     if not isinstance(value, list) or not all(isinstance(e, list) and len(e) == 2 for e in value):
         raise wire.WireError("no pack")
@@ -52,7 +52,7 @@ def check_sizes(
     digests: List[Union[str, failures.Data]] = []
     for value, row in zip(entries, rows):
         if isinstance(row, dict):
-            digests.append(failures.checked(row))
+            digests.append(failures.parse_failure(row))
             continue
         if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
             raise wire.WireError("a pack's row that does not fit its entry")

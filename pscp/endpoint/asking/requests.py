@@ -376,7 +376,7 @@ def row(value: object, count: int) -> List[object]:
     return value
 
 
-def known(value: object) -> SourceFile:
+def parse_source_file(value: object) -> SourceFile:
     """Return the file of a source's manifest that came as JSON. Raises WireError."""
     top, path, size, mtime_ns, inode = row(value, 5)
     time_ns = integer(mtime_ns, -wire.MAX_TIME_NS, wire.MAX_TIME_NS)
@@ -390,7 +390,7 @@ _READERS: Dict[object, Reader] = {
     int: integer,
     Words: lambda value: value if isinstance(value, str) else _reader(List[str])(value),
     Entry: entries.entry,
-    SourceFile: known,
+    SourceFile: parse_source_file,
     Dict[str, object]: _of(dict),
 }
 

@@ -81,7 +81,7 @@ def from_exception(error: BaseException, path: str) -> Data:
     raise error
 
 
-def checked(value: object) -> Data:
+def parse_failure(value: object) -> Data:
     """Return failure data from a far end, each field of its type. Raises WireError."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str) or kind not in KINDS:

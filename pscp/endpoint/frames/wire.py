@@ -78,7 +78,8 @@ LANDED = struct.Struct(">IQ")  # a chunk's length in bytes, and the sink's recei
 # the number of chunks that were written. 0: the chunk was not written.
 SOME_PART = 1  # the receipt where nothing tells one part from another
 
-# The largest block is 1 MiB (options/options.py); a JSON payload is cut to fit in the same room.
+# The largest block is 1 MiB (options/connection_options.py); a JSON payload is cut to fit in
+# the same room.
 MAX_PAYLOAD_BYTES = (1 << 20) + (1 << 16)
 MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
 MAX_OFFSET = (1 << 63) - 1  # off_t

@@ -92,7 +92,7 @@ class PlainLink:
         self._fd = sock.fileno()
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Tuple[int, int]]:
+    def lend_fds(self) -> Iterator[Tuple[int, int]]:
         """Lend descriptors, to read from and to write to, by which another process has the lane."""
         yield self._fd, self._fd
 
@@ -137,7 +137,7 @@ class TlsLink:
         self._turn = threading.Lock()  # OpenSSL's object serves one thread at a time
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Tuple[int, int]]:
+    def lend_fds(self) -> Iterator[Tuple[int, int]]:
         """Lend descriptors, to read from and to write to, by which another process has the lane.
 
         Two threads decrypt and encrypt meanwhile.

@@ -50,11 +50,11 @@ class SourceFile(NamedTuple):
 
 
 def listed(entry: tree.Entry) -> SourceFile:
-    """Return what a request to the source has of this file; known() is the way back."""
+    """Return what a request to the source has of this file; entry_of() is the way back."""
     return SourceFile(entry.top, entry.path, entry.size, entry.mtime_ns, entry.inode)
 
 
-def known(file: SourceFile) -> tree.Entry:
+def entry_of(file: SourceFile) -> tree.Entry:
     """Return a file's entry, with what listed() kept of it."""
     return tree.Entry(tree.FILE, file.top, file.path, file.size, 0, file.mtime_ns, file.inode, {})
 

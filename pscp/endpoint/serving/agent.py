@@ -49,7 +49,7 @@ class Pipes:
         system.send(self._fds[1], header, payload)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Tuple[int, int]]:
+    def lend_fds(self) -> Iterator[Tuple[int, int]]:
         yield self._fds
 
     def hang_up(self) -> None:
@@ -174,7 +174,7 @@ class Agent:
             self._hand_over(id_, request)
             return
         if isinstance(request, requests.Pack):
-            known = [source.known(file) for file in request.files]
+            known = [source.entry_of(file) for file in request.files]
             self._frames.reply_with_pack(id_, *self.end.file_source().pack(known))
             return
         reply = functools.partial(self._frames.reply, id_)
@@ -205,7 +205,7 @@ class Agent:
         pending = wire.frame(wire.ASK, requests.to_json(request), id_) + frames.decoder.rest()
         with self._write_lock:  # no TICK between two pieces of the other agent's frame
             try:
-                with self._link.lent() as fds:
+                with self._link.lend_fds() as fds:
                     stream_server.hand_over(request.socket, fds, pending)
             except OSError:
                 raise wire.WireError(stream_server.GONE)

@@ -229,7 +229,7 @@ def _claim(of: End, request: requests.Claim) -> "fence.Claim":
 
 def _digests(of: source.Source, request: requests.Digests) -> List[object]:
     return results(
-        (file.path, functools.partial(of.digests, source.known(file), extents, request.hash))
+        (file.path, functools.partial(of.digests, source.entry_of(file), extents, request.hash))
         for file, extents in request.files
     )
 
@@ -267,7 +267,7 @@ answers.add(
     answers.SOURCE,
     {
         requests.Walk: lambda of, request: of.walk(*request),
-        requests.Extents: lambda of, request: of.extents(source.known(request[0]), request[1]),
+        requests.Extents: lambda of, request: of.extents(source.entry_of(request[0]), request[1]),
         requests.Digests: _digests,
     },
 )

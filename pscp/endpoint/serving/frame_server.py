@@ -93,9 +93,11 @@ class FrameServer:
             self._know(frame)
         elif frame.type == wire.PACK:
             packed, bodies = wire.unpack_payload(payload)
-            back_end.land_pack(frame.id, *entries.packed(packed), bodies)
-        else:
+            back_end.land_pack(frame.id, *entries.parse_pack(packed), bodies)
+        elif frame.type == wire.ASK:
             self._answer(frame.id, requests.from_json(frame.json()))
+        else:
+            raise wire.WireError("a frame that an end does not take: %d" % frame.type)
 
     def _answer(self, id_: int, request: "requests.Request") -> None:
         if isinstance(request, requests.BEGINNINGS):
@@ -112,7 +114,7 @@ class FrameServer:
         elif end.sink is not None:
             role.know(frame.id, entries.entry(frame.json()))
         else:
-            role.know(frame.id, source.known(requests.known(frame.json())))
+            role.know(frame.id, source.entry_of(requests.parse_source_file(frame.json())))
 
     def _complete(self, frame: wire.Frame) -> None:
         if frame.flags & wire.FAILED:

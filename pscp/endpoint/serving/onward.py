@@ -180,7 +180,7 @@ def _pass_pack(of: end.End, request: PassPack) -> Later:
         raise wire.WireError("a pack of other files than are listed")
 
     def later(reply: answers.Reply) -> None:
-        rows, bodies = from_.pack([source.known(file) for file in request.files])
+        rows, bodies = from_.pack([source.entry_of(file) for file in request.files])
         reply(rows, False)  # first, as with a chunk
         left = iter(rows)
         all_rows: List[source.Row] = [next(left) if is_file else [0, ""] for is_file in are_files]

@@ -347,7 +347,7 @@ def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], i
 def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optional[tree.Entry]:
     assert isinstance(walk, ListingWalk)
     try:
-        known = source.known(source.SourceFile(top, path, 0, 0, 0))
+        known = source.entry_of(source.SourceFile(top, path, 0, 0, 0))
         return walk.describe(top, path, of.place(known))
     except failures.EXPECTED as error:
         failure = failures.from_exception(error, path)

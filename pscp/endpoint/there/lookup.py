@@ -4,7 +4,7 @@ Metadata is never changed through a file that has other names as well: those may
 snapshot (linkdest.py). Such a file is replaced by a copy of it.
 
 Sent when a copy begins that may find something at its destination. Not here: what follows from it
-(../../transfer/walk/resume.py), whether metadata is the same (sameness.py), whole folders at once
+(../../transfer/walk/lookups.py), whether metadata is the same (sameness.py), whole folders at once
 (listings.py), bytes that are taken over (reuse.py).
 """
 

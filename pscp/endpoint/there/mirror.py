@@ -23,7 +23,7 @@ from ..reading import source, tree
 from ..reading.files import FileChanged
 from ..reading.paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, without_own
 from ..writing import sink
-from ..writing.removal import let_go
+from ..writing.removal import remove_user_name
 
 MOUNT, OTHER = (
     "mount",
@@ -192,12 +192,12 @@ def remove(of: sink.Sink, extra: Extra) -> None:
         if (_kind(status), _seen(status)) != (kind, seen) or not without_own([name]):
             raise not_as_listed(path)
         try:
-            let_go(folder_fd, name, kind == tree.FOLDER)
+            remove_user_name(folder_fd, name, kind == tree.FOLDER)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             _remove_parts(of, path)
-            let_go(*of.root.at(path), True)
+            remove_user_name(*of.root.at(path), True)
 
 
 def _remove_parts(of: sink.Sink, folder: str) -> None:
@@ -234,7 +234,7 @@ def not_as_listed(path: str) -> failures.Refusal:
 # --- of the source
 
 
-def there_after_all(of: source.Source, crosses: bool, listed: Listed) -> List[str]:
+def names_at_source(of: source.Source, crosses: bool, listed: Listed) -> List[str]:
     """Return those names that the folder has. Raises FileChanged where it is another by now."""
     top, folder, inode, names = listed
     fd = _open_folder(of, top, folder)
@@ -277,7 +277,7 @@ def _is_there(fd: int, name: bytes, listed: Set[bytes]) -> bool:
 
 
 def _absent(of: source.Source, request: Absent) -> List[object]:
-    act = functools.partial(there_after_all, of, request.crosses)
+    act = functools.partial(names_at_source, of, request.crosses)
     return answers.results((each[1], functools.partial(act, each)) for each in request.folders)
 
 

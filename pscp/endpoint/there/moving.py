@@ -24,7 +24,7 @@ from ..reading.paths import FOLDER_FLAGS, Root, check, is_unfinished, to_bytes, 
 from ..reading.source import SourceFile
 from ..writing import sink
 from ..writing.fence import keeping_times
-from ..writing.removal import let_go
+from ..writing.removal import remove_user_name
 
 Moved = Tuple[str, SourceFile]
 Beside = Tuple[int, str, str]
@@ -180,7 +180,7 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
         if not _is_same(status, kind, known):
             raise FileChanged()
         if into is None:
-            let_go(fd, name)
+            remove_user_name(fd, name)
         else:
             into.at(known.path, make=True)
             _give_modes(of, into, known)
@@ -212,7 +212,7 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
             message = "stays at the source: the folder to move it to has another file of this name;"
             message += " rename or remove that one"
             raise failures.Refusal(failures.DESTINATION, path, message)
-        let_go(fd, name)  # a run was killed when it had both names
+        remove_user_name(fd, name)  # a run was killed when it had both names
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -236,7 +236,7 @@ def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
         if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OSError(number, os.strerror(number))
     os.link(name, to_name, src_dir_fd=fd, dst_dir_fd=to_fd, follow_symlinks=False)
-    let_go(fd, name)
+    remove_user_name(fd, name)
 
 
 def _is_same(status: os.stat_result, kind: str, known: SourceFile) -> bool:

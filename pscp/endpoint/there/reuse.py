@@ -136,7 +136,7 @@ class _Taker:
     def _write(self) -> None:
         if not self._held:
             return
-        with self._sink.parts.written(self._part.fd, self._request.entry.path):
+        with self._sink.parts.lock_for_writing(self._part.fd, self._request.entry.path):
             for offset, view in self._held.items():
                 self._part.write(view, offset)
         self._held = {}

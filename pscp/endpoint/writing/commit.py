@@ -221,7 +221,7 @@ class Settler:
                 return
             if is_named(part.fd, self._root.at(path)[0], name):
                 return
-        raise replaced(path)
+        raise part_replaced(path)
 
     def replace(
         self,
@@ -240,13 +240,13 @@ class Settler:
     def _name_large(self, part: Part) -> None:
         """Give a part that all lanes know its final name, unless another lane did so."""
         path = part.entry.path
-        with self._parts.claimed(part.fd, path), self._fence.held(), self._root.lock:
+        with self._parts.lock_for_renaming(part.fd, path), self._fence.held(), self._root.lock:
             folder_fd, name = self._root.at(path)
             temporary = self._parts.name(name)
             if not is_named(part.fd, folder_fd, temporary):
                 if is_named(part.fd, folder_fd, name):
                     return
-                raise replaced(path)
+                raise part_replaced(path)
             if os.fstat(part.fd).st_size != part.entry.size:
                 raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
@@ -264,7 +264,7 @@ class Settler:
             raise failures.Refusal(failures.VERIFY, part.entry.path, message)
 
 
-def replaced(path: str) -> failures.Refusal:
+def part_replaced(path: str) -> failures.Refusal:
     return failures.Refusal(failures.VERIFY, path, "its part was replaced")
 
 

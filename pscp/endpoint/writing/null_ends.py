@@ -1,6 +1,7 @@
-"""The sink of a transfer test (-t), which verifies and writes nothing.
+"""What every sink does with what arrives: it hashes and verifies each chunk and pack.
 
-The sink that writes (sink.py) is made of this one, and takes frames in the same way.
+By itself it is the sink of a transfer test (-t): it writes nothing. The sink that writes (sink.py)
+is made of it.
 
 Not here: the source of such a test (../reading/synthetic.py).
 Read next: sink.py.

@@ -92,7 +92,7 @@ class Parts:
         return status.st_ino if self._stable[status.st_dev] else wire.SOME_PART
 
     @contextlib.contextmanager
-    def written(self, fd: int, path: str) -> Iterator[None]:
+    def lock_for_writing(self, fd: int, path: str) -> Iterator[None]:
         """Keep the part from being renamed meanwhile. Raises Refusal where it lost its name."""
         with self._locked(fd, path, fcntl.LOCK_SH):
             with self._root.lock:
@@ -103,7 +103,7 @@ class Parts:
                     raise Refusal(SYSTEM, path, "its part was replaced meanwhile")
             yield
 
-    def claimed(self, fd: int, path: str) -> ContextManager[None]:
+    def lock_for_renaming(self, fd: int, path: str) -> ContextManager[None]:
         """Keep everybody else from writing and renaming the part meanwhile."""
         return self._locked(fd, path, fcntl.LOCK_EX)
 

@@ -31,7 +31,7 @@ def is_safe_to_remove(durable: Durable) -> bool:
     return durable.proof in (DIGEST, COMPARED) and durable.is_synced and durable.is_elsewhere
 
 
-def let_go(folder_fd: int, name: bytes, is_folder: bool = False) -> None:
+def remove_user_name(folder_fd: int, name: bytes, is_folder: bool = False) -> None:
     """Remove a name that a person gave: of a file or link, or of an empty folder. Raises OSError.
 
     The caller has just seen that it still is what is_safe_to_remove() was asked about.

@@ -115,7 +115,7 @@ class Sink(NullSink):
         except FileNotFoundError:
             fd = self.parts.make(value.path)
         try:
-            with self.parts.written(fd, value.path):  # else it might be the file by now
+            with self.parts.lock_for_writing(fd, value.path):  # else it might be the file by now
                 files.make_room(fd, value.size, "sparse" in value.extra)
         except BaseException:
             os.close(fd)
@@ -140,7 +140,7 @@ class Sink(NullSink):
         value = self._entry(id_)
         try:
             file = self._open.get(id_, value)
-            with self.parts.written(file.fd, value.path):
+            with self.parts.lock_for_writing(file.fd, value.path):
                 offset = end - sum(len(block) for block in blocks)
                 for block in blocks:
                     file.write(memoryview(block), offset)
@@ -188,13 +188,13 @@ class Sink(NullSink):
             if self._is_finished(value, receipt):
                 return None
             with self._fence.held():  # raises where another run removed it
-                raise commit.replaced(value.path)
+                raise commit.part_replaced(value.path)
         if self.parts.receipt(fd) == receipt:
             return fd
         os.close(fd)
         if self._is_finished(value, receipt):  # this part came late; it is removed at the end
             return None
-        raise commit.replaced(value.path)
+        raise commit.part_replaced(value.path)
 
     def _is_finished(self, value: tree.Entry, receipt: int) -> bool:
         """Was the part renamed already, by a lane that died before it could report that?"""
@@ -276,7 +276,7 @@ class Sink(NullSink):
                 make(part, folder_fd)
                 self.settler.replace(folder_fd, part, name, path)
                 if not is_made(name, self.root.at(path)[0]):
-                    raise commit.replaced(path)
+                    raise commit.part_replaced(path)
             finally:
                 folder_fd = self.root.at(path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):

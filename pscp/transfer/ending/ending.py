@@ -1,5 +1,8 @@
 """The end of a copy: hard links, folders' metadata, the fence, and parts that nobody needs.
 
+Also the end of a lane that was lost: before others repeat its packs and requests, the sink refuses
+what that lane may still send (_revocation).
+
 Not here: what comes before (../coordinator.py), where rows are kept until then
 (../pieces/spool.py), what is deleted (mirror.py, moving.py).
 """
@@ -167,8 +170,8 @@ class Ending:
         made = [(each.path, "") for place, each in good if place not in there]
         same = [(each.path, "") for place, each in good if place in there]
         self._terms.counters.add(files_done=len(made), files_unchanged=len(same))
-        self._results.became("copied", made)
-        self._results.became("unchanged", same)
+        self._results.record_outcome("copied", made)
+        self._results.record_outcome("unchanged", same)
         for _, each in good:
             self._results.link_landed(each)
 

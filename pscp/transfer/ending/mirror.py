@@ -179,7 +179,7 @@ class Mirror:
             pairs = zip(pieces, answers.items(answer), strict=True)
             for place, (piece, row) in enumerate(list(pairs)):
                 if isinstance(row, dict):
-                    self._results.failed(failures.checked(row))
+                    self._results.failed(failures.parse_failure(row))
                 else:
                     self._take_answer(piece, row, is_first=place == 0)
 
@@ -216,7 +216,7 @@ class Mirror:
         def then(answer: object) -> None:
             [there] = answers.items(answer)
             if isinstance(there, dict):
-                self._results.failed(answers.from_source(failures.checked(there)))
+                self._results.failed(answers.from_source(failures.parse_failure(there)))
                 return
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])

@@ -143,7 +143,7 @@ class Lane:
         """Take the answer to a Begin or an End. Return whether the agent has said goodbye."""
         answer = frame.json()
         if frame.flags & wire.FAILED:
-            problem = _as_copy_error(failures.checked(answer), self._context.begin_far)
+            problem = _as_copy_error(failures.parse_failure(answer), self._context.begin_far)
             if isinstance(problem, CopyRunning):
                 self._queue.stop(problem)
             raise problem

@@ -141,13 +141,13 @@ class LaneTraffic:
             if not is_failed:
                 ask.then(answer)
                 return
-            failure = failures.checked(answer)
+            failure = failures.parse_failure(answer)
             ask.failed(answers.from_source(failure) if ask.of_source else failure)
 
         self._settle(number, tell)
 
     def _source_failed(self, number: int, chunk: Chunk, payload: bytes) -> None:
-        failure = failures.checked(wire.Frame(0, 0, 0, 0, memoryview(payload)).json())
+        failure = failures.parse_failure(wire.Frame(0, 0, 0, 0, memoryview(payload)).json())
         of_source = answers.from_source(failure)
         self._settle(number, lambda: chunk.job.failed(chunk, of_source))
 
@@ -309,7 +309,7 @@ class LaneTraffic:
         failed = None
         if frame.flags & wire.FAILED:
             rest = frame.payload[wire.LANDED.size :]
-            failed = failures.checked(frame._replace(payload=rest).json())
+            failed = failures.parse_failure(frame._replace(payload=rest).json())
         digest = self._expected.digests.pop(number)
         self._settle_chunk(number, chunk, None if frame.flags else digest, receipt, failed)
 

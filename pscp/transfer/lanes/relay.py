@@ -163,7 +163,7 @@ class RelayEnd:
         answer, is_failed = agent.ask(request)
         if is_failed:
             try:
-                failure = failures.checked(answer)
+                failure = failures.parse_failure(answer)
             except wire.WireError as error:
                 raise misshapen(error) from None
             raise as_copy_error(failure)

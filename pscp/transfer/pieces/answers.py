@@ -3,7 +3,7 @@
 What has another shape raises ValueError, or WireError for a failure.
 
 Not here: what is asked (endpoint/asking/requests.py), what an answer means (../walk/file_job.py,
-../walk/resume.py).
+../walk/lookups.py).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def pair_of_integers(value: object) -> tuple[int, int]:
 def places(value: object) -> list[tuple[int, Failure]]:
     """Return the failures, each with the place of its entry in the request."""
     pairs = [(place, failure) for place, failure in map(items, items(value))]
-    return [(integer(place), failures.checked(failure)) for place, failure in pairs]
+    return [(integer(place), failures.parse_failure(failure)) for place, failure in pairs]
 
 
 def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], bool]:
@@ -94,7 +94,7 @@ def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], 
 def digests(value: object) -> list[Digests | Failure]:
     """Return for each file the digests of its extents, or why there are none."""
     return [
-        failures.checked(of_file)
+        failures.parse_failure(of_file)
         if isinstance(of_file, dict)
         else [None if digest is None else text(digest) for digest in items(of_file)]
         for of_file in items(value)

@@ -12,13 +12,13 @@ where. Each line is JSON:
 A last line that was cut short is ignored, and so are lines of other versions. A journal is not
 believed: what it says landed is hashed again at the sink. It is deleted when the copy ends well.
 
-Whether a part that an earlier run left is continued is decided on one condition, continued(): it
-has to be a part of this very file. The source has the size, time and inode of which the journal has
+Whether a part that an earlier run left is continued has one condition, decide_part_use(): it has to
+be a part of this very file. The source has the size, time and inode of which the journal has
 notes, and the user takes such a file for the same; or both ends hash all of the part. Nobody hashes
 holes, so what lies in those has to be known: the run that made the part has written that into the
 journal. No option gets by this.
 
-Not here: what is then asked of the sink (../walk/resume.py), what is sent (../walk/file_job.py).
+Not here: what is then asked of the sink (../walk/lookups.py), what is sent (../walk/file_job.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rest_of(entry: tree.Entry) -> str:
     return ZEROS if "sparse" in entry.extra else UNKNOWN
 
 
-def continued(
+def decide_part_use(
     entry: tree.Entry,
     run: str,
     landed: FileNotes | None,

@@ -180,7 +180,7 @@ class Results:
         self._terms.counters.add(files_done=1)
         self.is_there(item.entry)
         self.landed(item.known)
-        self.became("copied", [(item.entry.path, digest)])
+        self.record_outcome("copied", [(item.entry.path, digest)])
 
     def is_there(self, entry: tree.Entry) -> None:
         """Note that the file may get its other names."""
@@ -210,7 +210,7 @@ class Results:
         self._replaced.discard(path)
         return is_new
 
-    def became(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
+    def record_outcome(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
         """Keep the digests of these files, and tell the reporter of them if it wants to know.
 
         Each is a path and its SHA-256 in hex, which is "" without -s.
@@ -242,7 +242,7 @@ class Results:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
         self.lines.add(error, of_source, failure.get("place", ""))
-        self.became("failed", [(error.path, "")])
+        self.record_outcome("failed", [(error.path, "")])
 
 
 def as_error(failure: Failure) -> errors.FileError:

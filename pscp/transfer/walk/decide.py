@@ -1,10 +1,14 @@
-"""The one table that decides what becomes of an entry, by facts alone. Nothing else decides.
+"""The one table that decides what becomes of an entry, by facts alone.
+
+What was looked up at the destination is decided here and nowhere else.
 
 decide() tells by the entry, what its name has there, the copy's terms and what earlier runs left
 which row of ROWS holds: the first that fits. docs/design.md shows them.
 
-Not here: what asks, and acts (resume.py); files left out by size, age or a caller's choice
-(selection.py); whether an earlier run's part is continued (../terms/journal.py).
+Not here: what asks, and acts (lookups.py); what is never looked up: names that filters leave out
+(../../endpoint/reading/tree.py), files by size, age or a caller's choice (selection.py), whole
+folders that are unchanged (folder_check.py); whether an earlier run's part is continued
+(../terms/journal.py).
 """
 
 from __future__ import annotations
@@ -269,7 +273,7 @@ def difference(entry: tree.Entry, there: There) -> str:
     return SIZE if there.size_bytes != entry.size else TIME
 
 
-def there_of(row: object) -> There:
+def parse_lookup_row(row: object) -> There:
     """Return what the sink has answered. Raises ValueError for another shape."""
     kind, size_bytes, mtime_ns, left, mode, owner, target = answers.items(row)
     return There(

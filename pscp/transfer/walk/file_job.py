@@ -3,7 +3,7 @@
 The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
 ends in exactly one of Results.file_done() and Results.failed().
 
-Not here: small files (items.py), the decision that a file is copied at all (resume.py),
+Not here: small files (items.py), the decision that a file is copied at all (decide.py),
 the shape of answers (../pieces/answers.py).
 Read next: ../lanes/lane.py.
 """

@@ -2,7 +2,7 @@
 
 Small files, folders and links go in packs, a large file by a FileJob.
 
-Not here: the decision (resume.py), how a pack is filled (../pieces/plan.py), what is reported of a
+Not here: the decision (decide.py), how a pack is filled (../pieces/plan.py), what is reported of a
 file (../terms/results.py), what waits for the end (../ending/ending.py).
 Read next: file_job.py.
 """
@@ -117,7 +117,7 @@ class Items:
                 self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         paths = (item.entry.path for item in items)
-        self.results.became(outcome, zip(paths, known, strict=True))
+        self.results.record_outcome(outcome, zip(paths, known, strict=True))
 
     def _adopt(self, items: list[PlannedEntry]) -> None:
         if not self._options.dry_run:
@@ -159,7 +159,7 @@ class Items:
                 self._counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
                 results.failed(failure if isinstance(row, list) else answers.from_source(failure))
-        results.became("copied", digests)
+        results.record_outcome("copied", digests)
         size_bytes = sum(entry.size for entry in landed)
         self._counters.add(
             bytes_done=size_bytes,

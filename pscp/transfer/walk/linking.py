@@ -3,7 +3,7 @@
 This is --link-dest for what was looked up: what differs at the destination, or is not there.
 
 Not here: whole folders at once (folder_check.py), how a file is compared and linked
-(endpoint/there/linkdest.py), what is sent of the others (resume.py).
+(endpoint/there/linkdest.py), what is sent of the others (lookups.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A source at the far end is walked there, answer by answer, over whichever lane lives.
 
 Not here: how a folder is walked (endpoint/reading/tree.py), what is sent how (items.py), what is
-at the destination already (folder_check.py, resume.py), the rules by which an entry is checked,
+at the destination already (folder_check.py, lookups.py), the rules by which an entry is checked,
 placed and left out (../pieces/plan.py, selection.py).
 """
 
@@ -40,7 +40,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.walk.decide import must_look
 from pscp.transfer.walk.folder_check import changed_entries
 from pscp.transfer.walk.items import Items
-from pscp.transfer.walk.resume import DestinationLookup
+from pscp.transfer.walk.lookups import DestinationLookup
 from pscp.transfer.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class PlanWalk(threading.Thread):
             if entry.kind == tree.FOLDER:
                 self._look_up(self._changed(PlannedEntry(entry, entry._replace(path=path))))
             else:
-                self._refuse({**failures.checked(entry.extra), "path": path})
+                self._refuse({**failures.parse_failure(entry.extra), "path": path})
 
     def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
         def checked(answer: object) -> list[tree.Entry]:
@@ -214,7 +214,7 @@ class PlanWalk(threading.Thread):
 
     def _take(self, entry: tree.Entry) -> None:
         if entry.kind == tree.ERROR:
-            self._refuse(failures.checked(entry.extra), entry)
+            self._refuse(failures.parse_failure(entry.extra), entry)
             return
         item = self._unless_refused(entry, partial(self._land, entry))
         # Not within that: what a program's `select` raises is no refusal.

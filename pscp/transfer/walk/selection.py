@@ -10,7 +10,7 @@ nobody sets and that begins with the boot: across a boot it shows less than has 
 more. A file's age by its own time counts only while the clock on the wall has gone along with that
 one; for a file that was seen to be the same for so long it does not matter what its time says.
 
-Not here: patterns (../../options/filters.py), what the destination says about a file (resume.py),
+Not here: patterns (../../options/filters.py), what the destination says about a file (lookups.py),
 where the state of Settled is kept (../../jobs/runner.py).
 """
 

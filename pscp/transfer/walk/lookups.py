@@ -1,4 +1,4 @@
-"""Decides, for each file that may be at the destination already, what is still to be sent.
+"""Looks up what is at the destination already, and carries out what decide.py says of it.
 
 A file of the same size is hashed at both ends, unless times decide: so running a command again
 costs reading, not sending. A part is continued as far as its journal knows it, by the same rule:
@@ -31,7 +31,7 @@ from pscp.transfer.pieces.plan import (
     goes_in_pack,
     small_together,
 )
-from pscp.transfer.terms.journal import FileNotes, PartUse, continued
+from pscp.transfer.terms.journal import FileNotes, PartUse, decide_part_use
 from pscp.transfer.walk.decide import (
     CONTENT,
     Action,
@@ -41,8 +41,8 @@ from pscp.transfer.walk.decide import (
     decide,
     difference,
     has_same_metadata,
+    parse_lookup_row,
     state_of,
-    there_of,
 )
 from pscp.transfer.walk.file_job import CHECK_BYTES
 from pscp.transfer.walk.items import Items
@@ -77,7 +77,7 @@ class DestinationLookup:
         paths = [item.entry.path for item in items]
 
         def then(answer: object) -> None:
-            found = [there_of(row) for row in answers.items(answer)]
+            found = [parse_lookup_row(row) for row in answers.items(answer)]
             if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
                 found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
             self._link(list(zip(items, found, strict=True)))
@@ -170,7 +170,7 @@ class DestinationLookup:
             results.skipped_firsts[entry.path] = item
         if entry.kind != tree.FOLDER:
             self._terms.counters.add(files_skipped=1)
-            results.became("skipped", [(entry.path, "")])
+            results.record_outcome("skipped", [(entry.path, "")])
 
     def _basis_bytes(self, entry: tree.Entry, there: There) -> int:
         """Return the size of the file that is there, if a large file may have parts of it."""
@@ -193,7 +193,7 @@ class DestinationLookup:
         landed = self._terms.journal.landed(*file)
         if landed is not None and landed.algorithm not in self._terms.algorithms:
             landed = None  # an end cannot check it any more
-        how = continued(
+        how = decide_part_use(
             item.entry, left[-1], landed,
             is_anothers=is_anothers, resume=options.resume, by_time=self._rules.goes_by_time,
         )  # fmt: skip
