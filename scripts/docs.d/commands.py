@@ -29,9 +29,7 @@ class Command:
 
     parser: argparse.ArgumentParser
     summary: str  # as apropos(1) lists it
-    # What its arguments are: "places" (files and HOST:), "hosts", "datasets" (and HOST:), "jobs" or
-    # "folders" (and hosts).
-    arguments: str
+    arguments: str  # "places" (files and HOST:), "hosts", "datasets" (and HOST:) or "jobs"
     example: str = ""  # the name of the block in README.md that shows it
 
     @property

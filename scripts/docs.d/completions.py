@@ -94,7 +94,6 @@ BASH_JOBS = """\
 BASH_ARGUMENTS = {
     "places": BASH_HOSTS_WITH_COLON + BASH_FILES,
     "hosts": BASH_HOSTS + BASH_FILES,
-    "folders": BASH_HOSTS + BASH_FILES.replace("compgen -f", "compgen -d"),
     "datasets": BASH_HOSTS_WITH_COLON + BASH_DATASETS,
     "jobs": BASH_JOBS,
 }
@@ -143,7 +142,6 @@ FISH_HOSTS = "(__fish_complete_user_at_hosts)"
 FISH_ARGUMENTS = {
     "places": f"-a '{FISH_HOSTS}:'",
     "hosts": f"-a '{FISH_HOSTS}'",
-    "folders": f"-f -a '(__fish_complete_directories) {FISH_HOSTS}'",
     "datasets": f"-f -a '{FISH_HOSTS}: (zfs list -H -o name 2>/dev/null)'",
     "jobs": "-f -a '(pscp-run --list 2>/dev/null | string match -r \"^[\\w.+-]+\")[2..]'",
 }
@@ -203,7 +201,6 @@ _pscp_ciphers() {
 ZSH_ARGUMENTS = {
     "places": ("'*:place:_pscp_places'",),
     "hosts": ("'1:host:_ssh_hosts'", "'*:command:_files'"),
-    "folders": ("'1:folder:_files -/'", "'2:host:_ssh_hosts'"),
     "datasets": ("'*:dataset:_pscp_datasets'",),
     "jobs": ("'*:job:_pscp_jobs'",),
 }
