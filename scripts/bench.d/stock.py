@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MIB = 1 << 20
@@ -83,16 +83,16 @@ class Stock:
 
     def changed_file(self, size_bytes: int) -> Load:
         """A file, and an earlier version of it: a hundredth differs, in pieces all over it."""
-        self._need(4 * size_bytes)
-        path, before = (self.sources / f"{name}-{size_bytes}" for name in ("changed", "before"))
-        write_random(path, size_bytes)
-        shutil.copyfile(path, before)
+        load, before = self.file(size_bytes), self.sources / f"before-{size_bytes}"
+        self._need(2 * size_bytes)
+        shutil.copyfile(load.path, before)
         places = random.Random(size_bytes)
         with open(before, "r+b") as file:
             for _ in range(max(1, size_bytes // 100 // CHANGE_BYTES)):
                 file.seek(places.randrange(max(1, size_bytes - CHANGE_BYTES)))
                 file.write(os.urandom(CHANGE_BYTES))
-        return Load(path, size_bytes, 1, False, before)
+        os.utime(before, (0, 0))  # rsync takes what is of the same second for unchanged
+        return replace(load, before=before)
 
     def tree(self, small: int, big_bytes: tuple[int, ...] = ()) -> Load:
         """So many small files, and one of each of these sizes."""
@@ -140,7 +140,8 @@ def write_small_files(root: Path, count: int) -> int:
 
 def difference(load: Load, copied: Path) -> str:
     """In what a copy differs from its source; "" where it is byte-identical."""
-    argv = ["diff", "-qr", str(load.path), str(copied)]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines = done.stdout.splitlines()
+    folder = copied.parents[1]
+    ends = [path.relative_to(folder) for path in (load.path, copied)]
+    done = subprocess.run(["diff", "-qr", *ends], cwd=folder, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).splitlines()
     return f"{lines[0]} (one of {len(lines)} differences)" if done.returncode else ""
