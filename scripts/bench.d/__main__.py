@@ -20,7 +20,7 @@ from pathlib import Path
 from plots import draw
 from regimes import QUICK, REGIMES
 from results import Report, load
-from rounds import Bench
+from rounds import Bench, compete
 from stock import LeftOut, Stock
 from tables import for_docs, for_docs_full, for_terminal
 from tools import PSCP
@@ -89,7 +89,8 @@ def measure(options: argparse.Namespace, report: Report) -> list[str]:
             name = bench.regime
             print(f"{name}: {REGIMES[name].about}", file=sys.stderr)
             try:
-                REGIMES[name].run(bench)
+                for contest in REGIMES[name].contests(bench):
+                    compete(bench, contest)
             except LeftOut as reason:
                 report.left_out[name] = str(reason)
                 print(f"  left out: {reason}", file=sys.stderr)

@@ -17,20 +17,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
+from typing import NamedTuple
 
 from links import Link
 from results import Case, Report, Row, Sample
 from stock import Load, Stock, difference
-from tools import Run, Tool
+from tools import WARM, Run, Tool
 
 from pscp.ground.processes import end_tree, stat_of
 
 FULL_WHEN_QUICK = ("small", "tiny")  # what these move is little as it is
 SLOW_ROUNDS = 2  # of the tools that a long path makes slow
 TIMEOUT_S = 300.0  # the most that a run may take
-BOTH_WAYS = (True, False)  # push, pull
 REPORTED_CONNECTIONS = re.compile(r"^connections +(\d+)$", re.MULTILINE)
 
 
@@ -39,6 +40,16 @@ class Contestant:
     tool: Tool
     load: Load
     rounds: int  # in so many of the rounds, the first ones
+
+
+class Contest(NamedTuple):
+    """What is copied over which link, and by whom; the first load is what a case is named for."""
+
+    kind: str
+    path: AbstractContextManager[Link]
+    entries: Sequence[Contestant]
+    unit: str = ""  # by itself what is usual for the load and the link
+    ways: tuple[bool, ...] = (True, False)  # push, pull
 
 
 @dataclass
@@ -77,38 +88,31 @@ class Bench:
         return {**kept, "XDG_STATE_HOME": self.state}
 
 
-def compete(
-    bench: Bench,
-    link: Link,
-    kind: str,
-    contestants: Sequence[Contestant],
-    *,
-    unit: str = "",
-    ways: Sequence[bool] = BOTH_WAYS,
-) -> list[Case]:
-    """Have all of them copy, by push and by pull; a case is named for the first one's load."""
-    ready = [each for each in contestants if is_ready(bench, each.tool, link)]
-    cases = []
-    for push in ways:
-        case = new_case(bench, link, kind, contestants, unit, push)
-        case.rows = [row_of(each, case.unit) for each in ready]
-        for number in range(max((each.rounds for each in ready), default=0)):
-            for contestant, row in zip(ready, case.rows, strict=True):
-                if number < contestant.rounds and not row.note:
-                    run_once(bench, case, row, contestant, link, push, number)
-        cases.append(case)
-    return cases
+def compete(bench: Bench, contest: Contest) -> None:
+    """Have all of them copy. Raises LeftOut where there cannot be such a link."""
+    with contest.path as link:
+        ready = [each for each in contest.entries if is_ready(bench, each.tool, link)]
+        for push in contest.ways:
+            case = new_case(bench, link, contest, push)
+            if link.keeps:  # the first logs in, and the second knows what the first has learned
+                first = Contestant(WARM, contest.entries[0].load, 2)
+                for number in range(first.rounds):
+                    run_once(bench, case, row_of(first, case.unit), first, link, push, number)
+            case.rows = [row_of(each, case.unit) for each in ready]
+            for number in range(max((each.rounds for each in ready), default=0)):
+                for contestant, row in zip(ready, case.rows, strict=True):
+                    if number < contestant.rounds and not row.note:
+                        run_once(bench, case, row, contestant, link, push, number)
 
 
-def new_case(
-    bench: Bench, link: Link, kind: str, contestants: Sequence[Contestant], unit: str, push: bool
-) -> Case:
-    load, regime = contestants[0].load, bench.regime
+def new_case(bench: Bench, link: Link, contest: Contest, push: bool) -> Case:
+    load, regime, kind = contest.entries[0].load, bench.regime, contest.kind
     size = f"{load.files} files, {size_text(load.bytes)}" if load.is_tree else size_text(load.bytes)
     where = regime if kind.endswith(("file", "tree")) else f"{regime} {kind}"
-    title = f"{where}, {'push' if push else 'pull'}, {size}"
-    unit = unit or ("files/s" if load.is_tree else "Mbit/s" if link.rtt_ms else "MiB/s")
-    limit = next((each.tool.name for each in contestants if not each.tool.copies), "")
+    path = f", {link.rtt_ms:g} ms" if link.keeps else ""
+    title = f"{where}, {'push' if push else 'pull'}, {size}{path}"
+    unit = contest.unit or ("files/s" if load.is_tree else "Mbit/s" if link.rtt_ms else "MiB/s")
+    limit = next((each.tool.name for each in contest.entries if not each.tool.copies), "")
     is_small = (bench.quick or bench.scale < 1) and regime not in FULL_WHEN_QUICK
     case = Case(regime, kind, title, unit, limit, link.rtt_ms, is_small)
     bench.report.cases.append(case)
