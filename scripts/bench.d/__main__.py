@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import signal
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,21 +16,22 @@ import time
 from compileall import compile_dir
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 
 from plots import draw
 from regimes import QUICK, REGIMES
 from results import Report, load
-from rounds import Bench
+from rounds import Bench, compete
 from stock import LeftOut, Stock
 from tables import for_docs, for_docs_full, for_terminal
 from tools import PSCP
 
 import pscp
+from pscp.ground.errors import Interrupted, Terminated
+from pscp.ground.signals import raise_on_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS, QUICK_RUNS = 5, 1
-TIMEOUT_S = 300.0
+PATIENCE_S = 60.0  # for taking down the lab, and removing what lies in memory
 VERSIONS = {
     "pscp": [PSCP, "--version"],
     "OpenSSH": ["ssh", "-V"],
@@ -45,17 +46,14 @@ VERSIONS = {
 
 def main() -> int:
     options = parse()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    older = None
-    if options.json and options.json.exists():
-        older = load(options.json)
+    older = load(options.json) if options.json and options.json.exists() else None
     report = Report(machine())
     try:
-        wrong = measure(options, report)
-    except KeyboardInterrupt:
+        with raise_on_signals(name="bench", patience_s=PATIENCE_S):
+            wrong = measure(options, report)
+    except (Interrupted, Terminated) as error:
         print("\nbench: stopped; everything it started has ended", file=sys.stderr)
-        return 130
+        return error.exit_code
     finally:
         finish(options, report, older)
     for text in wrong:
@@ -64,7 +62,6 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    names = ", ".join(REGIMES)
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure pscp against the other tools that are installed, in turn. In the "
@@ -73,31 +70,13 @@ def parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help=f"smaller, once; by default only {', '.join(QUICK)}")
-    add("--regime", action="append", choices=list(REGIMES), metavar="NAME", help=f"of {names}")
+    add("--regime", action="append", choices=list(REGIMES), metavar="NAME", help="of those below")
     add("--tool", action="append", default=[], metavar="NAME", help="only tools named NAME...")
-    add("--runs", type=count, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
+    add("--runs", type=int, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
     add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
-    add("--timeout", type=float, default=TIMEOUT_S, metavar="S", help="the most a run may take")
     add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
     add("--write-docs", action="store_true", help="write docs/benchmarks*.md and docs/plots/")
     return parser.parse_args()
-
-
-def count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a number of runs: {text}")
-    return int(text)
-
-
-def stop(number: int, frame: FrameType | None) -> None:
-    """Once is enough: a second signal must not cut the tidying up short."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def chosen(options: argparse.Namespace) -> list[str]:
-    return options.regime or list(QUICK if options.quick else REGIMES)
 
 
 def measure(options: argparse.Namespace, report: Report) -> list[str]:
@@ -105,14 +84,13 @@ def measure(options: argparse.Namespace, report: Report) -> list[str]:
     compile_dir(Path(pscp.__file__).parent, quiet=2)  # as pip does; a checkout has no bytecode yet
     runs = options.runs or (QUICK_RUNS if options.quick else RUNS)
     with closing(Stock()) as stock, tempfile.TemporaryDirectory(prefix="pscp-bench-") as state:
-        only = tuple(options.tool)
-        bench = Bench(
-            report, stock, runs, options.quick, options.scale, options.timeout, only, state
-        )
-        for name in chosen(options):
+        bench = Bench(report, stock, runs, options.quick, options.scale, tuple(options.tool), state)
+        for bench.regime in options.regime or (QUICK if options.quick else REGIMES):
+            name = bench.regime
             print(f"{name}: {REGIMES[name].about}", file=sys.stderr)
             try:
-                REGIMES[name].run(bench)
+                for contest in REGIMES[name].contests(bench):
+                    compete(bench, contest)
             except LeftOut as reason:
                 report.left_out[name] = str(reason)
                 print(f"  left out: {reason}", file=sys.stderr)
@@ -145,9 +123,11 @@ def write_docs(report: Report) -> None:
 
 
 def machine() -> dict[str, str]:
+    model = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpu = model[1] if model else platform.machine()
     found = {
         "date": time.strftime("%Y-%m-%d"),
-        "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {cpu_name()}",
+        "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {cpu}",
         "Python": platform.python_version(),
     }
     for name, argv in VERSIONS.items():
@@ -157,15 +137,6 @@ def machine() -> dict[str, str]:
             continue
         found[name] = (done.stdout or done.stderr).strip().splitlines()[0]
     return found
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

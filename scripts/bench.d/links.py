@@ -26,16 +26,17 @@ from pscp.ground.processes import descendants, end_tree
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from servers.private import ADDRESS, SshdServer, find_sshd, free_port
+from servers.private import ADDRESS, SshdServer, free_port
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
+RATE_MBIT = 1000
+SLOW_PERCENT = 8
 FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it
-NEAR = ("ip", "netns", "exec", "wan-a")
-FAR = ("ip", "netns", "exec", "wan-b")
+NEAR, FAR = (("ip", "netns", "exec", host) for host in ("wan-a", "wan-b"))
+SLOWCORE = str(LAB / "slowcore")
 # No start-up files of this account's: some cost more than a copy of one file.
 PLAIN = "SetEnv PATH=/usr/local/bin:/usr/bin:/bin HOME=/nonexistent"
-READY_S = 10.0
-SETTLE_S = 10.0  # what the sessions of a run that ended get to end as well
+READY_S = 10.0  # what a server gets to start, and the sessions of a run to end
 POLL_S = 0.02
 
 
@@ -51,26 +52,17 @@ class Link:
     iperf_port: int = 0  # 0: there is none
     keeps: bool = False  # connections stay open between runs
 
-    @property
-    def config(self) -> str:
-        return self.server.ssh_config
-
     def settle(self) -> None:
         """Wait until no session of an earlier run is left to take CPU time from the next."""
-        deadline_s = time.monotonic() + SETTLE_S
-        while self._has_sessions() and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
+        wait_for(lambda: not self._has_sessions())
 
     def _has_sessions(self) -> bool:
-        found = descendants(self.server.pid)
-        return any(not self.keeps or name_of(process.pid) != "sshd" for process in found)
-
-
-def name_of(pid: int) -> str:
-    """Return the name of a process's program; one that has ended counts as a connection's."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return "sshd"
+        for process in descendants(self.server.pid):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                name = Path(f"/proc/{process.pid}/comm").read_text().strip()
+                if not self.keeps or name != "sshd":
+                    return True
+        return False
 
 
 @contextlib.contextmanager
@@ -80,9 +72,7 @@ def loopback() -> Iterator[Link]:
 
 
 @contextlib.contextmanager
-def wan(
-    rate_mbit: int, rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0
-) -> Iterator[Link]:
+def wan(rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0) -> Iterator[Link]:
     """Two hosts and a link, with TCP buffers of so many bytes at most (0: a stock host's).
 
     Raises LeftOut where it cannot be made.
@@ -93,72 +83,63 @@ def wan(
         raise LeftOut(f"{taken[0]} is in use; where it is left over: scripts/lab/wan down")
     try:
         sizes = {"WAN_WMEM": str(buffers), "WAN_RMEM": str(buffers)} if buffers else {}
-        lab("up", str(rate_mbit), str(rtt_ms), str(loss_percent), **sizes)
-        with started(FarServer) as server, iperf_server(FAR, FAR_ADDRESS) as port:
+        lab("up", str(RATE_MBIT), str(rtt_ms), str(loss_percent), **sizes)
+        with started(far_server) as server, iperf_server(FAR, FAR_ADDRESS) as port:
             yield Link(server, NEAR, FAR_ADDRESS, rtt_ms, iperf_port=port)
     finally:
         lab("down")
 
 
 @contextlib.contextmanager
-def slow_cores(percent: int) -> Iterator[Link]:
+def slow_cores() -> Iterator[Link]:
     """Each connection is held to so much of a CPU, at both ends."""
     need_root("control groups")
-    slowcore = str(LAB / "slowcore")
+    try_slowcore()
     try:
-        done = subprocess.run([slowcore, "run", "50", "true"], capture_output=True, text=True)
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
-            raise LeftOut(f"slowcore does not work here: {said[-1]}")
-        with started(lambda: SlowServer(percent)) as server:
+        with started(slow_server) as server:
             program = server.folder / "slow-ssh"
-            program.write_text(f"#!/bin/sh\nexec '{slowcore}' run {percent} ssh \"$@\"\n")
+            program.write_text(f"#!/bin/sh\nexec '{SLOWCORE}' run {SLOW_PERCENT} ssh \"$@\"\n")
             program.chmod(0o755)
             yield Link(server, ssh=str(program))
     finally:
-        remove_left_groups()
+        try_slowcore()  # it removes what is left of those that were killed
 
 
-class FarServer(SshdServer):
-    """sshd on the far host of the lab."""
+def try_slowcore() -> None:
+    done = subprocess.run([SLOWCORE, "run", "50", "true"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LeftOut(f"slowcore does not work here: {last_line(done.stderr)}")
 
-    kind = "sshd"
 
-    def __init__(self) -> None:
-        super().__init__([f"ListenAddress {FAR_ADDRESS}", PLAIN])
+class LabServer(SshdServer):
+    """sshd as the lab starts it: `start` makes its command line of the plain one and the port."""
+
+    def __init__(
+        self, start: Callable[[Sequence[str], int], Sequence[str]], address: str, *config: str
+    ) -> None:
+        self.start, self.address = start, address
+        super().__init__([*config, PLAIN])
 
     def _spawn(
         self, argv: Sequence[str], cwd: Path | None, *, pipes: bool
     ) -> subprocess.Popen[bytes]:
-        return super()._spawn([*FAR, *argv], cwd, pipes=pipes)
+        return super()._spawn(self.start(argv, self.port), cwd, pipes=pipes)
 
     def _write_client_files(self) -> None:
         super()._write_client_files()
         for name in ("known_hosts", "ssh_config"):
             file = self.folder / name
-            file.write_text(file.read_text().replace(ADDRESS, FAR_ADDRESS))
+            file.write_text(file.read_text().replace(ADDRESS, self.address))
 
 
-class SlowServer(SshdServer):
-    """sshd with a slow core for every connection."""
+def far_server() -> SshdServer:
+    listen = f"ListenAddress {FAR_ADDRESS}"
+    return LabServer(lambda argv, port: [*FAR, *argv], FAR_ADDRESS, listen)
 
-    kind = "sshd on slow cores"
 
-    def __init__(self, percent: int) -> None:
-        self.percent = percent
-        super().__init__([PLAIN])
-
-    def _start(self) -> None:
-        if find_sshd() is None:
-            raise ConnectError("sshd is not installed")
-        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
-        self.port = free_port()
-        config = self.folder / "sshd_config"
-        config.write_text("\n".join(self._config()) + "\n")
-        argv = [str(LAB / "slowcore"), "sshd", str(self.percent), str(self.port), str(config)]
-        self._process = self._spawn(argv, None, pipes=False)
-        if not wait_for(lambda: "ready" in self.log):
-            raise self._failure()
+def slow_server() -> SshdServer:
+    slow = (SLOWCORE, "sshd", str(SLOW_PERCENT))
+    return LabServer(lambda argv, port: [*slow, str(port), argv[-1]], ADDRESS)
 
 
 @contextlib.contextmanager
@@ -209,7 +190,7 @@ def need_root(what: str) -> None:
 
 def lab(*words: str, **environment: str) -> None:
     """Runs scripts/lab/wan to its end, whatever happens: half a lab could not be taken down."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [str(LAB / "wan"), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -217,22 +198,11 @@ def lab(*words: str, **environment: str) -> None:
         text=True,
         start_new_session=True,
         env={**os.environ, **environment},
-    )
-    try:
+    ) as process:
         said = process.communicate()[1]
-    except KeyboardInterrupt:
-        process.communicate()
-        raise
     if process.returncode != 0:
-        lines = said.strip().splitlines() or ["it said nothing"]
-        raise LeftOut(f"scripts/lab/wan {words[0]} failed: {lines[-1]}")
+        raise LeftOut(f"scripts/lab/wan {words[0]} failed: {last_line(said)}")
 
 
-def remove_left_groups() -> None:
-    """Control groups of slowcore's whose process is gone: one that was killed cannot tidy up."""
-    for base in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup"):
-        for group in Path(base).glob("slowcore-*"):
-            pid = group.name.removeprefix("slowcore-")
-            if not os.path.exists(f"/proc/{pid}"):
-                with contextlib.suppress(OSError):
-                    group.rmdir()
+def last_line(said: str) -> str:
+    return (said.strip() or "it said nothing").splitlines()[-1]

@@ -8,178 +8,120 @@ Not here: what the numbers must be (goals.py). Read next: goals.py.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from delta import delta, unchanged
-from fan import fan_out
-from links import Link, loopback, slow_cores, wan
-from results import Case
-from rounds import Bench, Contestant, compete, new_case
-from stock import GIB, MIB, LeftOut, Load
-from tools import (
-    CAT_SSH,
-    IPERF,
-    ONE_ASYNCSSH,
-    ONE_IPERF,
-    OTHERS,
-    OVER_SFTP,
-    OVER_SFTP_8,
-    PIPE_TOOL,
-    PSCP,
-    PSCP_HELP,
-    QUICK_FAR,
-    QUICK_OTHERS,
-    RCLONE,
-    RSYNC,
-    SCP,
-    SCP_AES,
-    SFTP_AES,
-    STREAMS,
-    TAR,
-    TWO_SSH,
-    Iperf,
-    Tool,
-    forgetful,
-    iperf,
-    pscp,
-)
-from warm import warm
+import tools
+from links import SLOW_PERCENT, Link, loopback, slow_cores, wan
+from rounds import Bench, Contest
+from stock import GIB, MIB, Load
+from tools import CAT_SSH, IPERF, OWN, PSCP, RSYNC, SCP, WARM, Tool, rsync
 
-RATE_MBIT = 1000
-SLOW_PERCENT = 8
-SLOW_ROUNDS = 2  # of the tools that a long path makes slow
 LONG_MS = 50  # from here on a path is long
 MB = 1_000_000
-FIXED = (1, 2, 4, 8, 16)
-AS_MANY = "iperf3, as many streams"
-AS_MANY_BBR = "iperf3 bbr, as many streams"
 NO_LOSS = f"{IPERF.name}, no loss"
-BBR = pscp("--congestion", "bbr")
-UNKNOWN = forgetful(pscp())
-BOTH_WAYS = (True, False)  # push, pull
-TLS = pscp("--plane", "tls")
-PLAIN = pscp("--plane", "plain")
-ONE_TLS = pscp("-c", "1", "--plane", "tls", "--sndbuf", "64M", "--rcvbuf", "64M")
+KEPT_RSYNC = "rsync, ControlMaster"
+TINY = "tiny file"  # the kind of case
+WARM_DELAYS_MS = (100, 50)
 
 
-@dataclass(frozen=True)
-class Regime:
-    run: Callable[[Bench], None]
+class Regime(NamedTuple):
+    contests: Callable[[Bench], Iterator[Contest]]
     about: str
 
 
-def loopback_file(bench: Bench) -> None:
-    with loopback() as link:
-        half = bench.stock.file(bench.sized(GIB, 256 * MIB) // 2)
-        load = bench.stock.file(half.bytes * 2)
-        two = Contestant(TWO_SSH, replace(half, bytes=load.bytes), bench.runs)
-        for push in BOTH_WAYS:
-            case = new_case(bench, "loopback", "file", push, load, "MiB/s", TWO_SSH.name)
-            rest = [Contestant(tool, load, bench.runs) for tool in others(bench)]
-            compete(bench, case, link, [own(bench, load), two, *rest], push)
+def others(bench: Bench, *, is_long: bool) -> Sequence[Tool]:
+    if not bench.quick:
+        return tools.OTHERS
+    return tools.QUICK_FAR if is_long else tools.QUICK_OTHERS
 
 
-def wan_file(name: str, rtt_ms: float, *, large: bool = False) -> Callable[[Bench], None]:
-    def run(bench: Bench) -> None:
-        with wan(RATE_MBIT, rtt_ms) as link:
-            load = bench.stock.file(bench.sized(GIB, 256 * MIB))
-            for push in BOTH_WAYS:
-                case = new_case(bench, name, "file", push, load, "Mbit/s", IPERF.name, rtt_ms)
-                compete(bench, case, link, bulk(bench, load, rtt_ms), push)
-            if not large or bench.quick:
-                return
-            load = bench.stock.file(bench.sized(4 * GIB))
-            few = [own(bench, load), Contestant(IPERF, load, bench.runs)]
-            for push in BOTH_WAYS:
-                case = new_case(bench, name, "large file", push, load, "Mbit/s", IPERF.name, rtt_ms)
-                compete(bench, case, link, few, push)
-
-    return run
+def less_than(bench: Bench, load: Load) -> Load:
+    """For what a long path makes slow."""
+    return bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
 
 
-def wan_loss(bench: Bench) -> None:
+def loopback_file(bench: Bench) -> Iterator[Contest]:
+    half = bench.stock.file(bench.sized(GIB, 256 * MIB) // 2)
+    load = bench.stock.file(half.bytes * 2)
+    entries = bench.entries(load, OWN)
+    entries += bench.entries(replace(half, bytes=load.bytes), tools.TWO_SSH)
+    entries += bench.entries(load, *others(bench, is_long=False))
+    yield Contest("file", loopback(), entries)
+
+
+def wan_file(rtt_ms: float) -> Callable[[Bench], Iterator[Contest]]:
+    is_long = rtt_ms >= LONG_MS
+
+    def contests(bench: Bench) -> Iterator[Contest]:
+        load = bench.file(GIB, 256 * MIB)
+        less = less_than(bench, load)
+        entries = bench.entries(load, OWN, IPERF)
+        for tool in others(bench, is_long=is_long):
+            if not is_long or not tool.single:
+                entries += bench.entries(load, tool)
+            else:  # scp is what a goal speaks of, so it moves the same bytes
+                entries += bench.slow(load if tool is SCP else less, tool)
+        yield Contest("file", wan(rtt_ms), entries)
+
+    return contests
+
+
+def wan_100(bench: Bench) -> Iterator[Contest]:
+    yield from wan_file(100)(bench)
+    if not bench.quick:
+        yield Contest("large file", wan(100), bench.entries(bench.file(4 * GIB), OWN, IPERF))
+
+
+def wan_loss(bench: Bench) -> Iterator[Contest]:
     """The same path without loss comes first, as the measure."""
-    load = bench.stock.file(bench.sized(512 * MIB, 64 * MIB))
+    load = bench.file(512 * MIB, 64 * MIB)
     small = bench.stock.file(min(load.bytes, bench.sized(64 * MIB)))
-    without: dict[bool, Case] = {}
-    with wan(RATE_MBIT, 50) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "wan-loss", "no loss", push, load, "Mbit/s", IPERF.name, 50)
-            without[push] = case
-            compete(bench, case, link, [Contestant(IPERF, load, bench.runs)], push)
-    with wan(RATE_MBIT, 50, 0.1) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "wan-loss", "file", push, load, "Mbit/s", IPERF.name, 50)
-            slow = [Contestant(tool, small, 1) for tool in others(bench, 50)]
-            compete(bench, case, link, [*on_loss(bench, load, case), *slow], push)
-            case.rows += [replace(row, tool=NO_LOSS) for row in without[push].rows]
+    yield Contest("no loss", wan(50), bench.entries(load, IPERF))
+    bbr = [tools.BBR, tools.AS_MANY_BBR] if knows_bbr() else []
+    entries = bench.entries(load, OWN, IPERF, tools.AS_MANY, *bbr)
+    entries += bench.entries(small, *others(bench, is_long=True), rounds=1)
+    yield Contest("file", wan(50, 0.1), entries)
+    *_, no_push, no_pull, push, pull = bench.report.cases
+    push.rows += [replace(row, tool=NO_LOSS) for row in no_push.rows]
+    pull.rows += [replace(row, tool=NO_LOSS) for row in no_pull.rows]
 
 
-def loss(bench: Bench) -> None:
+def loss(bench: Bench) -> Iterator[Contest]:
     """A push over a lossy path to a host of which nothing is known."""
-    load = bench.stock.file(bench.sized(256 * MIB, 64 * MIB))
-    tools = [UNKNOWN, IPERF, *([BBR] if knows_bbr() else [])]
-    with wan(RATE_MBIT, 50, 0.1) as link:
-        case = new_case(bench, "loss", "file", True, load, "Mbit/s", IPERF.name, 50)
-        compete(bench, case, link, [Contestant(tool, load, bench.runs) for tool in tools], True)
-
-
-def on_loss(bench: Bench, load: Load, case: Case) -> list[Contestant]:
-    def as_many(tool: str) -> Callable[[], int]:
-        def streams() -> int:
-            row = case.row(tool)
-            return (row.connections if row else None) or STREAMS
-
-        return streams
-
-    tools = [IPERF, iperf(AS_MANY, Iperf(as_many("pscp")))]
-    if knows_bbr():
-        tools += [BBR, iperf(AS_MANY_BBR, Iperf(as_many(BBR.name), "bbr"))]
-    return [own(bench, load)] + [Contestant(tool, load, bench.runs) for tool in tools]
+    those = [tools.UNKNOWN, IPERF, *([tools.BBR] if knows_bbr() else [])]
+    load = bench.file(256 * MIB, 64 * MIB)
+    yield Contest("file", wan(50, 0.1), bench.entries(load, *those), ways=(True,))
 
 
 def knows_bbr() -> bool:
-    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
-    words = subprocess.run([PSCP, "--help"], capture_output=True, text=True).stdout
-    return "bbr" in offered and "--congestion" in words
+    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+    return "bbr" in offered.split()
 
 
-def small(bench: Bench) -> None:
-    rtt_ms = 50
-    with wan(RATE_MBIT, rtt_ms) as link:
-        load, few = bench.stock.tree(bench.sized(5000)), bench.stock.tree(bench.sized(200, 20))
-        rest = [
-            Contestant(tool, few, min(SLOW_ROUNDS, bench.runs))
-            if tool.chatty
-            else Contestant(tool, load, bench.runs)
-            for tool in others(bench, rtt_ms)
-        ]
-        for push in BOTH_WAYS:
-            case = new_case(bench, "small", "tree", push, load, "files/s", IPERF.name, rtt_ms)
-            limit = Contestant(IPERF, load, bench.runs)
-            compete(bench, case, link, [own(bench, load), limit, *rest], push)
+def small(bench: Bench) -> Iterator[Contest]:
+    load, few = bench.tree(5000), bench.tree(200, 20)
+    entries = bench.entries(load, OWN, IPERF)
+    for tool in others(bench, is_long=True):
+        entries += bench.slow(few, tool) if tool.chatty else bench.entries(load, tool)
+    yield Contest("tree", wan(50), entries)
 
 
-def small_loopback(bench: Bench) -> None:
-    with loopback() as link:
-        load = bench.stock.tree(bench.sized(20_000, 2000))
-        few = bench.stock.tree(min(load.files, 200))  # rclone has each file hashed by a command
-        tools = [tool for tool in others(bench) if not bench.quick or not tool.chatty]
-        for push in BOTH_WAYS:
-            case = new_case(bench, "small-loopback", "tree", push, load, "files/s", "")
-            rest = [Contestant(t, few if t is RCLONE else load, bench.runs) for t in tools]
-            compete(bench, case, link, [own(bench, load), *rest], push)
-        if bench.quick:
-            return
-        load = bench.stock.tree(bench.sized(200_000))
-        for push in BOTH_WAYS:
-            case = new_case(bench, "small-loopback", "large tree", push, load, "files/s", "")
-            pair = [own(bench, load), Contestant(RSYNC, load, bench.runs)]
-            compete(bench, case, link, pair, push)
+def small_loopback(bench: Bench) -> Iterator[Contest]:
+    load = bench.tree(20_000, 2000)
+    few = bench.stock.tree(min(load.files, 200))  # rclone has each file hashed by a command
+    entries = bench.entries(load, OWN)
+    for tool in others(bench, is_long=False):
+        if not bench.quick or not tool.chatty:
+            entries += bench.entries(few if tool is tools.RCLONE else load, tool)
+    yield Contest("tree", loopback(), entries)
+    if not bench.quick:
+        yield Contest("large tree", loopback(), bench.entries(bench.tree(200_000), OWN, RSYNC))
 
 
 def mixed_tree(bench: Bench) -> Load:
@@ -189,199 +131,140 @@ def mixed_tree(bench: Bench) -> Load:
     return bench.stock.tree(bench.sized(2000, 200), tuple(big))
 
 
-def mixed(bench: Bench) -> None:
-    rtt_ms = 100
-    with wan(RATE_MBIT, rtt_ms) as link:
-        load = mixed_tree(bench)
-        for push in BOTH_WAYS:
-            case = new_case(bench, "mixed", "tree", push, load, "Mbit/s", IPERF.name, rtt_ms)
-            slow = [Contestant(tool, load, min(SLOW_ROUNDS, bench.runs)) for tool in (RSYNC, TAR)]
-            limit = Contestant(IPERF, load, bench.runs)
-            compete(bench, case, link, [own(bench, load), limit, *slow], push)
+def mixed(bench: Bench) -> Iterator[Contest]:
+    load = mixed_tree(bench)
+    entries = bench.entries(load, OWN, IPERF) + bench.slow(load, RSYNC, tools.TAR)
+    yield Contest("tree", wan(100), entries, "Mbit/s")
 
 
-def slowcore(bench: Bench) -> None:
-    with slow_cores(SLOW_PERCENT) as link:
-        load = bench.stock.file(bench.sized(4 * GIB, 256 * MIB))
-        less = bench.stock.file(min(load.bytes, bench.sized(GIB)))
-        rounds = min(SLOW_ROUNDS, bench.runs)
-        entries = [own(bench, load), Contestant(pscp("-c", "8"), load, bench.runs)]
-        entries += [Contestant(pscp("-c", "1"), load, rounds)]
-        entries += [Contestant(tool, less, rounds) for tool in (SCP, SCP_AES)]
-        for push in BOTH_WAYS:
-            case = new_case(bench, "slowcore", "file", push, load, "MiB/s", "")
-            compete(bench, case, link, entries, push)
+def slowcore(bench: Bench) -> Iterator[Contest]:
+    load = bench.file(4 * GIB, 256 * MIB)
+    less = bench.stock.file(min(load.bytes, bench.sized(GIB)))
+    entries = bench.entries(load, OWN, tools.OWN_8)
+    entries += bench.slow(load, tools.OWN_1) + bench.slow(less, SCP, tools.SCP_AES)
+    yield Contest("file", slow_cores(), entries)
 
 
-def stream(bench: Bench) -> None:
-    with wan(RATE_MBIT, 100) as link:
-        load = bench.stock.file(bench.sized(GIB, 256 * MIB))
-        less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
-        tools = [Contestant(PIPE_TOOL, load, bench.runs), Contestant(IPERF, load, bench.runs)]
-        tools += [Contestant(CAT_SSH, less, min(SLOW_ROUNDS, bench.runs))]
-        for push in BOTH_WAYS:
-            case = new_case(bench, "stream", "wan-100", push, load, "Mbit/s", IPERF.name, 100)
-            compete(bench, case, link, tools, push)
-    with loopback() as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "stream", "loopback", push, load, "MiB/s", "")
-            entries = [Contestant(tool, load, bench.runs) for tool in (PIPE_TOOL, pscp(), CAT_SSH)]
-            compete(bench, case, link, entries, push)
+def stream(bench: Bench) -> Iterator[Contest]:
+    load = bench.file(GIB, 256 * MIB)
+    slow = bench.slow(less_than(bench, load), CAT_SSH)
+    yield Contest("wan-100", wan(100), bench.entries(load, tools.PIPE_TOOL, IPERF) + slow)
+    yield Contest("loopback", loopback(), bench.entries(load, tools.PIPE_TOOL, OWN, CAT_SSH))
 
 
-def sftp(bench: Bench) -> None:
-    """Without the agent."""
-    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
-    tree, few = bench.stock.tree(bench.sized(2000, 200)), bench.stock.tree(bench.sized(100, 20))
-    with wan(RATE_MBIT, 100) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "sftp", "wan-100", push, load, "Mbit/s", IPERF.name, 100)
-            entries = [Contestant(tool, load, bench.runs) for tool in (OVER_SFTP_8, IPERF)]
-            compete(bench, case, link, entries, push)
-    with wan(RATE_MBIT, LONG_MS) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "sftp", "tree", push, tree, "files/s", "", LONG_MS)
-            entries = [Contestant(OVER_SFTP, tree, bench.runs), Contestant(SCP, few, 1)]
-            compete(bench, case, link, entries, push)
-    with loopback() as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "sftp", "loopback", push, load, "MiB/s", "")
-            entries = [Contestant(tool, load, bench.runs) for tool in (OVER_SFTP, SFTP_AES)]
-            compete(bench, case, link, entries, push)
+def sftp(bench: Bench) -> Iterator[Contest]:
+    load, tree, few = bench.file(GIB, 256 * MIB), bench.tree(2000, 200), bench.tree(100, 20)
+    trees = bench.entries(tree, tools.OVER_SFTP) + bench.entries(few, SCP, rounds=1)
+    yield Contest("wan-100", wan(100), bench.entries(load, tools.OVER_SFTP_8, IPERF))
+    yield Contest("tree", wan(50), trees)
+    yield Contest("loopback", loopback(), bench.entries(load, tools.OVER_SFTP, tools.SFTP_AES))
 
 
-def window(bench: Bench) -> None:
+def window(bench: Bench) -> Iterator[Contest]:
     """One connection whose receive window grows with the path; nothing else bounds it."""
-    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
-    less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
-    with wan(RATE_MBIT, 100, buffers=64 * MIB) as link:
-        case = new_case(bench, "window", "file", False, load, "Mbit/s", ONE_IPERF.name, 100)
-        entries = [Contestant(tool, load, bench.runs) for tool in (ONE_ASYNCSSH, ONE_IPERF)]
-        slow = [Contestant(CAT_SSH, less, min(SLOW_ROUNDS, bench.runs))]
-        compete(bench, case, link, [*entries, *slow], False)
+    load = bench.file(GIB, 256 * MIB)
+    entries = bench.entries(load, tools.ONE_ASYNCSSH, tools.ONE_TLS, tools.ONE_IPERF)
+    entries += bench.slow(less_than(bench, load), CAT_SSH)
+    yield Contest("file", wan(100, buffers=64 * MIB), entries, ways=(False,))
 
 
-def plane(bench: Bench) -> None:
+def plane(bench: Bench) -> Iterator[Contest]:
     """The direct plane against SSH."""
-    planes = (pscp(), TLS, PLAIN)
-    for name, rtt_ms, bytes_, tools in (
-        ("loopback", 0, GIB, planes),
-        ("wan-100", 100, GIB, (*planes, IPERF)),
-        ("wan-240", 240, 512 * MIB, (*planes, IPERF)),
-    ):
-        load = bench.stock.file(bench.sized(bytes_, 64 * MIB))
-        with wan(RATE_MBIT, rtt_ms) if rtt_ms else loopback() as link:
-            for push in BOTH_WAYS:
-                limit = IPERF.name if rtt_ms else pscp().name
-                unit = "Mbit/s" if rtt_ms else "MiB/s"
-                case = new_case(bench, "plane", name, push, load, unit, limit, rtt_ms)
-                entries = [Contestant(tool, load, bench.runs) for tool in tools]
-                compete(bench, case, link, entries, push)
-    load = bench.stock.file(bench.sized(256 * MIB, 64 * MIB))
-    with wan(RATE_MBIT, 50, 0.1) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "plane", "loss", push, load, "Mbit/s", IPERF.name, 50)
-            entries = [Contestant(tool, load, bench.runs) for tool in (pscp(), TLS, IPERF)]
-            compete(bench, case, link, entries, push)
-    load = bench.stock.file(bench.sized(GIB, 256 * MIB))
-    with wan(RATE_MBIT, 100, buffers=64 * MIB) as link:
-        for push in BOTH_WAYS:
-            case = new_case(bench, "plane", "window", push, load, "Mbit/s", ONE_IPERF.name, 100)
-            entries = [Contestant(tool, load, bench.runs) for tool in (ONE_TLS, ONE_IPERF)]
-            compete(bench, case, link, entries, push)
+    planes, file = (OWN, tools.TLS, tools.PLAIN), bench.file(GIB, 64 * MIB)
+    half, quarter = bench.file(512 * MIB, 64 * MIB), bench.file(256 * MIB, 64 * MIB)
+    yield Contest("loopback", loopback(), bench.entries(file, *planes))
+    yield Contest("wan-100", wan(100), bench.entries(file, *planes, IPERF))
+    yield Contest("wan-240", wan(240), bench.entries(half, *planes, IPERF))
+    yield Contest("loss", wan(50, 0.1), bench.entries(quarter, OWN, tools.TLS, IPERF))
 
 
-def tiny(bench: Bench) -> None:
-    """Short, so run often: a few milliseconds count here."""
-    runs = 5 * bench.runs
-    with loopback() as link:
-        load = bench.stock.file(4096)
-        for push in BOTH_WAYS:
-            case = new_case(bench, "tiny", "file", push, load, "runs/s", "")
-            tools = (pscp(), SCP, PSCP_HELP) if push else (pscp(), SCP)
-            compete(bench, case, link, [Contestant(t, load, runs) for t in tools], push)
+def delta(bench: Bench) -> Iterator[Contest]:
+    """A large file of which the destination has an earlier version, as of a machine's image."""
+    load = bench.stock.changed_file(bench.sized(2 * GIB, 256 * MIB))
+    entries = bench.entries(load, OWN, tools.RSYNC_IN_PLACE, tools.WHOLE)
+    yield Contest("file", wan(100), entries)
 
 
-def fixed(bench: Bench) -> None:
-    """What auto finds, against what a fixed number of connections would have been."""
-    size = bench.sized(GIB, 64 * MIB)
-    file = partial_file(bench, size)
-    for name, rtt_ms, link_of, load_of in (
-        ("loopback", 0, loopback, file),
-        ("wan-10", 10, lambda: wan(RATE_MBIT, 10), file),
-        ("wan-100", 100, lambda: wan(RATE_MBIT, 100), file),
-        ("wan-240", 240, lambda: wan(RATE_MBIT, 240), file),
-        ("wan-loss", 50, lambda: wan(RATE_MBIT, 50, 0.1), partial_file(bench, size // 4)),
-        ("small", 50, lambda: wan(RATE_MBIT, 50), lambda: bench.stock.tree(bench.sized(5000))),
-        ("mixed", 100, lambda: wan(RATE_MBIT, 100), lambda: mixed_tree(bench)),
-        ("slowcore", 0, lambda: slow_cores(SLOW_PERCENT), file),
-    ):
+def unchanged(bench: Bench) -> Iterator[Contest]:
+    """A tree that is there, as on a night on which nothing has changed."""
+    load = bench.tree(100_000, 10_000)
+    entries = bench.entries(replace(load, before=load.path), OWN, RSYNC)
+    yield Contest("0 ms", loopback(), entries)
+    yield Contest("50 ms", wan(50), entries)
+
+
+def fan_out(bench: Bench) -> Iterator[Contest]:
+    """What counts is CPU at this end: pscp's own, and that of the programs below it.
+
+    They encrypt for each destination. --plane plain has no such programs.
+    """
+    load = bench.file(GIB, 256 * MIB)
+    entries = bench.entries(load, OWN, tools.FOUR, tools.PLAIN, tools.FOUR_PLAIN)
+    yield Contest("file", loopback(), entries, ways=(True,))
+
+
+def warm(bench: Bench) -> Iterator[Contest]:
+    """pscp keeps its own connections (--persist); rsync's ssh uses a live ControlMaster."""
+    control = f"-oControlPath={bench.state}/s"
+    far_ms, near_ms = WARM_DELAYS_MS
+    tiny = bench.entries(bench.stock.file(4096), OWN, WARM, rounds=5 * bench.runs)
+    file = bench.entries(bench.file(GIB, 256 * MIB), OWN, WARM, IPERF)
+    tree = bench.entries(bench.tree(5000), OWN, WARM, RSYNC, rsync(KEPT_RSYNC, control))
+    yield Contest(TINY, kept(bench, far_ms, control), tiny, "runs/s")
+    yield Contest("file", kept(bench, far_ms, control), file)
+    yield Contest(TINY, kept(bench, near_ms, control), tiny, "runs/s")
+    yield Contest("tree", kept(bench, near_ms, control), tree)
+
+
+@contextlib.contextmanager
+def kept(bench: Bench, rtt_ms: float, control: str) -> Iterator[Link]:
+    """A link whose connections stay open, and of which ssh has one open already."""
+    with wan(rtt_ms) as link:
+        ssh = [*link.near, link.ssh, "-F", link.server.ssh_config, control]
+        subprocess.run([*ssh, "-M", "-f", "-N", link.server.host], check=True)
         try:
-            against_fixed(bench, name, rtt_ms, link_of, load_of)
-        except LeftOut as reason:
-            bench.report.left_out[f"fixed {name}"] = str(reason)
+            yield replace(link, keeps=True)
+        finally:
+            subprocess.run([*ssh, "-O", "exit", link.server.host], capture_output=True)
+            subprocess.run([PSCP, "-q", "--disconnect", link.server.host], env=bench.env)
 
 
-def partial_file(bench: Bench, size: int) -> Callable[[], Load]:
-    return lambda: bench.stock.file(size)
+def tiny(bench: Bench) -> Iterator[Contest]:
+    """Short, so run often: a few milliseconds count here."""
+    load = bench.stock.file(4096)
+    entries = bench.entries(load, OWN, SCP, tools.PSCP_HELP, rounds=5 * bench.runs)
+    yield Contest("file", loopback(), entries, "runs/s")
+
+
+def fixed(bench: Bench) -> Iterator[Contest]:
+    """What auto finds, against what a fixed number of connections would have been."""
+    file = bench.file(GIB, 64 * MIB)
+    yield against_fixed(bench, "loopback", loopback(), file)
+    yield against_fixed(bench, "wan-10", wan(10), file)
+    yield against_fixed(bench, "wan-100", wan(100), file, is_slow=True)
+    yield against_fixed(bench, "wan-240", wan(240), file, is_slow=True)
+    quarter = bench.stock.file(file.bytes // 4)
+    yield against_fixed(bench, "wan-loss", wan(50, 0.1), quarter, is_slow=True)
+    yield against_fixed(bench, "small", wan(50), bench.tree(5000))
+    yield against_fixed(bench, "mixed", wan(100), mixed_tree(bench))._replace(unit="Mbit/s")
+    yield against_fixed(bench, "slowcore", slow_cores(), file)
 
 
 def against_fixed(
-    bench: Bench,
-    name: str,
-    rtt_ms: float,
-    link_of: Callable[[], AbstractContextManager[Link]],
-    load_of: Callable[[], Load],
-) -> None:
-    with link_of() as link:
-        load = load_of()
-        for push in BOTH_WAYS:
-            unit = "files/s" if name == "small" else "MiB/s" if rtt_ms == 0 else "Mbit/s"
-            case = new_case(bench, "fixed", name, push, load, unit, "", rtt_ms)
-            rest = [
-                Contestant(pscp("-c", str(n)), load_for(bench, load, rtt_ms, n), bench.runs)
-                for n in FIXED
-            ]
-            compete(bench, case, link, [own(bench, load), *rest], push)
-
-
-def load_for(bench: Bench, load: Load, rtt_ms: float, connections: int) -> Load:
-    """A quarter of a file where one or two connections would take minutes for all of it."""
-    if load.is_tree or rtt_ms < LONG_MS or connections > 2:
-        return load
-    return bench.stock.file(load.bytes // 4)
-
-
-def own(bench: Bench, load: Load) -> Contestant:
-    return Contestant(pscp(), load, bench.runs)
-
-
-def others(bench: Bench, rtt_ms: float = 0.0) -> Sequence[Tool]:
-    if not bench.quick:
-        return OTHERS
-    return QUICK_FAR if rtt_ms >= LONG_MS else QUICK_OTHERS
-
-
-def bulk(bench: Bench, load: Load, rtt_ms: float) -> list[Contestant]:
-    """pscp, the limit, and the others; of those, what a long path makes slow moves less."""
-    less = bench.stock.file(min(load.bytes, bench.sized(256 * MIB, 32 * MIB)))
-    rounds = min(SLOW_ROUNDS, bench.runs)
-
-    def rest() -> Iterator[Contestant]:
-        for tool in others(bench, rtt_ms):
-            slow = tool.single and rtt_ms >= LONG_MS
-            # scp is what a goal speaks of, so it moves the same bytes.
-            whole = not slow or tool is SCP
-            yield Contestant(tool, load if whole else less, rounds if slow else bench.runs)
-
-    return [own(bench, load), Contestant(IPERF, load, bench.runs), *rest()]
+    bench: Bench, kind: str, path: AbstractContextManager[Link], load: Load, is_slow: bool = False
+) -> Contest:
+    """On a slow path one or two connections move a quarter: all of it would take minutes."""
+    few = bench.stock.file(load.bytes // 4) if is_slow else load
+    entries = bench.entries(load, OWN)
+    entries += bench.entries(few, *tools.OWN_FIXED[:2]) + bench.entries(load, *tools.OWN_FIXED[2:])
+    return Contest(kind, path, entries)
 
 
 REGIMES = {
     "loopback": Regime(loopback_file, "one file, memory to memory, no delay"),
-    "wan-10": Regime(wan_file("wan-10", 10), "one file, 1 Gbit/s, 10 ms"),
-    "wan-100": Regime(wan_file("wan-100", 100, large=True), "one file, 1 Gbit/s, 100 ms"),
-    "wan-240": Regime(wan_file("wan-240", 240), "one file, 1 Gbit/s, 240 ms"),
+    "wan-10": Regime(wan_file(10), "one file, 1 Gbit/s, 10 ms"),
+    "wan-100": Regime(wan_100, "one file, 1 Gbit/s, 100 ms"),
+    "wan-240": Regime(wan_file(240), "one file, 1 Gbit/s, 240 ms"),
     "loss": Regime(loss, "one file to an unknown host, 1 Gbit/s, 50 ms, 0.1 % loss"),
     "wan-loss": Regime(wan_loss, "one file, 1 Gbit/s, 50 ms, 0.1 % loss"),
     "small": Regime(small, "5,000 files of 1 to 8 KiB, 1 Gbit/s, 50 ms"),
@@ -390,7 +273,7 @@ REGIMES = {
     "slowcore": Regime(slowcore, f"one file, each connection on {SLOW_PERCENT} % of a CPU"),
     "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
     "sftp": Regime(sftp, "without the agent: a file, 2,000 small ones; 100 and 50 ms, no delay"),
-    "window": Regime(window, "one asyncssh connection pulls; 1 Gbit/s, 100 ms, large buffers"),
+    "window": Regime(window, "one connection pulls; 1 Gbit/s, 100 ms, large buffers"),
     "plane": Regime(plane, "--plane ssh, tls and plain; no delay, 100 and 240 ms, loss"),
     "delta": Regime(delta, "one file, 1 % of which has changed; 1 Gbit/s, 100 ms"),
     "unchanged": Regime(unchanged, "100,000 files that are there; no delay and 50 ms"),

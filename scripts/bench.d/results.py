@@ -8,14 +8,12 @@ Not here: measuring (rounds.py) and showing (tables.py, plots.py). Read next: go
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 # How much of a row's amount is one of the unit: amounts are bytes, files, or runs.
 UNITS = {"MiB/s": 1 << 20, "Mbit/s": 125_000, "files/s": 1, "runs/s": 1}
@@ -50,18 +48,11 @@ class Row:
 
     @property
     def connections(self) -> int | None:
-        counts = [s.connections for s in self.samples if s.connections is not None]
-        return counts[-1] if counts else None
+        return next((s.connections for s in reversed(self.samples) if s.connections), None)
 
-    @property
-    def own_cpu_s_per_gib(self) -> float | None:
-        return self._per_gib(s.own_cpu_s for s in self.samples)
-
-    @property
-    def below_cpu_s_per_gib(self) -> float | None:
-        return self._per_gib(s.below_cpu_s for s in self.samples)
-
-    def _per_gib(self, times_s: Iterable[float | None]) -> float | None:
+    def cpu_s_per_gib(self, *, below: bool = False) -> float | None:
+        """CPU time of the process itself, or of those below it."""
+        times_s = [s.below_cpu_s if below else s.own_cpu_s for s in self.samples]
         spent = [each for each in times_s if each is not None]
         return median(spent) * GIB / self.bytes if spent and self.bytes else None
 
@@ -82,6 +73,10 @@ class Case:
     rtt_ms: float
     quick: bool  # smaller than the goals speak of
     rows: list[Row] = field(default_factory=list)
+
+    @property
+    def way(self) -> str:
+        return "pull" if ", pull," in self.title else "push"
 
     def row(self, tool: str) -> Row | None:
         return next((row for row in self.rows if row.tool == tool), None)
@@ -123,23 +118,12 @@ class Report:
     def save(self, path: Path) -> None:
         """Whole or not at all: a report may hold hours of measuring."""
         part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
         os.replace(part, path)
 
 
 def load(path: Path) -> Report:
     """Raises ValueError where the file is not a report."""
-    try:
-        found = json.loads(path.read_text())
-        cases = [case_of(case) for case in found["cases"]]
-        return Report(found["machine"], cases, found["left_out"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a report of scripts/bench: {error}") from None
+    from pydantic import TypeAdapter  # here: a Python with pscp alone may lack it
 
-
-def case_of(fields: Mapping[str, Any]) -> Case:
-    rows = [
-        Row(**{**row, "samples": [Sample(**sample) for sample in row["samples"]]})
-        for row in fields["rows"]
-    ]
-    return Case(**{**fields, "rows": rows})
+    return TypeAdapter(Report).validate_json(path.read_bytes())

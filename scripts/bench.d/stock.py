@@ -8,16 +8,18 @@ Not here: who copies them (tools.py). Read next: rounds.py.
 
 from __future__ import annotations
 
-import filecmp
 import os
 import random
+import re
 import shutil
+import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
+MEMORY = Path("/dev/shm")
 BLOCK_BYTES = 16 * MIB
 MARGIN_BYTES = GIB  # left for the tools themselves and the rest of the machine
 SMALL_BYTES = (1024, 8192)  # the least and the most that a small file holds
@@ -48,7 +50,9 @@ class Stock:
     """The folder in memory. `close` removes it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pscp-bench-", dir=memory_folder()))
+        if not os.path.ismount(MEMORY):
+            raise LeftOut(f"there is no tmpfs to measure from memory to memory at {MEMORY}")
+        self.folder = Path(tempfile.mkdtemp(prefix="pscp-bench-", dir=MEMORY))
         self.sources = self.folder / "source"
         self.sources.mkdir()
         self._loads: dict[str, Load] = {}
@@ -79,19 +83,16 @@ class Stock:
 
     def changed_file(self, size_bytes: int) -> Load:
         """A file, and an earlier version of it: a hundredth differs, in pieces all over it."""
-        name = f"changed-{size_bytes}"
-        if name not in self._loads:
-            self._need(4 * size_bytes)
-            path, before = self.sources / name, self.sources / f"before-{size_bytes}"
-            write_random(path, size_bytes)
-            shutil.copyfile(path, before)
-            places = random.Random(size_bytes)
-            with open(before, "r+b") as file:
-                for _ in range(max(1, size_bytes // 100 // CHANGE_BYTES)):
-                    file.seek(places.randrange(max(1, size_bytes - CHANGE_BYTES)))
-                    file.write(os.urandom(CHANGE_BYTES))
-            self._loads[name] = Load(path, size_bytes, 1, False, before)
-        return self._loads[name]
+        load, before = self.file(size_bytes), self.sources / f"before-{size_bytes}"
+        self._need(2 * size_bytes)
+        shutil.copyfile(load.path, before)
+        places = random.Random(size_bytes)
+        with open(before, "r+b") as file:
+            for _ in range(max(1, size_bytes // 100 // CHANGE_BYTES)):
+                file.seek(places.randrange(max(1, size_bytes - CHANGE_BYTES)))
+                file.write(os.urandom(CHANGE_BYTES))
+        os.utime(before, (0, 0))  # rsync takes what is of the same second for unchanged
+        return replace(load, before=before)
 
     def tree(self, small: int, big_bytes: tuple[int, ...] = ()) -> Load:
         """So many small files, and one of each of these sizes."""
@@ -107,34 +108,14 @@ class Stock:
         return self._loads[name]
 
     def _need(self, size_bytes: int) -> None:
-        free = min(shutil.disk_usage(self.folder).free, available_bytes()) - MARGIN_BYTES
+        # A tmpfs may promise more than can be had without swapping.
+        [available] = re.findall(r"^MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(), re.M)
+        free = min(shutil.disk_usage(self.folder).free, int(available) * 1024) - MARGIN_BYTES
         if size_bytes > free:
             raise LeftOut(
-                f"needs {size_bytes / GIB:.1f} GiB in {self.folder.parent}, "
+                f"needs {size_bytes / GIB:.1f} GiB in {MEMORY}, "
                 f"and {max(0, free) / GIB:.1f} GiB can be had"
             )
-
-
-def memory_folder() -> Path:
-    """Where a tmpfs is that we may write to."""
-    places = ["/dev/shm"]
-    if os.path.exists("/proc/mounts"):
-        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-        places += [mount[1] for mount in mounts if mount[2] == "tmpfs"]
-    for place in places:
-        if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
-            return Path(place)
-    raise LeftOut("there is no tmpfs to measure from memory to memory; mount one at /dev/shm")
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping (a tmpfs may promise more)."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 1 << 62
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else 1 << 62
 
 
 def write_random(path: Path, size_bytes: int) -> None:
@@ -148,11 +129,9 @@ def write_small_files(root: Path, count: int) -> int:
     """Returns the bytes written. The sizes are the same each time."""
     sizes = random.Random(count)
     total = 0
-    root.mkdir()
     for number in range(count):
         folder = root / f"folder-{number // FILES_A_FOLDER}"
-        if number % FILES_A_FOLDER == 0:
-            folder.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
         size = sizes.randint(*SMALL_BYTES)
         (folder / f"small-{number}").write_bytes(os.urandom(size))
         total += size
@@ -161,20 +140,8 @@ def write_small_files(root: Path, count: int) -> int:
 
 def difference(load: Load, copied: Path) -> str:
     """In what a copy differs from its source; "" where it is byte-identical."""
-    if not load.is_tree:
-        same = copied.is_file() and filecmp.cmp(load.path, copied, shallow=False)
-        return "" if same else f"{load.name} differs from its source"
-    wanted, found = names_below(load.path), names_below(copied)
-    if wanted != found:
-        return f"{len(wanted - found)} files are missing, {len(found - wanted)} too many"
-    _, differ, unread = filecmp.cmpfiles(load.path, copied, sorted(wanted), shallow=False)
-    bad = differ + unread
-    return f"{len(bad)} files differ, {bad[0]} among them" if bad else ""
-
-
-def names_below(root: Path) -> set[str]:
-    return {
-        os.path.relpath(os.path.join(folder, name), root)
-        for folder, _, names in os.walk(root)
-        for name in names
-    }
+    folder = copied.parents[1]
+    ends = [path.relative_to(folder) for path in (load.path, copied)]
+    done = subprocess.run(["diff", "-qr", *ends], cwd=folder, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).splitlines()
+    return f"{lines[0]} (one of {len(lines)} differences)" if done.returncode else ""

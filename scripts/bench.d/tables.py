@@ -36,11 +36,11 @@ HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CP
 
 
 def fields(case: Case, row: Row) -> tuple[str, ...]:
-    cpu = row.own_cpu_s_per_gib if row.tool.startswith("pscp") and row.bytes >= 1 << 26 else None
+    cpu = row.cpu_s_per_gib() if row.tool.startswith("pscp") and row.bytes >= 1 << 26 else None
     connections = row.connections
     remark = f"{connections} connections" if connections and connections > 1 else ""
     if case.regime == "fan-out":
-        remark = f"and {number(row.below_cpu_s_per_gib)} CPU s/GiB below it"
+        remark = f"and {number(row.cpu_s_per_gib(below=True))} CPU s/GiB below it"
     rate = case.rate(row.tool)
     return (
         row.tool,
@@ -80,26 +80,8 @@ def markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
 
 
-def by_way(title: str) -> tuple[str, str]:
-    """A case's title without its direction, and the direction."""
-    parts = title.split(", ")
-    way = next((part for part in parts if part in WAYS), WAYS[0])
-    return ", ".join(part for part in parts if part not in WAYS), way
-
-
-def case_rows(case: Case) -> list[tuple[str, ...]]:
-    return [HEADER, *(fields(case, row) for row in case.rows)]
-
-
-def verdict_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("case", "", "goal", "measured", "")]
-    rows += [(v.title, v.text, v.bound, number(v.value), met(v)) for v in found]
-    return rows
-
-
-def met(verdict: Verdict) -> str:
-    word = "met" if verdict.met else "not met"
-    return f"{word} (smaller than the goal means)" if verdict.quick else word
+def without_way(case: Case) -> str:
+    return case.title.replace(f", {case.way}", "", 1)
 
 
 def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:
@@ -107,46 +89,43 @@ def for_terminal(report: Report, regimes: Sequence[str]) -> Iterator[str]:
     for case in report.cases:
         if case.regime in regimes and case.rows:
             yield f"\n{case.title}"
-            yield from aligned(case_rows(case))
-    found = [v for v in verdicts(report) if v.title.split(",")[0].split()[0] in regimes]
+            yield from aligned([HEADER, *(fields(case, row) for row in case.rows)])
+    found = [v for v in verdicts(report) if v.case.regime in regimes]
     if found:
-        yield "\nWhat it must reach"
-        yield from aligned(verdict_rows(found))
+        is_small = any(v.case.quick for v in found)
+        yield f"\nWhat it must reach{', with more than some of this' if is_small else ''}"
+        yield from aligned(goal_rows(found))
     if report.left_out:
         yield "\nLeft out"
         yield from (f"  {what}: {why}" for what, why in sorted(report.left_out.items()))
 
 
-def paired(cells: Iterable[tuple[tuple[str, ...], str, str]]) -> Iterator[tuple[str, ...]]:
-    """A row for each key: the key, what there is of it for push, and for pull."""
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for key, way, cell in cells:
-        rows.setdefault(key, {})[way] = cell
-    for key, of_ways in rows.items():
-        yield (*key, *(of_ways.get(way, "") for way in WAYS))
-
-
-def goal_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """Goals for docs/benchmarks.md: what was reached by push and by pull."""
-    cells = []
+def goal_rows(found: Iterable[Verdict]) -> list[tuple[str, ...]]:
+    """What was reached by push and by pull."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for v in found:
-        title, way = by_way(v.title)
-        value = number(v.value) if v.met else f"{number(v.value)}, {met(v)}"
-        cells.append(((title, f"{v.text}: {v.bound}"), way, value))
-    return [("case", "goal", *WAYS), *paired(cells)]
+        key = without_way(v.case), f"{v.goal.text}: {v.bound}"
+        value = number(v.value) + ("" if v.is_met else ", not met")
+        rows.setdefault(key, {})[v.case.way] = value
+    values = [(*key, *(of.get(way, "") for way in WAYS)) for key, of in rows.items()]
+    return [("case", "goal", *WAYS), *values]
 
 
 def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     """The rates of a regime: a row for each tool, a column for each case."""
-    titles = [f"{case.title.removeprefix(regime).strip(' ,')}, {case.unit}" for case in cases]
-    rates: dict[str, dict[str, str]] = {}
-    for title, case in zip(titles, cases, strict=True):
-        for row in case.rows:
-            rates.setdefault(row.tool, {})[title] = number(case.rate(row.tool))
-    rows = [(tool, *(of.get(title, "") for title in titles)) for tool, of in rates.items()]
-    if len({by_way(title)[0] for title in titles}) > 1:
-        return [("tool", *titles), *rows]
-    return [(by_way(titles[0])[0], *(by_way(title)[1] for title in titles)), *rows]
+    tools = dict.fromkeys(row.tool for case in cases for row in case.rows)
+    rows = [
+        (tool, *(number(case.rate(tool)) if case.row(tool) else "" for case in cases))
+        for tool in tools
+    ]
+
+    def title(text: str, unit: str) -> str:
+        return f"{text.removeprefix(regime).strip(' ,')}, {unit}"
+
+    [(first, unit), *others] = {(without_way(case), case.unit): None for case in cases}
+    if others:
+        return [("tool", *(title(case.title, case.unit) for case in cases)), *rows]
+    return [(title(first, unit), *(case.way for case in cases)), *rows]
 
 
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
@@ -154,7 +133,7 @@ def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
     yield LEAD
     yield from (f"- {what}: {value}" for what, value in report.machine.items())
     yield "\n## What it must reach\n"
-    yield from markdown(goal_rows(list(verdicts(report))))
+    yield from markdown(goal_rows(verdicts(report)))
     yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)
 
 

@@ -5,7 +5,7 @@ is empty, so that it always lands at FOLDER/NAME. "aes" rows ask for AES-GCM, wh
 for by itself. PSCP_BEFORE names another pscp, of a checkout before a change: it is measured as
 "before".
 
-Not here: timing (timing.py) and what is compared with what (regimes.py). Read next: rounds.py.
+Not here: what is compared with what (regimes.py). Read next: rounds.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from links import Link
+from results import Case
 from stock import Load
 
 PSCP = str(Path(sys.executable).with_name("pscp"))
@@ -26,6 +27,8 @@ PIPE = str(Path(sys.executable).with_name("pscp-pipe"))
 AES = "aes128-gcm@openssh.com"
 STREAMS = 8
 LFTP_PARTS = 8  # the user has to choose; one would be no better than sftp
+DESTINATIONS = 4  # of a fan-out
+FORGET = 'rm -rf "$XDG_STATE_HOME/pscp/hosts"; exec "$0" "$@"'
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Run:
     load: Load
     out: Path
     push: bool
+    case: Case  # with the runs before this one
 
     def far(self, path: Path | str) -> str:
         return f"{self.link.server.host}:{path}"
@@ -49,23 +53,23 @@ class Run:
 
     @property
     def ssh(self) -> list[str]:
-        return [self.link.ssh, "-F", self.link.config]
+        return [self.link.ssh, "-F", self.link.server.ssh_config]
 
-
-@dataclass(frozen=True)
-class Command:
-    argv: list[str]
-    stdin: str = ""
+    @property
+    def way(self) -> list[str]:
+        """How to reach the server, for what starts ssh by itself."""
+        program = ["-S", self.link.ssh] if self.link.ssh != "ssh" else []
+        return ["-F", self.link.server.ssh_config, *program]
 
 
 @dataclass(frozen=True)
 class Tool:
     name: str
-    command: Callable[[Run], Command]
+    command: Callable[[Run], list[str]]
     program: str = ""  # what must be installed; "": the name
     single: bool = True  # moves a file as one stream, so a long path makes it slow
     chatty: bool = False  # waits round trips for each file of a tree
-    copies: bool = True  # leaves a copy that can be compared
+    copies: bool = True  # leaves a copy that can be compared; if not, its rate is the limit
 
     @property
     def is_there(self) -> bool:
@@ -73,101 +77,154 @@ class Tool:
 
 
 def pscp(*options: str, program: str = PSCP) -> Tool:
-    def command(run: Run) -> Command:
+    def command(run: Run) -> list[str]:
         tree = ["-a"] if run.load.is_tree else []
-        way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
-        fixed = [program, "-B", "--stats", "-F", run.link.config]
-        return Command([*fixed, *options, *way, *tree, *run.ends])
+        return [program, "-B", "--stats", *options, *run.way, *tree, *run.ends]
 
     name = "pscp" if program == PSCP else "before"
     return Tool(" ".join([name, *options]), command, program, single=False)
 
 
-def forgetful(tool: Tool) -> Tool:
-    """Return the tool as it is where nothing is remembered of the host."""
+def pscp_to_four(*options: str) -> Tool:
+    one = pscp(*options, "--fan-out")
 
-    def command(run: Run) -> Command:
-        forget = 'rm -rf "$XDG_STATE_HOME/pscp/hosts"; exec "$0" "$@"'
-        return Command(["sh", "-c", forget, *tool.command(run).argv])
+    def command(run: Run) -> list[str]:
+        more = [run.far(f"{run.out}/{number}/") for number in range(2, DESTINATIONS + 1)]
+        return [*one.command(run), *more]
 
-    return replace(tool, name=f"{tool.name}, unknown host", command=command)
+    return replace(one, name=" ".join(["pscp --fan-out", *options]), command=command)
 
 
 def scp(name: str, program: str, *options: str) -> Tool:
-    def command(run: Run) -> Command:
+    def command(run: Run) -> list[str]:
         tree = ["-rp"] if run.load.is_tree else []
-        way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
-        return Command([program, "-q", "-F", run.link.config, *options, *way, *tree, *run.ends])
+        return [program, "-q", *options, *run.way, *tree, *run.ends]
 
     return Tool(name, command, program, chatty=True)
 
 
 def sftp(name: str, *options: str) -> Tool:
-    def command(run: Run) -> Command:
+    def command(run: Run) -> list[str]:
         verb = ("put" if run.push else "get") + (" -rp" if run.load.is_tree else "")
-        argv = ["sftp", "-q", "-F", run.link.config, *options, "-b", "-", run.link.server.host]
-        return Command(argv, f"{verb} {run.load.path} {run.out}/\n")
+        argv = ["sftp", "-q", *options, *run.way, "-b", "-", run.link.server.host]
+        batch = f"{verb} {run.load.path} {run.out}/"
+        return ["bash", "-c", 'exec "$@" <<<"$0"', batch, *argv]
 
     return Tool(name, command, "sftp", chatty=True)
 
 
-def rsync(name: str, *options: str) -> Tool:
-    def command(run: Run) -> Command:
-        return Command(["rsync", "-a", "-e", shlex.join([*run.ssh, *options]), *run.ends])
+def rsync(name: str, *ssh_options: str, own: tuple[str, ...] = ()) -> Tool:
+    def command(run: Run) -> list[str]:
+        return ["rsync", "-a", *own, "-e", shlex.join([*run.ssh, *ssh_options]), *run.ends]
 
     return Tool(name, command, "rsync")
 
 
-def rclone_command(run: Run) -> Command:
+def rclone_command(run: Run) -> list[str]:
     server = run.link.server
     place = str(run.out / run.load.name if run.load.is_tree else run.out)
     source = str(run.load.path)
     ends = [source, f":sftp:{place}"] if run.push else [f":sftp:{source}", place]
     access = {
         "host": run.link.address,
-        "port": str(server.port),
+        "port": server.port,
         "user": server.user,
-        "key-file": str(server.folder / "user_key"),
-        "known-hosts-file": str(server.folder / "known_hosts"),
+        "key-file": server.folder / "user_key",
+        "known-hosts-file": server.folder / "known_hosts",
     }
     words = [f"--sftp-{name}={value}" for name, value in access.items()]
-    return Command(["rclone", "copy", "--config=", *words, *ends])
+    return ["rclone", "copy", "--config=", *words, *ends]
 
 
-def lftp_command(run: Run) -> Command:
-    server, name = run.link.server, run.load.name
+def lftp_command(run: Run) -> list[str]:
+    server, source, out = run.link.server, run.load.path, run.out / run.load.name
     program = shlex.join([*run.ssh, "-a", "-x"])
     if run.load.is_tree:
-        way = "-R" if run.push else ""
-        move = f"mirror {way} --parallel={LFTP_PARTS} {run.load.path} {run.out / name}"
-    elif run.push:
-        move = f"put {run.load.path} -o {run.out / name}"
+        move = f"mirror {'-R' if run.push else ''} --parallel={LFTP_PARTS} {source} {out}"
     else:
-        move = f"pget -n {LFTP_PARTS} {run.load.path} -o {run.out / name}"
+        move = f"{'put' if run.push else f'pget -n {LFTP_PARTS}'} {source} -o {out}"
     settings = f"set sftp:connect-program '{program}'; set net:max-retries 1"
-    return Command(
-        ["lftp", "-c", f"{settings}; open -u {server.user}, sftp://{server.host} && {move}"]
-    )
+    return ["lftp", "-c", f"{settings}; open -u {server.user}, sftp://{server.host} && {move}"]
 
 
-def tar_command(run: Run) -> Command:
+def tar_command(run: Run) -> list[str]:
     pack = shlex.join(["tar", "-cf", "-", "-C", str(run.load.path.parent), run.load.name])
     unpack = shlex.join(["tar", "-xf", "-", "-C", str(run.out)])
     reach = shlex.join([*run.ssh, run.link.server.host])
-    far = [pack, f"{reach} {shlex.quote(unpack)}"]
-    near = [f"{reach} {shlex.quote(pack)}", unpack]
-    return Command(["bash", "-c", "set -o pipefail; " + " | ".join(far if run.push else near)])
+    far = f"{pack} | {reach} {shlex.quote(unpack)}"
+    near = f"{reach} {shlex.quote(pack)} | {unpack}"
+    return ["bash", "-c", f"set -o pipefail; {far if run.push else near}"]
 
 
-def mscp_command(run: Run) -> Command:
-    return Command(["mscp", "-q", "-F", run.link.config, *run.ends])
+def two_ssh_command(run: Run) -> list[str]:
+    """The load's file over each of two connections side by side; nothing is written."""
+    path = shlex.quote(str(run.load.path))
+    reach = shlex.join([*run.ssh, "-c", AES, run.link.server.host])
+    if run.push:
+        one = f"{reach} 'cat >/dev/null' <{path}"
+    else:
+        one = f"{reach} {shlex.quote('cat ' + path)} </dev/null >/dev/null"
+    return ["bash", "-c", f"{one} & {one} && wait $!"]
 
 
-SCP = scp("scp", "scp")
-SCP_AES = scp("scp aes", "scp", "-c", AES)
-RSYNC = rsync("rsync")
+def cat(run: Run, to: list[str], back: list[str]) -> list[str]:
+    """cat at one end, cat at the other, and this between them."""
+    host = run.link.server.host
+    path, out = shlex.quote(str(run.load.path)), shlex.quote(str(run.out / run.load.name))
+    if run.push:
+        return ["bash", "-c", f"{shlex.join([*to, host])} 'cat >{out}' <{path}"]
+    return ["bash", "-c", f"{shlex.join([*back, host])} 'cat {path}' </dev/null >{out}"]
+
+
+def pipe_command(run: Run) -> list[str]:
+    pipe = [PIPE, "-B", *run.way]
+    return cat(run, pipe, [*pipe, "--from"])
+
+
+def iperf(name: str, streams: int, *, as_many_as: str = "", congestion: str = "cubic") -> Tool:
+    """iperf3 moving as many bytes, over so many streams or as many as that tool had just now.
+
+    Always with -R, where the client receives: a client that sends ends with megabytes in its
+    socket buffers that never arrive (20 of 256 MiB at 100 ms). The lab's links are the same
+    both ways. Its server keeps the congestion control that a client named for the tests that
+    follow, so that it is always named.
+    """
+
+    def command(run: Run) -> list[str]:
+        other = run.case.row(as_many_as)
+        count = (other.connections if other else None) or streams
+        to = ["-c", run.link.address, "-p", str(run.link.iperf_port)]
+        # -n counts all streams together.
+        size = ["-P", str(count), "-n", str(run.load.bytes)]
+        return ["iperf3", "-R", *to, *size, "-C", congestion]
+
+    return Tool(name, command, "iperf3", copies=False)
+
+
+OWN = pscp()
+FIXED = (1, 2, 4, 8, 16)  # numbers of connections
+OWN_FIXED = [pscp("-c", str(count)) for count in FIXED]
+OWN_1, OWN_8 = OWN_FIXED[0], OWN_FIXED[3]
+UNKNOWN = replace(  # where nothing is remembered of the host
+    OWN, name="pscp, unknown host", command=lambda run: ["sh", "-c", FORGET, *OWN.command(run)]
+)
+BBR = pscp("--congestion", "bbr")
+TLS, PLAIN = pscp("--plane", "tls"), pscp("--plane", "plain")
+ONE_TLS = pscp("-c", "1", "--plane", "tls", "--sndbuf", "64M", "--rcvbuf", "64M")
+OVER_SFTP, OVER_SFTP_8 = pscp("--remote", "sftp"), pscp("--remote", "sftp", "-c", "8")
+ONE_ASYNCSSH = pscp("--transport", "asyncssh", "-c", "1", "--channels", "1")
+WHOLE = pscp("--no-resume")
+WARM = pscp("--persist", "10m")
+FOUR, FOUR_PLAIN = pscp_to_four(), pscp_to_four("--plane", "plain")
+PSCP_HELP = Tool("pscp --help", lambda run: [PSCP, "--help"], PSCP, copies=False)
+PIPE_TOOL = Tool("pscp-pipe", pipe_command, PIPE)
+
+SCP, SCP_AES = scp("scp", "scp"), scp("scp aes", "scp", "-c", AES)
+SFTP_AES = sftp("sftp aes", "-c", AES)
+RSYNC, RSYNC_IN_PLACE = rsync("rsync"), rsync("rsync --inplace", own=("--inplace",))
 RCLONE = Tool("rclone", rclone_command, chatty=True)
 TAR = Tool("tar over ssh", tar_command, "tar")
+CAT_SSH = Tool("cat | ssh cat", lambda run: cat(run, run.ssh, run.ssh), "ssh")
 OTHERS = (
     SCP,
     SCP_AES,
@@ -177,83 +234,14 @@ OTHERS = (
     RCLONE,
     sftp("sftp"),
     Tool("lftp", lftp_command, chatty=True),
-    Tool("mscp", mscp_command, single=False, chatty=True),
+    Tool("mscp", lambda run: ["mscp", "-q", *run.way, *run.ends], single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
     *([pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []),
 )
-SFTP_AES = sftp("sftp aes", "-c", AES)
-OVER_SFTP = pscp("--remote", "sftp")
-OVER_SFTP_8 = pscp("--remote", "sftp", "-c", "8")
-ONE_ASYNCSSH = pscp("--transport", "asyncssh", "-c", "1", "--channels", "1")
 QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
 QUICK_FAR = (SCP, RSYNC, TAR)  # where each takes several seconds
 
-
-@dataclass(frozen=True)
-class Iperf:
-    """iperf3 moving as many bytes; `streams` is asked when it runs.
-
-    Always with -R, where the client receives: a client that sends ends with megabytes in its
-    socket buffers that never arrive (20 of 256 MiB at 100 ms). The lab's links are the same
-    both ways. Its server keeps the congestion control that a client named for the tests that
-    follow, so that it is always named.
-    """
-
-    streams: Callable[[], int] = field(default=lambda: STREAMS)
-    congestion: str = "cubic"
-
-    def __call__(self, run: Run) -> Command:
-        to = ["-c", run.link.address, "-p", str(run.link.iperf_port)]
-        # -n counts all streams together.
-        size = ["-P", str(self.streams()), "-n", str(run.load.bytes)]
-        return Command(["iperf3", "-R", *to, *size, "-C", self.congestion])
-
-
-def iperf(name: str, make: Iperf) -> Tool:
-    return Tool(name, make, "iperf3", single=False, copies=False)
-
-
-IPERF = iperf(f"iperf3 -P {STREAMS}", Iperf())
-ONE_IPERF = iperf("iperf3", Iperf(lambda: 1))
-
-
-def two_ssh_command(run: Run) -> Command:
-    """The load's file over each of two connections side by side; nothing is written."""
-    path = shlex.quote(str(run.load.path))
-    reach = shlex.join([*run.ssh, "-c", AES, run.link.server.host])
-    if run.push:
-        one = f"{reach} 'cat >/dev/null' <{path}"
-    else:
-        one = f"{reach} {shlex.quote('cat ' + path)} </dev/null >/dev/null"
-    return Command(["bash", "-c", f"{one} & {one} && wait $!"])
-
-
-def pipe_command(run: Run) -> Command:
-    way = ["-S", run.link.ssh] if run.link.ssh != "ssh" else []
-    fixed = [PIPE, "-B", "-F", run.link.config, *way]
-    return stream_command(run, [*fixed], [*fixed, "--from"])
-
-
-def cat_ssh_command(run: Run) -> Command:
-    return stream_command(run, run.ssh, run.ssh)
-
-
-def stream_command(run: Run, to: list[str], back: list[str]) -> Command:
-    """cat at one end, cat at the other, and this between them."""
-    host = run.link.server.host
-    path, out = shlex.quote(str(run.load.path)), shlex.quote(str(run.out / run.load.name))
-    if run.push:
-        return Command(["bash", "-c", f"{shlex.join([*to, host])} 'cat >{out}' <{path}"])
-    return Command(["bash", "-c", f"{shlex.join([*back, host])} 'cat {path}' </dev/null >{out}"])
-
-
-PIPE_TOOL = Tool("pscp-pipe", pipe_command, PIPE, single=False)
-CAT_SSH = Tool("cat | ssh cat", cat_ssh_command, "ssh")
-TWO_SSH = Tool("two bare ssh", two_ssh_command, "ssh", single=False, copies=False)
-
-
-def pscp_help_command(run: Run) -> Command:
-    return Command([PSCP, "--help"])
-
-
-PSCP_HELP = Tool("pscp --help", pscp_help_command, PSCP, copies=False)
+TWO_SSH = Tool("two bare ssh", two_ssh_command, "ssh", copies=False)
+IPERF, ONE_IPERF = iperf(f"iperf3 -P {STREAMS}", STREAMS), iperf("iperf3", 1)
+AS_MANY = iperf("iperf3, as many streams", STREAMS, as_many_as=OWN.name)
+AS_MANY_BBR = iperf("iperf3 bbr, as many streams", STREAMS, as_many_as=BBR.name, congestion="bbr")

@@ -27,64 +27,44 @@ KINDS = {"FILE": "file", "KEY": "file", "HOST": "host", "PROGRAM": "program", "c
 class Command:
     """One command of the package."""
 
-    name: str
-    summary: str  # as apropos(1) lists it
     parser: argparse.ArgumentParser
-    usages: tuple[str, ...]
-    # What its arguments are: "places" (files and HOST:), "hosts", "datasets" (and HOST:), "jobs" or
-    # "folders" (and hosts).
-    arguments: str
-    example: str  # the name of the block in README.md that shows it, or nothing
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option, as a shell completes it."""
-
-    shorts: tuple[str, ...]
-    longs: tuple[str, ...]
-    help: str
-    takes_value: bool
-    metavar: str
-    values: tuple[str, ...]
-    kind: str  # one of those in KINDS, or empty
-    repeats: bool
+    summary: str  # as apropos(1) lists it
+    arguments: str  # "places" (files and HOST:), "hosts", "datasets" (and HOST:) or "jobs"
+    example: str = ""  # the name of the block in README.md that shows it
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.shorts, *self.longs)
+    def name(self) -> str:
+        return self.parser.prog
+
+    @property
+    def usages(self) -> list[str]:
+        """The ways to call it, each with the command's name."""
+        ways = str(self.parser.usage).split(", or ")
+        return [way if way.startswith(self.name) else f"{self.name} {way}" for way in ways]
 
 
 def commands() -> list[Command]:
     return [
         Command(
-            "pscp", "copy files over several SSH connections at once", arguments.make_parser(),
-            usages("pscp", arguments.USAGE), "places", "everyday",
+            arguments.make_parser(), "copy files over several SSH connections at once", "places",
+            "everyday",
         ),
         Command(
-            "pscp-pipe", "send a stream to a command over several SSH connections",
-            pipe.make_parser(), usages("pscp-pipe", pipe.USAGE), "hosts", "pipes",
+            pipe.make_parser(), "send a stream to a command over several SSH connections", "hosts",
+            "pipes",
         ),
         Command(
-            "pscp-run", "run the copies that a file lists: pushes that nobody watches",
-            run.make_parser(), usages("pscp-run", run.USAGE), "jobs", "",
+            run.make_parser(), "run the copies that a file lists: pushes that nobody watches",
+            "jobs",
         ),
         Command(
-            "pscp-verify", "compare files with a manifest, and repair them",
-            verify.make_parser(), usages("pscp-verify", verify.USAGE), "places", "",
+            verify.make_parser(), "compare files with a manifest, and repair them", "places",
         ),
         Command(
-            "pscp-zfs", "replicate ZFS datasets over several SSH connections",
-            zfs_arguments.make_parser(), usages("pscp-zfs", zfs_arguments.USAGE), "datasets",
-            "zfs_readme",
+            zfs_arguments.make_parser(), "replicate ZFS datasets over several SSH connections",
+            "datasets", "zfs_readme",
         ),
     ]  # fmt: skip
-
-
-def usages(name: str, usage: str) -> tuple[str, ...]:
-    """The ways to call it, each with the command's name: USAGE joins them by ", or "."""
-    ways = usage.split(", or ")
-    return tuple(way if way.startswith(name) else f"{name} {way}" for way in ways)
 
 
 def groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
@@ -95,9 +75,8 @@ def groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse
             yield str(group.title), shown
 
 
-def options(parser: argparse.ArgumentParser) -> list[Option]:
-    actions = [each for _, group in groups(parser) for each in group if each.option_strings]
-    return [as_option(each) for each in actions]
+def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [each for _, group in groups(parser) for each in group if each.option_strings]
 
 
 def value_of(action: argparse.Action) -> str:
@@ -108,16 +87,11 @@ def value_of(action: argparse.Action) -> str:
     return " ".join(named) if isinstance(named, tuple) else named
 
 
-def as_option(action: argparse.Action) -> Option:
-    takes_value = action.nargs != 0
-    metavar = value_of(action)
-    return Option(
-        shorts=tuple(name for name in action.option_strings if not name.startswith("--")),
-        longs=tuple(name for name in action.option_strings if name.startswith("--")),
-        help=str(action.help),
-        takes_value=takes_value,
-        metavar=metavar,
-        values=tuple(VALUES.get(action.dest, ())) if takes_value else (),
-        kind=KINDS.get(action.dest) or KINDS.get(metavar, ""),
-        repeats=type(action).__name__ in ("_AppendAction", "_ExtendAction"),
-    )
+def values_of(action: argparse.Action) -> tuple[str, ...]:
+    """The values that an option takes, where there are few; none for a flag."""
+    return tuple(VALUES.get(action.dest, ())) if action.nargs != 0 else ()
+
+
+def kind_of(action: argparse.Action) -> str:
+    """One of those in KINDS, or empty."""
+    return KINDS.get(action.dest) or KINDS.get(value_of(action), "")
