@@ -149,6 +149,24 @@ def test_a1_a_rename_that_is_under_way(push: Way, far: FarEnds) -> None:
     assert_copied(push)
 
 
+def test_u1_a_backup_that_a_run_has_begun(push: Way, far: FarEnds) -> None:
+    """Its part is in the folder of backups, and goes like those beside the files."""
+    late = far.plan().call("rename", contains="big")
+    fill(push.source / "big", BIG_BYTES)
+    (push.destination / "big").write_text("old")
+    words = (*CHUNKS, "--backup", "--backup-dir", "kept")
+    first = push.start(*words)
+    late.until_waiting()
+    end(first, signal.SIGKILL)
+    far.plan()
+    ended = push.start(*words).ended()
+    assert ended.code == 0, ended.err
+    late.go()
+    late.until_ended()
+    assert (push.destination / "kept" / "big").read_text() == "old"
+    assert not list(push.destination.rglob(".*.pscp-*"))
+
+
 def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
     """The question itself comes late, when the next run's part is there."""
     late = far.plan().hold(wire.ASK, contains=asking(requests.Finish))

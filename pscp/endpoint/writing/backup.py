@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Optional
+from typing import List, Optional
 
 from ..frames import failures
 from ..reading import files, source
@@ -36,6 +36,10 @@ class Keeper:
 
     def __init__(self, root: Root, parts: Parts, suffix: str, folder: str) -> None:
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
+
+    def folders(self, of: List[str]) -> List[str]:
+        """Return the folders elsewhere that have the backups of what is in these."""
+        return [place(path, "", self._folder).rstrip("/") for path in of] if self._folder else []
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
         """Return whether a large part has the contents of the file that it replaces, and which file

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     class Keeper(Protocol):
         """Keeps what loses its name (backup.py)."""
 
+        def folders(self, of: List[str]) -> List[str]: ...
         def compare(self, part: Part) -> Optional[Compared]: ...
         def keep(
             self, folder_fd: int, name: bytes, path: str, part: bytes, compared: Optional[Compared]

@@ -311,7 +311,8 @@ class Sink(NullSink):
 
     def sweep(self, folders: List[str]) -> None:
         nonces = [*self.copy.earlier, self.copy.nonce]
-        for path in folders:
+        of_backups = self.settler.keeper.folders(folders) if self.settler.keeper else []
+        for path in [*folders, *of_backups]:
             with contextlib.suppress(OSError, failures.Refusal), self.held(), self.root.lock:
                 fd = self.root.folder(path)
                 names = map(os.fsencode, os.listdir(fd))
