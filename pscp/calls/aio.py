@@ -114,6 +114,8 @@ class _Call(Generic[_T]):
             with self._stop.here():
                 found = self._call()
         except BaseException as error:
+            if isinstance(error, StopIteration):  # of the program's; no future takes one (PEP 479)
+                error.__cause__, error = None, RuntimeError("a callback raised StopIteration")
             self._post(partial(self.done.set_exception, error))
         else:
             self._post(partial(self.done.set_result, found))

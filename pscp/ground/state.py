@@ -33,8 +33,11 @@ NO_FOLDER = "one is made in $XDG_RUNTIME_DIR or /tmp, for the user alone"  # for
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
     """Yield a new file, which gets this name once the block has ended well. Raises OSError."""
+    from pscp.endpoint.reading.paths import part_name  # here: few values need it
+
     folder = os.path.dirname(path)
-    new = os.path.join(folder, f".pscp-new-{os.urandom(6).hex()}")  # there may be no room for more
+    name = os.fsencode(os.path.basename(path))  # as of a part, so that no walk takes it along
+    new = os.path.join(folder, os.fsdecode(part_name(name, os.urandom(11).hex())))
     try:
         with open(new, "xb") as file:
             yield file

@@ -311,6 +311,8 @@ class Destination:
             return
         path = await self.root.at(value.path)
         if (await self.client.lstat(path)).is_file:
+            if (owner := self._owner(value)) is not None:
+                await outcomes(self.client.setstat(path, owner))
             await self.client.setstat(path, self._attrs(value))
 
 

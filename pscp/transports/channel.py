@@ -84,15 +84,19 @@ class Pipes(Channel):
     def _end_input(self) -> None:
         with self._closing:
             if self.write_fd in self._open_fds:
-                end_input(self.write_fd)
+                end_input(self.write_fd, self.error_fd)
 
 
-def end_input(fd: int) -> None:
+def end_input(fd: int, read_only_fd: int) -> None:
     """Let the reader of this pipe see its end, and every later write to it fail.
 
     The number stays in use, since another thread may be about to write to it.
     """
-    read_fd, write_fd = os.pipe()
+    try:
+        read_fd, write_fd = os.pipe()
+    except OSError:  # there are no more descriptors
+        os.dup2(read_only_fd, fd, inheritable=False)
+        return
     os.close(read_fd)
     os.dup2(write_fd, fd, inheritable=False)
     os.close(write_fd)

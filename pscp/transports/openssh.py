@@ -263,7 +263,7 @@ class Child(Channel):
             self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
         with self._closing:
             if not self._files[0].closed:  # a script around ssh may leave ssh behind
-                end_input(self.write_fd)
+                end_input(self.write_fd, self.error_fd)
 
     def _signal(self, kind: signal.Signals) -> None:
         """Send a signal to the child and to the processes below it.

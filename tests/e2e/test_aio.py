@@ -141,3 +141,12 @@ def test_over_a_connection_of_this_event_loop(push: Way) -> None:
 
     assert asyncio.run(copy()).ok
     assert_same_tree(push.source, push.destination)
+
+
+def test_a_callback_that_runs_out_of_its_iterator_ends_the_call(push: Way) -> None:
+    """U3: no future takes a StopIteration, and the task waited for ever."""
+    names = iter(["big"])
+    places = filled(push)
+    copying = pscp.aio.copy(*places, on_file=lambda event: next(names), **fields(push))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(asyncio.wait_for(copying, 60))

@@ -245,3 +245,14 @@ def test_a_file_larger_than_the_sink_takes(
     ran = limited.command("-r", names=["."])
     assert (ran.code, named(limited, ran)) == (1, {"sub/large": "File too large"})
     assert arrived(way) == ["sub/a", "z"]
+
+
+def test_too_few_descriptors(push: Way) -> None:
+    """U4: a traceback, and lanes that nobody ended."""
+    for number in range(300):
+        folder = push.source / str(number % 40)
+        folder.mkdir(exist_ok=True)
+        (folder / str(number)).write_bytes(bytes(number * 1000))
+    few = dataclasses.replace(push, prefix=("prlimit", "--nofile=24:24"))
+    ran = few.command("-a", names=["."])
+    assert ran.code != 0 and "Too many open files" in ran.err and "Traceback" not in ran.err

@@ -314,6 +314,18 @@ def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
     assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
 
 
+def test_an_unchanged_file_gets_its_owner(push: Way) -> None:
+    """T8."""
+    if os.getuid() != 0:
+        unavailable("giving a file away takes root's powers")
+    (push.source / "a").write_text("a")
+    shutil.copy2(push.source / "a", push.destination / "a")
+    way = dataclasses.replace(push, remote="sftp")
+    assert way.command("-a", "--chown", "54321:54322", names=["a"]).code == 0
+    status = (push.destination / "a").stat()
+    assert (status.st_uid, status.st_gid) == (54321, 54322)
+
+
 def test_a_pull_takes_a_time_of_the_same_second_for_the_same(push: Way) -> None:
     """As of a copy made with an agent: over SFTP nobody can know the source's fraction."""
     (push.source / "same").write_text("same")

@@ -21,6 +21,8 @@ from servers.private import ADDRESS
 
 import pscp
 from e2e.ways import COMMAND_S, VERIFY, Ran, Way
+from pscp.endpoint.reading.paths import is_pscps_own
+from pscp.ground.state import replacing
 from pscp.ground.values import MIB
 from pscp.manifests import signing
 
@@ -178,7 +180,7 @@ def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None
     before = manifest.read_bytes()
     ran = push.command("--manifest", str(manifest), names=["data/none"], to="no/such/folder/x")
     assert ran.code == 1 and manifest.read_bytes() == before
-    assert not list(manifest.parent.glob(".pscp-new*"))
+    assert not list(manifest.parent.glob(".*.pscp-part"))
 
 
 @pytest.mark.parametrize(
@@ -598,7 +600,7 @@ def test_no_room_for_a_manifest(push: Way) -> None:
     ran = small.command("-r", "--manifest", str(manifest), names=["data"])
     assert ran.code == 1 and f"{manifest}: the manifest cannot be written: " in ran.err
     assert manifest.read_bytes() == before
-    assert not list(manifest.parent.glob(".pscp-new*"))
+    assert not list(manifest.parent.glob(".*.pscp-part"))
 
 
 def test_between_two_hosts(push: Way) -> None:
@@ -621,3 +623,11 @@ def test_no_file_is_copied_to_where_the_manifest_will_be(push: Way) -> None:
     assert ran.code == 1 and "SUMS: is where the manifest will be" in ran.err
     assert os.listdir(push.source) == ["SUMS"]
     assert (push.source / "SUMS").read_text() == "the only ones"
+
+
+def test_a_manifest_that_is_being_written_is_no_file_of_the_user(tmp_path: Path) -> None:
+    """U6: a kill left it there, where no walk and no --clean knew it for ours."""
+    with replacing(str(tmp_path / "m.jsonl")):
+        [name] = os.listdir(tmp_path)
+        assert is_pscps_own(os.fsencode(name))
+    assert os.listdir(tmp_path) == ["m.jsonl"]

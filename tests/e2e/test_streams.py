@@ -462,6 +462,20 @@ def test_a_stream_into_a_file(world: World) -> None:
     assert not world.parts
 
 
+def test_another_file_in_the_place_of_its_part(world: World) -> None:
+    """U5: it was delivered under the name, exit code 0."""
+    with world.start("-", f"{world.server.host}:{world.home}/x", program=PSCP) as process:
+        assert process.stdin
+        process.stdin.write(b"good")
+        until(lambda: world.parts, "it is being written")
+        part = world.home / world.parts[0]
+        os.rename(part, world.home / "stolen")
+        part.write_text("another user's")
+        _, err = process.communicate(timeout=ENDED_S)
+    assert process.returncode == 1 and b"in the place of its part" in err
+    assert not (world.home / "x").exists()
+
+
 @pytest.mark.parametrize("size", [0, MIB])
 def test_a_new_file(world: World, size: int) -> None:
     done = copied(world, "-", f"{world.server.host}:{world.home}/new", data=bytes_of(size))

@@ -264,6 +264,8 @@ class ToFile(Program):
         self._part = part_name(self._name, os.urandom(4).hex())
         flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
         self.fd = os.open(self._part, flags, 0o600, dir_fd=self._folder_fd)
+        self._made = os.fstat(self.fd)
+        self._has_inode = self._is_named(self._part)  # else the file system changes its numbers
         self._ended = threading.Event()  # set when `_status` is final
         self._status = 1  # only the thread that writes the stream changes it
         self._lock = threading.Lock()  # held to set `_ended`: the folder is closed only then
@@ -280,11 +282,22 @@ class ToFile(Program):
             os.fchmod(self.fd, self._mode)
             os.fsync(self.fd)
             fd = self._folder_fd
+            self._check_named(self._part)
             os.rename(self._part, self._name, src_dir_fd=fd, dst_dir_fd=fd)
+            self._check_named(self._name)
             self._status = 0
             os.fsync(fd)
         finally:
             self.kill()
+
+    def _check_named(self, name: bytes) -> None:
+        """Raise OSError where another file has got this name: others may write to the folder."""
+        if self._has_inode and not self._is_named(name):
+            raise OSError("another file has been put in the place of its part")
+
+    def _is_named(self, name: bytes) -> bool:
+        status = os.stat(name, dir_fd=self._folder_fd, follow_symlinks=False)
+        return os.path.samestat(status, self._made)
 
     def kill(self) -> None:
         """Remove the part, unless it was renamed to the file; a second call does nothing."""
@@ -295,7 +308,8 @@ class ToFile(Program):
 
     def _drop(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._part, dir_fd=self._folder_fd)
+            if not self._has_inode or self._is_named(self._part):
+                os.unlink(self._part, dir_fd=self._folder_fd)
 
     def _orphaned(self) -> None:
         self._drop()

@@ -133,7 +133,11 @@ class Moving:
             if self._why_not:
                 return
             self._queue.put(self._mark(top, path, f"{_MARK}{number}"))
-            self._queue.put(self._mark_source(top, path, f"{_SOURCE_MARK}{number}"))
+            name = f"{_SOURCE_MARK}{number}"
+            for nonce in self._terms.earlier:  # of a run that was killed as it looked for it
+                killed = moving.Mark((top, path, self._part_name(name, nonce)), False)
+                self._queue.put(Ask(True, killed, ignored, ignored))
+            self._queue.put(self._mark_source(top, path, name))
         self._queue.wait_for(self._queue.is_idle)
         if not self._why_not:
             self._make_durable()
@@ -198,8 +202,9 @@ class Moving:
 
         return then
 
-    def _part_name(self, name: str) -> str:
-        return to_text(part_name(name.encode(), self._terms.token + self._terms.nonce))
+    def _part_name(self, name: str, nonce: str = "") -> str:
+        key = self._terms.token + (nonce or self._terms.nonce)
+        return to_text(part_name(name.encode(), key))
 
     def _beside(self, top: int, path: str, name: str) -> str:
         folder = self._place_of(top, path).rpartition("/")[0]

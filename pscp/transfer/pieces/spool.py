@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
@@ -39,12 +40,11 @@ class Spool:
         """Add a row; once it is closed, which ends a copy that failed, nothing."""
         if self._is_closed:
             return
-        if self._file is None:
-            from tempfile import SpooledTemporaryFile
-
-            self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
-        assert self._file is not None
         with room_for_temporary_files():
+            if self._file is None:
+                from tempfile import SpooledTemporaryFile
+
+                self._file = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115 - close() does
             self._begins.append(self._file.tell())
             self._file.write(json.dumps(row).encode("ascii") + b"\n")
 
@@ -73,9 +73,8 @@ def room_for_temporary_files() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        import tempfile
-
-        folder = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only told
+        found = sys.modules.get("tempfile")  # no import: that may be what has failed
+        folder = (found and found.tempdir) or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only told
         raise CopyError(
             f"{folder}: no room for the lists of a copy: {error.strerror}",
             "set TMPDIR to a folder with more room",
