@@ -64,6 +64,22 @@ def folder() -> str:
     return os.path.join(base, "pscp")
 
 
+def make_folder(path: str) -> None:
+    """Make this folder, which is in the state folder, and those above it, for the user alone.
+
+    A mode that lets others in, as one made by an earlier version, is changed. Raises OSError.
+    """
+    own = folder()
+    if path.startswith(own):
+        os.makedirs(os.path.dirname(own), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(own, 0o700)
+        status = os.stat(own)
+        if status.st_mode & 0o077 and status.st_uid == os.getuid():
+            os.chmod(own, 0o700)
+    os.makedirs(path, exist_ok=True, mode=0o700)
+
+
 Key = tuple[object, ...]  # of strings, numbers and None
 
 
@@ -107,7 +123,7 @@ def remember(name: str, value: object) -> bool:
     path = os.path.join(folder(), name)
     written = f"{path}.{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
+        make_folder(os.path.dirname(path))
         with open(written, "w") as file:
             file.write(json.dumps(value))  # in one piece, which is much faster
         os.replace(written, path)
@@ -154,8 +170,9 @@ def lock(path: str) -> IO[bytes]:
     What is started does not inherit it, and a crash leaves none behind. Raises BlockingIOError
     where another process has it, OSError.
     """
-    os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
-    file = open(path, "ab")  # noqa: SIM115 - the caller closes it
+    make_folder(os.path.dirname(path))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    file = open(fd, "ab")  # noqa: SIM115 - the caller closes it
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

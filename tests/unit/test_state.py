@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,29 @@ def test_any_label_makes_a_name_in_the_folder(own_state: Path, label: str) -> No
     assert state.recall_entry("hosts", label, (label,)) == label
     [file] = (own_state / "hosts").iterdir()
     assert json.loads(file.read_text())["value"] == label
+
+
+@pytest.fixture
+def generous() -> Iterator[None]:
+    """The umask of many distributions, where each user has a group."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("generous")
+def test_the_state_folder_is_the_user_s_alone(own_state: Path) -> None:
+    """U11: another user of the group could put a link in a journal's place."""
+    state.lock(str(own_state / "zfs" / "lock")).close()
+    assert own_state.stat().st_mode & 0o777 == 0o700
+    own_state.chmod(0o775)  # as an earlier version made it
+    state.remember("x", 1)
+    assert own_state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_lock_is_no_link(own_state: Path) -> None:
+    own_state.mkdir()
+    (own_state / "file").write_text("another's")
+    (own_state / "lock").symlink_to(own_state / "file")
+    with pytest.raises(OSError, match="symbolic links"):
+        state.lock(str(own_state / "lock"))

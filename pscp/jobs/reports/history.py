@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from pscp.ground import state
 from pscp.jobs.reports.lock import state_path
 from pscp.jobs.reports.outcome import GOOD, JobRun, Outcome
 
@@ -152,7 +153,7 @@ class History:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Yield the database, made where it is missing. What is not committed is undone."""
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        state.make_folder(os.path.dirname(self.path))
         opened = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level="IMMEDIATE")
         with contextlib.closing(opened) as database:
             [version] = database.execute("pragma user_version").fetchone()

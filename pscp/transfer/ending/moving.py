@@ -133,11 +133,8 @@ class Moving:
             if self._why_not:
                 return
             self._queue.put(self._mark(top, path, f"{_MARK}{number}"))
-            name = f"{_SOURCE_MARK}{number}"
-            for nonce in self._terms.earlier:  # of a run that was killed as it looked for it
-                killed = moving.Mark((top, path, self._part_name(name, nonce)), False)
-                self._queue.put(Ask(True, killed, ignored, ignored))
-            self._queue.put(self._mark_source(top, path, name))
+            self._remove_marks(top, path, f"{_SOURCE_MARK}{number}")
+            self._queue.put(self._mark_source(top, path, f"{_SOURCE_MARK}{number}"))
         self._queue.wait_for(self._queue.is_idle)
         if not self._why_not:
             self._make_durable()
@@ -166,6 +163,12 @@ class Moving:
         looking = Ask(True, look, self._is_same, self._cannot)
         then = self._look(looking, Ask(False, requests.Discard(mark.path, [""]), ignored, ignored))
         return Ask(False, requests.Make(mark), then, self._cannot)
+
+    def _remove_marks(self, top: int, path: str, name: str) -> None:
+        """Remove those of earlier runs that were killed as they looked for them."""
+        for nonce in self._terms.earlier:
+            killed = moving.Mark((top, path, self._part_name(name, nonce)), False)
+            self._queue.put(Ask(True, killed, ignored, ignored))
 
     def _mark_source(self, top: int, path: str, name: str) -> Ask:
         """Return the request that puts a file beside a source; then it is looked for where that

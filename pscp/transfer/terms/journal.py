@@ -135,9 +135,9 @@ class Journal:
 
     def _locked(self) -> int:
         """Return the journal's descriptor, locked. Raises CopyRunning, OSError."""
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        state.make_folder(os.path.dirname(self._path))
         while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 status = os.fstat(fd)
