@@ -22,7 +22,7 @@ LEAST_DAMAGED = 1000  # bytes of a WRITE that is worth damaging
 
 
 class MadeUpServer(EmbeddedServer):
-    """`fault` is "", damages, damages once, or single."""
+    """`fault` is "", damages, damages once, single, or folds: names are in lower case."""
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
@@ -38,6 +38,10 @@ class Faulty(asyncssh.SFTPServer):
     fault: ClassVar[str] = ""
     damaged: ClassVar[int] = 0
     opened: ClassVar[set[bytes]] = set()
+
+    def map_path(self, path: bytes) -> bytes:
+        head, folder, below = super().map_path(path).partition(b"/destination/")
+        return head + folder + (below.lower() if self.fault == "folds" else below)
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
         if self.fault == "single" and path in self.opened:

@@ -18,6 +18,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.reading import metadata, tree
 from pscp.endpoint.reading.paths import (
+    alike_names,
     is_unfinished,
     marker_name,
     part_name,
@@ -298,6 +299,16 @@ class Destination:
 
     async def release(self, request: requests.Release) -> None:
         await self.fence.release(self.copy.nonce)
+
+    async def folds(self, request: requests.Folds) -> bool:
+        folder, names = request.folder, alike_names(self.copy.token, self.copy.nonce)
+        await self.root.folder(folder, folder, make=True)
+        first, *others = [join(self.root.full(folder), name) for name in names]
+        create = packets.FOR_WRITE | packets.CREATE
+        await self.client.close(await self.client.open(first, create, 0o600))
+        found = await outcomes(*[self.client.lstat(other) for other in others])
+        await outcomes(self.client.remove(first))
+        return any(isinstance(each, Attrs) for each in found)
 
     async def unmark(self, request: requests.Unmark) -> None:
         await self.root.unmark()

@@ -157,6 +157,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Revoke: _by_sink(Sink.revoke),
     requests.Release: _by_sink(Sink.release),
     requests.Unmark: _by_sink(Sink.unmark),
+    requests.Folds: _by_sink(Sink.folds),
     lookup.Adopt: _by_sink(Sink.adopt),
     hardlinks.HardLinks: _by_sink(Sink.hard_links),
     requests.Folders: _by_sink(Sink.folders),

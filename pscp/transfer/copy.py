@@ -256,7 +256,6 @@ class Run:
             far.is_sftp
             or request.reporter.wants_files  # each file is to be named
             or pool.context.make_near is not None
-            or agreed.claimed.folds
             or not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
             or request.job.select is not None  # each file is asked about
         )
@@ -272,7 +271,6 @@ class Run:
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             nonce=agreed.nonce,
             earlier=agreed.claimed.earlier,
-            folds=agreed.claimed.folds,
             checks_folders=can_check_folders and may_check_folders(self._options),
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths

@@ -48,7 +48,6 @@ class FenceClaim(NamedTuple):
 
     held: str = ""  # the run that owns it and is not known
     earlier: Sequence[str] = ()  # runs that may have left parts
-    folds: bool = False  # names at the destination do not differ by case
     server: Mapping[str, object] = {}  # what was found of a server for SFTP (sftp/fence.py)
 
 
@@ -328,7 +327,7 @@ def _checked_claim(answer: object) -> FenceClaim:
     if not isinstance(answer, dict) or not isinstance(server := answer.get("server", {}), dict):
         raise TypeError("no claim")
     held, earlier = answers.text(answer["held"]), answers.texts(answer["earlier"])
-    return FenceClaim(held, earlier[-_EARLIER_MOST:], answer.get("folds") is True, server)
+    return FenceClaim(held, earlier[-_EARLIER_MOST:], server)
 
 
 def _checked_failure(answer: object) -> failures.Data:

@@ -228,9 +228,9 @@ def test_a_run_that_is_not_known_holds_the_copy_until_it_is_named(
 ) -> None:
     far = start()
     other = "11111111"
-    assert claim(far, tmp_path) == {"held": "", "earlier": [], "folds": False}
-    assert claim(far, tmp_path, other) == {"held": NONCE, "earlier": [NONCE], "folds": False}
-    assert claim(far, tmp_path, other, [NONCE]) == {"held": "", "earlier": [NONCE], "folds": False}
+    assert claim(far, tmp_path) == {"held": "", "earlier": []}
+    assert claim(far, tmp_path, other) == {"held": NONCE, "earlier": [NONCE]}
+    assert claim(far, tmp_path, other, [NONCE]) == {"held": "", "earlier": [NONCE]}
     answer: Any
     answer, failed = far.ask(a_sink(tmp_path))
     assert failed and answer["kind"] == "superseded"

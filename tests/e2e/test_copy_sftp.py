@@ -314,6 +314,19 @@ def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
     assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
 
 
+def test_u8_two_names_that_are_one_there(push: Way, make_made_up: MakeMadeUp) -> None:
+    """As on Windows' servers. With --remove-source-files the second was nowhere any more."""
+    (push.source / "d").mkdir()
+    for name in ("A", "a", "d/B", "d/b"):
+        (push.source / name).write_text(name)
+    way = dataclasses.replace(push, remote="sftp", server=make_made_up(fault="folds"))
+    ran = way.command("-a", "--remove-source-files", names=["."])
+    assert ran.code == 1 and ran.err.count("takes this name and another of this copy for one") == 2
+    left = {path.read_text() for path in push.source.rglob("*") if path.is_file()}
+    there = {path.read_text() for path in push.destination.rglob("*") if path.is_file()}
+    assert (left, there) == ({"a", "d/b"}, {"A", "d/B"})
+
+
 def test_an_unchanged_file_gets_its_owner(push: Way) -> None:
     """T8."""
     if os.getuid() != 0:

@@ -134,7 +134,7 @@ def written_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
     def written(self: Parts, fd: int, path: str) -> Iterator[None]:
         yield
 
-    patch.setattr(Parts, "written", written)
+    patch.setattr(Parts, "lock_for_writing", written)
 
 
 def written_before_its_digest(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def never_superseded(patch: pytest.MonkeyPatch) -> None:
 
     def claimed(root_fd: int, token: str, nonce: str, known: list[str]) -> fence.Claim:
         claim(root_fd, token, nonce, known)
-        return {"held": "", "earlier": [], "folds": False}
+        return {"held": "", "earlier": []}
 
     patch.setattr(fence, "claim", claimed)
     patch.setattr(Fence, "_find", _find_any)

@@ -55,7 +55,7 @@ def refused(root: int, nonce: str, lane: int = 1) -> bool:
 
 
 def test_a_run_owns_the_copy_until_it_lets_go(root: int) -> None:
-    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": [], "folds": False}
+    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": []}
     assert not refused(root, FIRST)
     fence.release(root, TOKEN, FIRST)
     assert os.listdir(root) == []
@@ -85,7 +85,7 @@ def test_who_knows_the_owner_by_its_name_takes_over(root: int) -> None:
     fence.claim(root, TOKEN, FIRST, [])
     held = fence.claim(root, TOKEN, SECOND, [])["held"]
     assert fence.claim(root, TOKEN, SECOND, [held]) == {
-        "held": "", "earlier": [FIRST], "folds": False,
+        "held": "", "earlier": [FIRST],
     }  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def test_a_file_of_ours_that_another_user_linked_there_stays(root: int, tmp_path
     precious = tmp_path / "precious"
     precious.write_text("precious")
     os.link(precious, tmp_path / os.fsdecode(fence.fence_name(TOKEN)))
-    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": [], "folds": False}
+    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": []}
     fence.Fence(root, TOKEN, FIRST, 0).close()
     fence.release(root, TOKEN, FIRST)
     assert precious.read_text() == "precious"

@@ -75,8 +75,7 @@ class Target(NamedTuple):
 
 class Claim(NamedTuple):
     """Have this run own the copy. Answer: `{"held": the run that owns the copy and is not known, or
-    "", "earlier": [runs that may have left parts], "folds": whether names that differ by case are
-    one there}`.
+    "", "earlier": [runs that may have left parts]}`.
     """
 
     root: str
@@ -249,6 +248,14 @@ class Release(NamedTuple):
     """End the ownership of the copy, which is over. Answer: null."""
 
 
+class Folds(NamedTuple):
+    """Ask whether a folder takes alike names for one, by case or accents. It is made where it is
+    missing, and a file is made in it for a moment. Answer: whether it does.
+    """
+
+    folder: str
+
+
 class Unmark(NamedTuple):
     """Remove the marker of the folder that the copy has made: it is complete. Answer: null."""
 
@@ -308,7 +315,7 @@ WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
 
 OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
-OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folders)
+OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folds, Folders)
 OF_GATHERING = (AwaitOutput, AwaitChunks, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM

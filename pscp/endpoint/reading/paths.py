@@ -68,6 +68,13 @@ def private_parts(names: Iterable[bytes], token: str, nonces: Iterable[str]) -> 
     return [name for name in parts if name[: -len(PART_SUFFIX) - 6][-17:] in keys]
 
 
+def alike_names(token: str, nonce: str) -> List[bytes]:
+    """Return names of a part's form that differ by case, by an accent's form, by a ligature's."""
+    end = ".%s%s000000" % (token, nonce)
+    words = ("a\xe9\ufb01", "A\xe9\ufb01", "ae\u0301\ufb01", "a\xe9fi")
+    return [to_bytes("." + word + end) + PART_SUFFIX for word in words]
+
+
 def marker_name(token: str) -> bytes:
     """Return the name of a copy's marker (Root.mark): of a part's form, but no file's part."""
     return b".made." + token.encode("ascii") + PART_SUFFIX

@@ -281,6 +281,7 @@ answers.add(
         requests.Revoke: lambda of, request: of.revoke(*request),
         requests.Release: lambda of, request: of.release(),
         requests.Unmark: lambda of, request: of.unmark(),
+        requests.Folds: lambda of, request: of.folds(*request),
         requests.Folders: _folders,
     },
 )

@@ -24,7 +24,7 @@ from ..frames import failures, wire
 from ..reading import files, metadata, source, tree, xattrs
 from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
 from . import sameness
-from .sameness import is_owner, is_same_time
+from .sameness import alike, is_owner, is_same_time
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -401,7 +401,7 @@ def _open_folder(the_sink: "sink.Sink", path: str) -> int:
 def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
     """Return the places of the names with which there is not in the folder what their rows say."""
     statuses = _statuses(rows.names, fd, False)
-    differing = []
+    differing = alike(rows.names)
     for place, (status, mode, size, mtime_ns) in enumerate(zip(statuses, *rows[1:4])):
         if status is None:
             differing.append(place)
@@ -416,7 +416,7 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
             or (place in rows.targets and _target(fd, rows.names[place]) != rows.targets[place])
         ):
             differing.append(place)
-    return differing
+    return sorted(set(differing))
 
 
 def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:

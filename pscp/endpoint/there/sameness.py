@@ -4,10 +4,13 @@ Sent when a copy begins that may find something at its destination. Not here: ho
 (../reading/metadata.py), the rules for a single file (../../transfer/walk/decide.py).
 """
 
+import collections
 import os
-from typing import Tuple
+import unicodedata
+from typing import List, Tuple
 
 from ..reading import metadata, tree
+from ..reading.paths import to_bytes, to_text
 
 _UNITS_NS = (100, 1000, 10**9)  # in which file systems and SFTP keep times
 _ANY = -1  # an owner that this end could not give
@@ -41,3 +44,19 @@ def has_metadata(status: os.stat_result, entry: tree.Entry, policy: metadata.Pol
         return False
     found = status.st_uid, status.st_gid
     return not policy.archive or is_owner(found, owner(entry.extra.get("o")))
+
+
+def alike(names: List[bytes]) -> List[int]:
+    """Return the places of names that this folder may take for one (../../transfer/walk/names.py):
+    both may be found the same here, though only one of them is there.
+    """
+    folded = [name.lower() for name in names]
+    try:
+        b"".join(folded).decode("ascii")
+    except UnicodeDecodeError:
+        texts = (unicodedata.normalize("NFKC", to_text(name).lower()) for name in names)
+        folded = [to_bytes(text) for text in texts]
+    if len(set(folded)) == len(names):
+        return []
+    counts = collections.Counter(folded)
+    return [place for place, name in enumerate(folded) if counts[name] > 1]

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
         held: str  # the run that owns the copy and is not known; "" where the copy was claimed
         earlier: List[str]  # runs that may have left parts
-        folds: bool  # whether the root takes names that differ by case for one
         server: NotRequired[Dict[str, object]]  # what was found out about an SFTP server
 
 else:
@@ -257,18 +256,10 @@ def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[Claim, Op
         earlier += known
     for owner in owners:
         if owner not in known:
-            return {"held": owner, "earlier": earlier, "folds": False}, None
+            return {"held": owner, "earlier": earlier}, None
     earlier = sorted(set(earlier), key=earlier.index)[-_EARLIER_MOST:]
-    answer: Claim = {"held": "", "earlier": earlier, "folds": False}
+    answer: Claim = {"held": "", "earlier": earlier}
     return answer, {"run": nonce, "lost": [], "earlier": earlier}
-
-
-def _folds(root_fd: int, token: str) -> bool:
-    """Does the root take two names that differ by case for one?"""
-    with contextlib.suppress(OSError):
-        os.stat(fence_name(token).upper(), dir_fd=root_fd, follow_symlinks=False)
-        return True
-    return False
 
 
 def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[str]) -> Claim:
@@ -301,7 +292,6 @@ def _claim_in(private: bool, root_fd: int, token: str, nonce: str, known: List[s
         _write(fd, state)
         for other, _, _ in fences.values():
             other.remove()
-        answer["folds"] = _folds(root_fd, token)
         return answer
 
 

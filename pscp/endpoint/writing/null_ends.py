@@ -144,6 +144,10 @@ class NullSink(source.FileTable):
     def release(self) -> None:
         """Have no run own the copy any more: it is over, and late bytes are refused."""
 
+    def folds(self, folder: str) -> bool:
+        """Tell whether the folder takes two names that are nearly the same for one."""
+        return False
+
     def unmark(self) -> None:
         """Have the folder that the copy made be like any other: the copy is complete."""
 

@@ -29,7 +29,7 @@ from typing import (
 from ..frames import failures, wire
 from ..frames.failures import Done
 from ..reading import files, metadata, tree
-from ..reading.paths import Root, is_unfinished, private_parts, to_bytes
+from ..reading.paths import Root, alike_names, is_unfinished, private_parts, to_bytes
 from . import commit, fence, removal
 from .null_ends import NullSink
 from .parts import Parts
@@ -325,6 +325,11 @@ class Sink(NullSink):
     def release(self) -> None:
         fence.release(self.root.fd, self.copy.token, self.copy.nonce)
 
+    def folds(self, folder: str) -> bool:
+        names = alike_names(self.copy.token, self.copy.nonce)
+        with self.held(), self.root.lock:
+            return _folds(self.root.folder(folder, make=True), names)
+
     def unmark(self) -> None:
         self.root.unmark()
 
@@ -335,3 +340,21 @@ class Sink(NullSink):
         self._open.close()
         self._fence.close()
         self.root.close()
+
+
+def _folds(folder_fd: int, names: List[bytes]) -> bool:
+    """Does the folder take the first of these names, which is not there, for another one's?"""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with fence.keeping_times(folder_fd):
+        os.close(os.open(names[0], flags, 0o600, dir_fd=folder_fd))
+        try:
+            return any(_is_there(folder_fd, name) for name in names[1:])
+        finally:
+            os.unlink(names[0], dir_fd=folder_fd)
+
+
+def _is_there(folder_fd: int, name: bytes) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        return True
+    return False

@@ -192,7 +192,6 @@ class CopyTerms(CopyRequest):
     target: placing.Target  # where they land
     places: FilePlaces  # of files that fail
     earlier: Sequence[str] = ()  # runs that may have left parts
-    folds: bool = False  # names at the destination do not differ by case
     checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)

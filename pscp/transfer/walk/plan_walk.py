@@ -4,14 +4,13 @@ A source at the far end is walked there, answer by answer, over whichever lane l
 
 Not here: how a folder is walked (endpoint/reading/tree.py), what is sent how (items.py), what is
 at the destination already (folder_check.py, lookups.py), the rules by which an entry is checked,
-placed and left out (../pieces/plan.py, selection.py).
+placed and left out (../pieces/plan.py, selection.py), names that may be one there (names.py).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -41,6 +40,7 @@ from pscp.transfer.walk.decide import must_look
 from pscp.transfer.walk.folder_check import changed_entries
 from pscp.transfer.walk.items import Items
 from pscp.transfer.walk.lookups import DestinationLookup
+from pscp.transfer.walk.names import Names
 from pscp.transfer.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class PlanWalk(threading.Thread):
         # Only this thread uses these.
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
-        self._folded: set[int] = set()  # hashes of the names so far, where their case is ignored
+        self._names, self._walked_folders = Names(self._folds), Names(self._folds)
 
     def run(self) -> None:
         try:
@@ -208,7 +208,9 @@ class PlanWalk(threading.Thread):
         """Return the entry as it lands, None where _take() will refuse it."""
         try:
             self._rules.check(entry)
-            return self._terms.placement.place(entry).entry
+            placed = self._terms.placement.place(entry).entry
+            self._walked_folders.check(placed)
+            return placed
         except (failures.Refusal, ValueError, LookupError):
             return None
 
@@ -253,6 +255,7 @@ class PlanWalk(threading.Thread):
     def _check_name(self, item: PlannedEntry) -> PlannedEntry:
         """Raise Refusal for a name that cannot be given to this entry."""
         path, terms = item.entry.path, self._terms
+        self._names.check(item.entry)
         if item.entry.kind == tree.FOLDER:
             if path in terms.job.expected:
                 raise failures.Refusal(failures.UNSUPPORTED, path, "is a folder, not a file")
@@ -264,13 +267,26 @@ class PlanWalk(threading.Thread):
             if path.startswith(f"{folder}/" if folder else "") and path.endswith(suffix):
                 what = "has a backup's name, so one might replace it (--suffix chooses other names)"
                 raise failures.Refusal(failures.DESTINATION, path, what)
-        if terms.folds:  # the destination may not tell it from an earlier one
-            folded = hash(unicodedata.normalize("NFC", path.casefold()))
-            if folded in self._folded:
-                what = "the destination takes this name and another of this copy for one"
-                raise failures.Refusal(failures.DESTINATION, path, what)
-            self._folded.add(folded)
         return item
+
+    def _folds(self, folder: str) -> bool:
+        """Return whether the destination takes names in this folder for one that are not."""
+        options = self._terms.options
+        if options.dry_run or options.transfer_test:  # nothing is made there, nor lost
+            return False
+
+        answered: list[bool] = []
+
+        def then(answer: object) -> None:
+            answered.append(answer is True)
+            self._queue.wake()
+
+        def failed(failure: Failure) -> None:  # so nothing else can be made in the folder
+            then(None)
+
+        self._queue.add(Ask(False, requests.Folds(folder), then, failed))
+        self._queue.wait_for(lambda: bool(answered))
+        return answered[0]
 
     def _changed(self, item: PlannedEntry) -> PlannedEntry:
         if self._attributes is None:
