@@ -108,7 +108,7 @@ MUTANTS = (
         "            if not is_named(part.fd, folder_fd, temporary):\n"
         "                if is_named(part.fd, folder_fd, name):\n"
         "                    return\n"
-        "                raise replaced(path)\n", "",
+        "                raise part_replaced(path)\n", "",
         "a part is renamed by its name alone",
         is_race=True,
     ),
