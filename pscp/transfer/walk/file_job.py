@@ -394,7 +394,8 @@ class FileJob:
         self._queue.write_later(lambda: self._terms.journal.done(self._journal_number))
         self._life.on(states.FileEvent.CLOSE)
         self._counters.end_file(self.number)
-        if self.was_shared:
+        # Another lane's FILE, which makes the part, may have come after what has removed it.
+        if self.was_shared or self._failure is not None:
             self._ending.add_unwanted(self.item.entry.path, [""])
 
     def _cannot_finish(self, failure: Failure) -> None:
