@@ -35,14 +35,15 @@ class Names:
     def check(self, entry: tree.Entry) -> None:
         """Raise Refusal for an entry that would land on another one."""
         path = entry.path
-        folder, _, name = path.rpartition("/")
-        prefix = f"{folder}/" if folder else ""
-        if any(map(path.startswith, self._refused)):
+        begin = path.rfind("/") + 1
+        prefix, name = path[:begin], path[begin:]
+        if self._refused and any(map(path.startswith, self._refused)):
             raise self._refusal(path)
-        while not prefix.startswith(self._way[-1].prefix):
-            self._way.pop()
-        if self._way[-1].prefix != prefix:
-            self._way.append(_Folder(prefix, set(), {}))
+        if prefix != self._way[-1].prefix:
+            while not prefix.startswith(self._way[-1].prefix):
+                self._way.pop()
+            if prefix != self._way[-1].prefix:
+                self._way.append(_Folder(prefix, set(), {}))
         _, files, folders = self._way[-1]
         key = hash(_folded(name))
         if entry.kind == tree.FOLDER:
@@ -50,7 +51,7 @@ class Names:
         else:
             may_be_one = key in files or key in folders
             files.add(key)
-        if may_be_one and self._folds(folder):
+        if may_be_one and self._folds(prefix[:-1]):
             if entry.kind == tree.FOLDER:
                 self._refused.append(f"{path}/")
             raise self._refusal(path)
