@@ -107,14 +107,23 @@ def _raised_again(ended: Sequence[PscpError], kinds: Iterable[signal.Signals]) -
     So it does in the callback of a weak reference, and each import has one.
     """
 
+    kind = next(iter(kinds), signal.SIGTERM)
+
     def raise_ended(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code is raise_later.__code__:  # there it would be ignored once more
+                again()
+                return
+            frame = frame.f_back
         raise ended[0]
+
+    def again() -> None:
+        threading.Timer(_AGAIN_S, signal.pthread_kill, [threading.get_ident(), kind]).start()
 
     def raise_later(ignored: sys.UnraisableHookArgs) -> None:
         if ended and ignored.exc_value is ended[0]:
-            kind = next(iter(kinds))
             signal.signal(kind, raise_ended)
-            threading.Timer(_AGAIN_S, signal.pthread_kill, [threading.get_ident(), kind]).start()
+            again()
         else:
             hook(ignored)
 

@@ -61,6 +61,8 @@ PSCPS_OWN = {
     "endpoint/there/moving.py mark": "the mark beside a source",
     "endpoint/reading/paths.py unmark": "a marker",
     "endpoint/writing/sink.py sweep": "parts",
+    "endpoint/writing/sink.py _folds": "a file that it has just made, of a part's name",
+    "sftp/commit.py folds": "the same over SFTP",
     "endpoint/writing/parts.py inherit": "an earlier run's part becomes this one's",
     "endpoint/writing/parts.py remove": "a part",
     "endpoint/writing/parts.py _as_made_here": "a file made to see how files are made there",
