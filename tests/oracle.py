@@ -59,9 +59,7 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         for to, at in judge(case).places.items():
             found = real(version, at) if case.follows else at
             whole.setdefault(to, set()).add(version[at if found is None else found].what)
-    olds = {node.what for node in case.there.values()} if case.has("backup") else set()
-    if case.has("link_dest"):  # what is linked from there is believed, unread
-        olds |= {node.what for at, node in case.there.items() if at.startswith(b"yesterday/")}
+    olds = _older(case)
     for path, node in there.items():
         before = case.there.get(path)
         is_old = before is not None and before.what == node.what
@@ -77,6 +75,15 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         landed = {there[to].what for to in held if to in there}
         if not case.has("remove_source_files") or ever[-1][path].what not in landed:
             yield f"source {path!r} is gone, and is not at the destination"
+
+
+def _older(case: Case) -> set[tuple[str, bytes]]:
+    """Return what may have any name afterwards: backups, and what is linked, unread."""
+    if case.has("backup"):
+        return {node.what for node in case.there.values()}
+    is_linked = bool(case.has("link_dest"))
+    nodes = case.there.items() if is_linked else ()
+    return {node.what for at, node in nodes if at.startswith(b"yesterday/")}
 
 
 # --- which entries there are, where they go, and what becomes of them
