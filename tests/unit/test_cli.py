@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from pscp.ground.errors import (
 )
 from pscp.ground.locations import Location
 from pscp.ground.values import KIB, MIB
-from pscp.options import arguments
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Reporter, Result
 
@@ -247,27 +245,6 @@ def test_any_command_line_makes_sense_or_is_wrong_use(words: list[str]) -> None:
         assert isinstance(cli.parse(words), cli.Command | PipeCommand)
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["exclude", "include"]), st.text(min_size=1, max_size=5))),
-    st.integers(1, 256),
-    st.integers(4 * KIB, MIB),
-)
-def test_options_round_trip(
-    filters: list[tuple[str, str]], connections: int, block_bytes: int
-) -> None:
-    rules = ("--", "!", "+ ", "- ")  # patterns that are more than that, as for rsync
-    filters = [
-        (kind, pattern.replace("\0", "0"))
-        for kind, pattern in filters
-        if not pattern.startswith(rules)
-    ]
-    words = [f"--{kind}={pattern}" for kind, pattern in filters]
-    command = cli.parse([*words, f"-c{connections}", "-b", str(block_bytes), "host:a", "."])
-    assert command.options == replace(
-        Options(), filters=tuple(filters), connections=connections, block_bytes=block_bytes
-    )
-
-
 # --- files of patterns
 
 
@@ -325,13 +302,6 @@ def test_patterns_from_standard_input() -> None:
     assert ran.stdout == b"(('include', 'a*'),)\n"
 
 
-def test_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["a", "host:b"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "268.4 MB in 1.2 s (223.7 MB/s) to host:b, 12 files, 64 chunks verified\n"
-    assert out == ""
-
-
 def test_summary_of_a_copy_with_incidents(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.result = Result(
         files=1,
@@ -350,45 +320,6 @@ def test_summary_of_a_copy_with_incidents(copy: Copy, capsys: pytest.CaptureFixt
         "200.0 MB in 2.0 s (100.0 MB/s) to host:b, 1 file, 1 chunk verified, 3 resent, "
         "100.0 MB was there already, 4 skipped, 2 failed",
     ]
-
-
-def test_quiet_shows_failures_only(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.act = lambda reporter: reporter.note("x: changed")
-    cli.main(["-q", "--stats", "a", "host:b"])
-    assert capsys.readouterr() == ("", "pscp: x: changed\n")
-
-
-def test_progress_none_has_no_summary(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["--progress", "none", "a", "host:b"])
-    assert capsys.readouterr() == ("", "")
-
-
-def test_stats(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["--stats", "a", "host:b"])
-    _, *rows = capsys.readouterr().err.splitlines()
-    table = dict(row.rsplit(None, 1) for row in rows)
-    assert table["bytes"] == "268435456"
-    assert table["chunks verified"] == "64"
-    assert table["seconds"] == "1.200"
-    assert table["failures"] == "0"
-
-
-def test_json(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.act = lambda reporter: reporter.note("x: changed")
-    cli.main(["--progress=json", "a", "host:b"])
-    out, err = capsys.readouterr()
-    events = [json.loads(line) for line in out.splitlines()]
-    assert [event["event"] for event in events] == ["note", "progress", "end"]
-    assert {item.name for item in fields(Result)} <= set(events[-1])
-    assert err == ""
-
-
-def test_dry_run_lists_on_stdout(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.act = lambda reporter: reporter.line("folder/b\x1b")
-    assert cli.main(["-n", "a", "host:b"]) == 0
-    out, err = capsys.readouterr()
-    assert out == "folder/b\\x1b\n"
-    assert err == "nothing was copied (dry run); it would have been 12 files, 268.4 MB\n"
 
 
 def test_a_dry_run_counts_what_is_missing_alone() -> None:
@@ -441,11 +372,6 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in shown
     assert cli.main(["-r", "-h", "--bogus"]) == 0
     assert capsys.readouterr().out == shown
-
-
-def test_every_short_option_has_a_long_one() -> None:
-    for action in arguments.make_parser()._actions:
-        assert any(name.startswith("--") for name in action.option_strings)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
