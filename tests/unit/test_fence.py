@@ -184,15 +184,6 @@ def test_a_root_without_locks_has_its_fence_elsewhere(
     fence.release(root, TOKEN, SECOND)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1}', b"[" * 100_000])
-def test_what_says_nothing_sensible_is_nobodys(root: int, text: bytes) -> None:
-    fd = os.open(fence.fence_name(TOKEN), os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root)
-    os.write(fd, text)
-    os.close(fd)
-    assert fence.claim(root, TOKEN, FIRST, [])["held"] == ""
-    assert not refused(root, FIRST)
-
-
 def test_the_roots_times_are_as_before(root: int, tmp_path: Path) -> None:
     before = tmp_path.stat().st_mtime_ns
     fence.claim(root, TOKEN, FIRST, [])

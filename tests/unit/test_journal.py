@@ -144,16 +144,6 @@ def test_a_file_that_is_done_is_not_known_any_more() -> None:
         again.close(complete=False)
 
 
-def test_numbers_go_on_after_those_of_the_run_before() -> None:
-    with state():
-        journal = Journal("key")
-        first = journal.file("a", ONE, "sha256", "zeros")
-        journal.close(complete=False)
-        again = Journal("key")
-        assert again.file("b", ONE, "sha256", "zeros") > first
-        again.close(complete=False)
-
-
 def test_the_same_copy_cannot_run_twice_at_once() -> None:
     with state():
         journal = Journal("key")
@@ -199,26 +189,12 @@ def test_a_journal_that_can_be_neither_removed_nor_shortened_is_no_failure(
         Journal("key").close(True)  # the lock was let go of
 
 
-def test_starting_afresh_forgets_what_was_known() -> None:
-    with state():
-        run([("a", 0)], "d1")
-        run([("a", 100)], "d2", keep=False)
-        assert read() == expected([("a", 100)], "d2")
-
-
 def test_a_journal_is_for_its_owner_alone() -> None:
     with state() as path:
         journal = Journal("key")
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         journal.close(complete=True)
-
-
-def test_no_place_for_a_journal_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """What it costs is for the copy to say."""
-    (tmp_path / "pscp").write_text("a file where the folder should be")
-    with state(tmp_path), pytest.raises(FileExistsError):
-        Journal("key")
 
 
 def test_what_is_no_file_is_no_journal() -> None:

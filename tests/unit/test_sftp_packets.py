@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import pytest
@@ -48,20 +47,6 @@ def test_packets_are_found_however_they_are_cut(
         while (answer := decoder.next()) is not None:
             found.append((answer.id, bytes(answer.payload)))
     assert found == sent
-
-
-@given(st.binary(max_size=200))
-def test_whatever_comes_is_a_packet_or_is_refused(stream: bytes) -> None:
-    decoder = Decoder()
-    decoder.space()[: len(stream)] = stream
-    decoder.filled(len(stream))
-    try:
-        while (answer := decoder.next()) is not None:
-            for read in (packets.failure, packets.version, lambda view: list(packets.names(view))):
-                with contextlib.suppress(BadPacket):
-                    read(answer.payload)
-    except BadPacket:
-        return
 
 
 def test_a_length_beyond_bounds_is_refused_at_once() -> None:

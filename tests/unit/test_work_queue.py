@@ -71,16 +71,6 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
     return WorkQueue()
 
 
-def test_work_is_taken_once_and_ends_once(queue: WorkQueue) -> None:
-    one, two = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    number, chunk = take(queue, one)
-    assert chunk.length == 10 and not queue.is_idle()
-    assert finish(queue, one, number) and queue.is_idle()
-    assert not finish(queue, one, number)
-    assert queue.try_take(two.share) is None
-
-
 def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQueue) -> None:
     lane, job = Lane(queue), Job()
 
@@ -104,15 +94,6 @@ def test_what_nobody_needs_any_more_is_not_taken(queue: WorkQueue) -> None:
     queue.drop(lambda work: isinstance(work, Chunk) and work.offset >= 2)
     assert [take(queue, two)[1].offset for _ in range(2)] == [0, 1]
     assert queue.try_take(two.share) is None
-
-
-def test_what_a_dead_lane_had_goes_to_another(queue: WorkQueue) -> None:
-    one, two = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    number, chunk = take(queue, one)
-    queue.give_back(one.share)
-    assert not finish(queue, one, number), "a dead lane's word counts no more"
-    assert take(queue, two)[1] is chunk
 
 
 def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue) -> None:
@@ -191,11 +172,6 @@ def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
     assert queue.is_finished is (how == "close")
 
 
-def test_a_wait_is_over_when_its_patience_is(queue: WorkQueue) -> None:
-    assert not queue.wait_until(lambda: False, 0.0)
-    assert queue.wait_until(lambda: True, 0.0)
-
-
 def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> None:
     slow, idle = Lane(queue), Lane(queue)
     queue.put(Chunk(Job(), 0, 10))
@@ -258,27 +234,6 @@ def test_a_lane_with_work_of_its_own_takes_nothing_over(queue: WorkQueue) -> Non
     take(queue, slow)
     take(queue, busy)
     assert queue.try_take(busy.share) is None
-
-
-def test_a_mismatch_on_one_lane_leaves_it_to_the_other(queue: WorkQueue) -> None:
-    slow, idle = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    first, chunk = take(queue, slow)
-    second, _ = take(queue, idle)
-    assert finish(queue, idle, second)
-    queue.add(chunk)  # what FileJob.mismatched() does
-    assert not queue.is_idle() and not queue.has_work()
-    assert finish(queue, slow, first) and queue.is_idle()
-
-
-def test_the_other_of_two_lanes_dies(queue: WorkQueue) -> None:
-    slow, idle = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    take(queue, slow)
-    second, _ = take(queue, idle)
-    queue.give_back(slow.share)
-    assert not queue.has_work(), "the other lane still has it"
-    assert finish(queue, idle, second) and queue.is_idle()
 
 
 def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
