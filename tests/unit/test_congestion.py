@@ -59,10 +59,6 @@ def test_a_lossy_path_gets_bbr_within_the_first_second() -> None:
     ]
 
 
-def test_one_lane_alone_can_get_it() -> None:
-    assert followed(LOSSY, 40, lanes=1)[1][-1] == "bbr"
-
-
 @pytest.mark.parametrize("model", [CLEAN, FULL, WINDOW])
 def test_no_other_path_gets_it(model: Model) -> None:
     """What a full queue drops says that the path is full; a full window is the bound itself."""

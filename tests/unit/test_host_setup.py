@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,6 @@ def ssh(own_state: Path) -> Ssh:
     return Ssh()
 
 
-def test_it_is_asked_once_and_remembered(ssh: Ssh) -> None:
-    for _ in range(2):
-        setup = SetupSource(ssh.resolve)
-        assert setup.get(HOST, OPTIONS).ssh == setup.get(HOST, OPTIONS).ssh == ssh.setup
-    assert ssh.asked == 1
-
-
 def test_what_was_remembered_is_checked_once(ssh: Ssh) -> None:
     SetupSource(ssh.resolve).get(HOST, OPTIONS)
     setup = SetupSource(ssh.resolve)
@@ -46,16 +38,6 @@ def test_what_was_remembered_is_checked_once(ssh: Ssh) -> None:
     setup.get(HOST, OPTIONS)
     assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
     assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
-
-
-def test_what_has_changed_is_used_and_remembered(ssh: Ssh) -> None:
-    SetupSource(ssh.resolve).get(HOST, OPTIONS)
-    setup = SetupSource(ssh.resolve)
-    assert not setup.get(HOST, OPTIONS).ssh.ciphers_are_ours
-    ssh.setup = dataclasses.replace(ssh.setup, ciphers_are_ours=True)
-    assert setup.has_changed(HOST, OPTIONS)
-    remembered = SetupSource(ssh.resolve).get(HOST, OPTIONS)
-    assert setup.get(HOST, OPTIONS).ssh == remembered.ssh == ssh.setup
 
 
 def test_what_the_far_end_says_of_its_processor_is_no_change(ssh: Ssh) -> None:

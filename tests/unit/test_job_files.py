@@ -55,14 +55,6 @@ class Machine:
         return ready
 
 
-def test_a_file_is_old_enough_by_its_time() -> None:
-    machine = Machine()
-    new, old = ("new", 1, machine.wall_s - 599), ("old", 1, machine.wall_s - 600)
-    assert machine.looks(new, old, min_age_s=600) == {"old"}
-    machine.passes(1)
-    assert machine.looks(new, old, min_age_s=600) == {"new", "old"}
-
-
 def test_a_file_settles_between_two_looks() -> None:
     machine = Machine()
     file = "a", 10, machine.wall_s - HOUR_S
@@ -281,11 +273,6 @@ def test_a_file_that_is_named_as_a_pattern_hides_no_others(tmp_path: Path) -> No
     names = ["*.rec", "a.rec", "c1.rec", "c[1].rec"]
     assert found(f"{tmp_path}/*.rec") == [str(tmp_path / name) for name in names]
     assert found(f"{tmp_path}/c[1].rec") == [f"{tmp_path}/c[1].rec"]
-
-
-def test_no_match_is_nothing_and_a_missing_name_is_for_the_copy_to_tell(tmp_path: Path) -> None:
-    assert found(f"{tmp_path}/*.rec") == []
-    assert found(f"{tmp_path}/gone") == [f"{tmp_path}/gone"]
 
 
 def test_a_pattern_in_a_folder_that_is_not_there_is_a_failure(tmp_path: Path) -> None:

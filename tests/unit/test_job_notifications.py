@@ -184,12 +184,6 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield receiver
 
 
-def test_the_service_manager_is_told(manager: socket.socket) -> None:
-    systemd.notify("READY=1")
-    systemd.notify("WATCHDOG=1")
-    assert heard(manager) == [b"READY=1", b"WATCHDOG=1"]
-
-
 def test_an_abstract_socket_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"pscp-test-{os.getpid()}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
@@ -378,14 +372,6 @@ def test_a_journal_that_does_not_listen_changes_nothing(
     assert "recordings: failed" in told(Job("recordings", ("store1:/vault/",)), BAD)[0]
 
 
-def test_all_runs_together_are_a_report(tmp_path: Path) -> None:
-    path = tmp_path / "all.json"
-    job = Job("recordings", ("store1:/vault/",))
-    told(job, run_of(part()), BAD, reports=[("json", str(path))])
-    read = json.loads(path.read_text())
-    assert [run["outcome"] for run in read["runs"]] == ["done", "failed"] and read["exit_code"] == 1
-
-
 def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None:
     output = "".join(f"line {n}{HOSTILE}\n" for n in range(20))
     ran = CommandRun("before", ok=False, how="exit status 3", output=output, seconds=1.0)
@@ -398,13 +384,6 @@ def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None
     assert not any("fine" in line for line in lines)
     assert sum("line 1" in line for line in lines) == 5
     assert "exit status 3" in (tmp_path / "page").read_text()
-
-
-def test_what_happens_is_said_to_who_asked() -> None:
-    notes: list[str] = []
-    teller = notifications.Teller(Remembered(), notes.append, is_verbose=True)
-    teller.says("recordings", "again in 5 s")
-    assert notes == ["recordings: again in 5 s"]
 
 
 def test_a_copy_that_stands_still_is_told_to_no_watchdog(

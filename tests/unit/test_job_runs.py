@@ -473,15 +473,6 @@ def test_a_damaged_history_is_moved_aside(history: History, notes: list[str], wh
     assert any(each.read_bytes() == damaged for each in path.parent.iterdir())
 
 
-def test_a_history_that_cannot_be_written_is_noted(tmp_path: Path, notes: list[str]) -> None:
-    (tmp_path / "file").touch()
-    history = History(str(tmp_path / "file" / "history.sqlite"), notes.append)
-    history.begin(job_run(1))
-    history.record(job_run(1))
-    assert history.runs() == []
-    assert len(notes) == 2 and "not in the history" in notes[0]
-
-
 def test_to_look_at_a_history_makes_none(history: History) -> None:
     assert history.runs() == [] and history.last_success("j", "h:") is None
     assert not Path(history.path).exists()

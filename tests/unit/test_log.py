@@ -38,11 +38,6 @@ def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
     assert not room.is_wanted
 
 
-def test_nothing_is_shown_where_it_is_not_wanted() -> None:
-    with log.show_records(False, pytest.fail):
-        log.Log("test").debug("inside")
-
-
 def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """G: once, and by level: to everybody, and with -v."""
     caplog.set_level(logging.INFO, "pscp")

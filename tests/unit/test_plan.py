@@ -160,23 +160,6 @@ def land(top: int, path: str, **extra: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("top", "path", "lands"),
-    [
-        (0, "dir", "renamed"),
-        (0, "dir/sub/x", "renamed/sub/x"),
-        (0, "dir/dir", "renamed/dir"),
-        (1, "", ""),
-        (1, "sub/x", "sub/x"),
-        (2, "file", "file"),
-    ],
-)
-def test_the_name_in_the_manifest_becomes_that_at_the_destination(
-    top: int, path: str, lands: str
-) -> None:
-    assert land(top, path) == lands
-
-
-@pytest.mark.parametrize(
     ("top", "path"),
     [
         (0, ""), (0, "dir/"), (0, "dirt"), (0, "other/x"), (0, "dir/../x"), (0, "dir//x"),
@@ -200,13 +183,6 @@ def test_no_path_leads_out_of_the_destination(top: int, path: str) -> None:
     assert top == 1 or parts[0] == PLACEMENT._names[top]
 
 
-def test_what_a_hard_link_points_to_is_placed_as_well() -> None:
-    one = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="dir/a", **{"in": 0}))
-    assert (one.entry.path, one.entry.extra["to"]) == ("renamed/b", "renamed/a")
-    other = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="file", **{"in": 2}))
-    assert other.entry.extra["to"] == "file"
-
-
 @pytest.mark.parametrize(
     ("top", "to"),
     [(0, "../../etc/passwd"), (0, "dir/../../x"), (0, "/etc/passwd"), (1, "../x"), (0, 5),
@@ -215,11 +191,6 @@ def test_what_a_hard_link_points_to_is_placed_as_well() -> None:
 def test_a_hard_link_out_of_the_destination_is_refused(top: Any, to: Any) -> None:
     with pytest.raises((ValueError, LookupError, failures.Refusal)):
         land(0, "dir/b", to=to, **{"in": top})
-
-
-def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
-    one = PLACEMENT.place(entry(path="dir/x", size=7))
-    assert source.listed(one.known) == (0, "dir/x", 7, 1, 2)
 
 
 # --- what a far end may call what was asked for

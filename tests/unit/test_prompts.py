@@ -184,11 +184,6 @@ def run_as_ssh(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_program(prompts: Prompts) -> None:
-    done = run_as_ssh(prompts.caller(False)[1])
-    assert (done.returncode, done.stdout) == (0, "secret\nstatus 0\n")
-
-
 def test_the_program_where_nobody_answers(folder: Path) -> None:
     """ssh would send an empty password, and be counted as a failed login."""
     prompts = Prompts(str(folder))

@@ -9,7 +9,7 @@ import pytest
 
 from pscp.endpoint.reading.source import Top
 from pscp.ground.errors import ProtocolError
-from pscp.transfer.terms.relative import folders_above, name_of
+from pscp.transfer.terms.relative import name_of
 
 
 def landed(typed: str, path: str, *, is_strict: bool = True) -> str:
@@ -50,10 +50,3 @@ def test_with_loose_names_only_what_leads_elsewhere_is_refused() -> None:
     assert landed("/a/b", "/c/b", is_strict=False) == "c/b"
     with pytest.raises(ProtocolError):
         landed("/a/b", "/../b", is_strict=False)
-
-
-def test_the_folders_above() -> None:
-    assert folders_above(["a/b/c", "a/d", "e"], ["new/a/b/c", "new/a/d", "new/e"]) == {
-        "new/a": (0, 2),
-        "new/a/b": (0, 1),
-    }

@@ -7,7 +7,6 @@ the name was made in it. Not here: files' bytes and renames (../faults/test_kill
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -98,15 +97,3 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
     asked(here, hardlinks.HardLinks([entry(tree.HARDLINK, "another", to="file")]), ([], [], []))
     here.close()
     synced.assert_all_of(tmp_path)
-
-
-def test_a_small_file(tmp_path: Path, synced: Synced) -> None:
-    """As the measure of the tests above: this was so before."""
-    here = sinking(tmp_path)
-    done: list[object] = []
-    value = entries.entry([tree.FILE, 0, "top/file", 0, 0o644, 0, 0, {}])
-    digest = hashlib.sha256(b"").hexdigest()
-    here.file_sink().pack([value], [[0, digest]], memoryview(b""), done.append)
-    here.close()
-    assert done == [[None]]
-    assert synced.names[(tmp_path / "top").stat().st_ino] == {"file"}

@@ -34,12 +34,6 @@ def test_nothing_is_asked_where_nothing_is_wanted() -> None:
     assert check(Options(), Route("ProxyJump x"), False) == []
 
 
-def test_addresses_alone_are_an_option_of_ssh() -> None:
-    options = Options(bind=("192.0.2.1", "192.0.2.2"))
-    given = [words(options, NOWHERE, number) for number in range(3)]
-    assert given == [["-b", "192.0.2.1"], ["-b", "192.0.2.2"], ["-b", "192.0.2.1"]]
-
-
 def test_a_socket_with_settings() -> None:
     options = Options(congestion="bbr", rcvbuf_bytes=MIB, bind=("fe80::1%eth0", "192.0.2.2"))
     assert proxy_command(options) == "'%h' %p any none fe80::1%%eth0 bbr 1048576 -"

@@ -57,10 +57,6 @@ def block(tmp_path: Path) -> Iterator[system.Block]:
     os.close(fd)
 
 
-def test_a_block_is_sent_after_its_header(block: system.Block) -> None:
-    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
-
-
 def test_a_block_is_sent_where_the_kernel_has_no_splice(
     block: system.Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from pscp.options import filters
 
 PLAIN = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())
 LINKING = PLAIN._replace(archive=True)  # without access times, which a walk itself changes
-ARCHIVE = PLAIN._replace(follow=False, preserve=True, archive=True)
 
 
 def filtered(*given: tuple[str, str]) -> tree.Rules:
@@ -151,52 +150,6 @@ def test_a_tree_deeper_than_the_stack_is_walked(tmp_path: Path) -> None:
             (while_there / "d").rename(tmp_path.with_name("next"))
             while_there.rmdir()
             tmp_path.with_name("next").rename(while_there)
-
-
-def test_what_each_entry_is(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    (tmp_path / "file").chmod(0o4751)
-    os.utime(tmp_path / "file", ns=(1, 1_600_000_000_123_456_789))
-    (tmp_path / "link").symlink_to("file")
-    (tmp_path / "same").hardlink_to(tmp_path / "file")
-    with open(tmp_path / "sparse", "wb") as sparse:
-        sparse.truncate(1 << 20)
-    found = by_path(tmp_path, ARCHIVE)
-    assert {path: entry.kind for path, entry in found.items()} == {
-        "top": tree.FOLDER, "file": tree.FILE, "link": tree.LINK, "same": tree.HARDLINK,
-        "sparse": tree.FILE,
-    }  # fmt: skip
-    file = found["file"]
-    status = os.stat(tmp_path / "file")
-    assert (file.size, file.mode, file.mtime_ns) == (5, 0o4751, 1_600_000_000_123_456_789)
-    assert file.inode == status.st_ino
-    assert (found["same"].size, found["link"].size, found["top"].size) == (5, 0, 0)
-    assert found["link"].extra["to"] == "file"
-    assert (found["same"].extra["in"], found["same"].extra["to"]) == (0, "top/file")
-    assert found["sparse"].extra["sparse"] and "sparse" not in file.extra
-    followed = by_path(tmp_path, PLAIN)
-    assert (followed["link"].kind, followed["link"].size) == (tree.FILE, 5)
-    assert followed["same"].kind == tree.FILE
-
-
-def test_what_cannot_be_copied_is_an_error_and_the_walk_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "dangling").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/loop").symlink_to("..")
-    (tmp_path / "self").symlink_to("self")
-    (tmp_path / "z").touch()
-    found = by_path(tmp_path)
-    problems = {path: e.extra["message"] for path, e in found.items() if e.kind == tree.ERROR}
-    assert problems == {
-        "dangling": "is a dangling link (to nowhere)",
-        "fifo": "is not a file, a folder or a link",
-        "folder/loop": "a loop of links",
-        "self": f"is a link that cannot be followed: {os.strerror(errno.ELOOP)}",
-    }
-    assert found["z"].kind == tree.FILE
-    archived = by_path(tmp_path, ARCHIVE)
-    assert [path for path, entry in archived.items() if entry.kind == tree.ERROR] == ["fifo"]
 
 
 def test_a_folder_needs_recursive(tmp_path: Path) -> None:

@@ -81,15 +81,6 @@ def test_any_history(
         assert {guid for guid in here if guid > common} <= set(have)
 
 
-def test_a_full_stream_of_the_oldest_then_all_between() -> None:
-    source = history(1, 2, 3)
-    first, last = source.snapshots[0], source.snapshots[2]
-    plan = make_plan(source, "vault/a", None)
-    assert plan.streams == (
-        Stream("tank/a", "vault/a", first), Stream("tank/a", "vault/a", last, first, True),
-    )  # fmt: skip
-
-
 def test_a_bookmark_begins_an_increment() -> None:
     plan = make_plan(history(3, 4, 5, bookmarks=(2,)), "vault/a", there(1, 2))
     assert [stream.base.short for stream in plan.streams if stream.base] == ["#b2", "@s3"]
@@ -121,11 +112,6 @@ def test_what_waits_for_what_never_waits_in_a_circle(origins: dict[str, str]) ->
     for name, others in before.items():
         assert others <= came and {name.rpartition("/")[0]} & sources.keys() <= others
         came.add(name)
-
-
-def test_a_clone_waits_for_what_it_began_with() -> None:
-    sources = {"t": Dataset("t"), "t/a": Dataset("t/a", origin="t/b@s"), "t/b": Dataset("t/b")}
-    assert awaited(sources) == {"t": set(), "t/b": {"t"}, "t/a": {"t", "t/b"}}
 
 
 def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:
