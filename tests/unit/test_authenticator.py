@@ -84,11 +84,6 @@ def test_after_the_end_nothing_is_known(
     policy.close()
 
 
-def test_nobody_is_asked_before_the_first_login(policy: Authenticator) -> None:
-    assert not policy.was_asked and not policy.is_single_use
-    assert policy.repeat(far) is not None
-
-
 def test_a_login_that_is_lost_is_no_refusal(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:

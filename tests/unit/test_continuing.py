@@ -102,15 +102,3 @@ def test_n1_what_a_run_noted_first_stands(
         for number, rest in ((1, "unknown"), (2, "zeros"))
     )
     assert written(monkeypatch, tmp_path, first, second) == {"run": "unknown"}
-
-
-def test_a_run_notes_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    journal = Journal("key")
-    journal.run("mine")
-    journal.file("a", ONE, "sha256", rest_of(SPARSE))
-    journal.close(complete=False)
-    again = Journal("key")
-    found = again.landed("a", ONE)
-    again.close(complete=False)
-    assert found is not None and found.runs == {"mine": ZEROS}

@@ -100,15 +100,6 @@ def test_whether_processors_were_busy_meanwhile(
     assert login.was_crowded is crowded
 
 
-def test_what_was_started_is_waited_for() -> None:
-    opener = FakeOpener()
-    login = made(opener)
-    assert login.start(setup()) and login.is_started
-    far, said = finish(login)
-    assert [far.channel] == opener.opened and not said and not login.is_started
-    assert login.login_s > 0
-
-
 def test_what_was_started_and_never_waited_for_is_closed() -> None:
     opener = FakeOpener()
     login = made(opener)
@@ -133,14 +124,6 @@ def test_where_there_is_neither_the_reason_is_why_there_is_no_agent() -> None:
         finish(login)
     assert not HostMemory(HOST, OPTIONS).uses_sftp()
     assert not finish(login)[0].is_sftp  # the next time the agent is tried first again
-
-
-def test_one_login_carries_the_first_channel() -> None:
-    opener = MasterOpener([FakeMaster()])
-    login = made(opener)
-    assert not login.start(setup()) and not opener.opened
-    far, _ = finish(login)
-    assert far.channel.control == CONTROL
 
 
 def test_one_login_that_fails_is_begun_anew_the_next_time() -> None:

@@ -25,14 +25,6 @@ def damage(value: str) -> None:
     file.write_text(f'{{"key": {json.dumps(key)}, "value": {value}}}')
 
 
-def test_each_direction_is_remembered() -> None:
-    assert HostMemory(HOST, Options()).recall(True) == PathRecord()
-    HostMemory(HOST, Options()).remember(True, PathRecord(8, 8, 0.1, "bbr"))
-    HostMemory(HOST, Options()).remember(False, PathRecord(3, 2, 0.2))
-    assert HostMemory(HOST, Options()).recall(True) == PathRecord(8, 8, 0.1, "bbr")
-    assert HostMemory(HOST, Options()).recall(False) == PathRecord(3, 2, 0.2)
-
-
 def test_another_way_to_the_host_is_another_host() -> None:
     HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
     assert HostMemory(HOST, Options(port=2222)).recall(True) == PathRecord()

@@ -311,7 +311,3 @@ def test_a_command_that_fails_lists_nothing(command: tuple[str, ...], why: str) 
     with pytest.raises(errors.CopyError, match=f"^sources-command: {why}$"):
         found(sources_command=command, keep=kept)
     assert kept[0].output == ("why\n" if "why" in str(command) else "")
-
-
-def test_a_home_folder_is_expanded_as_a_shell_does() -> None:
-    assert found("~/none") == [os.path.expanduser("~/none")]

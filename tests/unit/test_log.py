@@ -13,13 +13,6 @@ from pscp.progress.callbacks import ProgramReporter
 from pscp.progress.progress import Silent
 
 
-def test_nothing_is_written_unless_somebody_asks(capfd: pytest.CaptureFixture[str]) -> None:
-    room = log.Log("test")
-    room.debug("nobody hears %s", "this")
-    assert not room.is_wanted
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_program_that_asks_gets_records(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "pscp")
     room = log.Log("test")

@@ -158,12 +158,6 @@ def test_no_cpus(text: str) -> None:
         parse_cpus(text)
 
 
-def test_archive_sets_recursive_and_preserve() -> None:
-    options = Options(archive=True)
-    assert options.recursive and options.preserve
-    assert not Options().recursive and not Options().preserve
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -171,22 +171,3 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(here: dict[str, str]) -
         done = run("sh", remote.command(), here, CONVERSATION[:-cut])
         assert (done.returncode, done.stderr) == (0, b"")
         assert frames_of(done.stdout)[0][0] == wire.HELLO
-
-
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
-        (wire.frame(wire.DATA, b"{}"), "a DATA frame in state ready"),
-        (b"\xff" * wire.HEADER.size, "these bytes are no frame"),
-    ],
-)
-def test_what_is_not_allowed_ends_the_agent_with_status_99(
-    here: dict[str, str], frame: bytes, said: str
-) -> None:
-    done = run("sh", remote.command(), here, agent_input(frame, asking(ROLE, 1)))
-    assert done.returncode == 99
-    assert done.stderr.decode().startswith(f"pscp agent: {said}")
-    hello, *others = frames_of(done.stdout)
-    assert hello[0] == wire.HELLO
-    assert [frame[0] for frame in others] == [wire.REFUSED]
-    assert str(others[0][2]).startswith(said)

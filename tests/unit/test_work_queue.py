@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -69,19 +68,6 @@ def finish(queue: WorkQueue, lane: Lane, number: int) -> bool:
 def queue(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
     monkeypatch.setattr(in_flight, "_PATIENCE_S", -1.0)  # every chunk has been held for long
     return WorkQueue()
-
-
-def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQueue) -> None:
-    lane, job = Lane(queue), Job()
-
-    def pieces() -> Iterator[Work]:
-        yield Chunk(job, 0, 1)
-        yield Chunk(job, 1, 1)
-        queue.add(Chunk(job, 2, 1))
-
-    queue.add(pieces())
-    offsets = [take(queue, lane)[1].offset for _ in range(3)]
-    assert offsets == [0, 1, 2]
 
 
 def test_what_nobody_needs_any_more_is_not_taken(queue: WorkQueue) -> None:
@@ -170,19 +156,6 @@ def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
             queue.close()
         assert not any(wait.result(WAIT_S) for wait in waits)
     assert queue.is_finished is (how == "close")
-
-
-def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> None:
-    slow, idle = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    first, chunk = take(queue, slow)
-    second, same = take(queue, idle)
-    assert same is chunk
-    assert finish(queue, idle, second)
-    assert queue.is_idle(), "nobody waits for the slow lane"
-    assert not finish(queue, slow, first)
-    queue.give_back(slow.share)
-    assert queue.is_idle()
 
 
 def test_a_lane_that_is_behind_gets_no_more_work(queue: WorkQueue) -> None:
