@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import asyncssh
 import asyncssh.config
 import paramiko
+import pytest
 
 from pscp.transports.libraries import asyncssh_internals, paramiko_internals
 
@@ -34,12 +35,22 @@ OF_CLASSES = [
 ]
 
 
+@pytest.mark.parametrize(("owner", "name"), OF_CLASSES)
+def test_a_class_has_what_is_used_of_it(owner: Any, name: str) -> None:
+    assert hasattr(owner, name)
+
+
 def a_channel() -> Any:
     """A channel of asyncssh, of no connection, with a window of 1000 bytes."""
     values = {"encoding": None, "errors": "strict", "window": 1000, "max_pktsize": 100}
     make: Any = asyncssh.SSHClientChannel
     names = list(inspect.signature(make).parameters)  # they differ by version
     return make(*[values.get(name, Mock()) for name in names])
+
+
+@pytest.mark.parametrize("name", ["_recv_window", "_init_recv_window"])
+def test_a_channel_has_what_is_used_of_it(name: str) -> None:
+    assert hasattr(a_channel(), name)
 
 
 # --- that they do what they are used for
@@ -53,6 +64,11 @@ def test_a_window_is_granted() -> None:
     assert sent == [bytes([93]) + (4000).to_bytes(4, "big")]  # RFC 4254, 9
     assert asyncssh_internals.lacks_bytes(channel, 5000) == 0
     assert channel.get_recv_window() == 5000
+
+
+def test_a_connection_keeps_its_loop() -> None:
+    """Without a connection: its own __init__ sets what loop_of() reads."""
+    assert "_loop" in asyncssh.connection.SSHConnection.__init__.__code__.co_names
 
 
 def test_keywords_that_asyncssh_ignores_are_read(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""transfer/pieces/plan.py: extents against a set of bytes, packs, where entries land, names.
-
-Read next: pscp/transfer/pieces/plan.py.
-"""
+"""transfer/pieces: extents against a set of bytes, packs, where entries land, names, spools."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from pscp.endpoint.reading.files import Extent
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces import plan
+from pscp.transfer.pieces.spool import Spool
 
 LAST = 400
 
@@ -331,3 +329,24 @@ def passes(asked: plan.SourceRules, kind: str, path: str) -> bool:
         return True
     except ValueError:
         return False
+
+
+# --- rows that are kept for the end of a copy
+
+
+def test_rows_come_back_in_their_order_and_backwards() -> None:
+    spool = Spool()
+    for row in (["a", 1], ["b", {"c": [2]}]):
+        spool.add(row)
+    assert list(spool.take()) == [["a", 1], ["b", {"c": [2]}]]
+    assert list(spool.take(backwards=True)) == [["b", {"c": [2]}], ["a", 1]]
+    spool.close()
+
+
+def test_what_comes_after_the_end_makes_no_file() -> None:
+    """A copy that failed still writes what it was about to; nobody would close the file."""
+    spool = Spool()
+    spool.close()
+    spool.add(["late"])
+    assert not len(spool)
+    assert spool._file is None

@@ -1,6 +1,6 @@
-"""The states of a lane and of a file's copy: the tables, and what a lane's far end may do.
+"""The states of a lane, of a file's copy, and of a stream: the tables, and a lane's far end.
 
-Not here: lanes and files through all of their states (../core/test_lane.py, test_file_job.py).
+Not here: all of them at work (../core/test_lane.py, test_file_job.py, test_stream.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from state_tables import assert_no_other_event_may_come, reached
+from state_tables import Table, assert_no_other_event_may_come, reached
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import session, wire
 from pscp.endpoint.reading import tree
+from pscp.endpoint.streams.stream_states import (
+    FAR,
+    INPUT,
+    OUTPUT,
+    Far,
+    FarEvent,
+    Input,
+    InputEvent,
+    Output,
+    OutputEvent,
+)
 from pscp.ground.errors import ConnectionLost, PscpError
+from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lanes import lane as lane_module
 from pscp.transfer.lanes.in_flight import Window
 from pscp.transfer.lanes.lane import Lane
@@ -29,22 +41,31 @@ from pscp.transfer.pieces.plan import Ask, Chunk, PlannedEntry
 from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.pieces.states import Lane as State
 
-TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
-EVENTS: list[type[enum.Enum]] = [LaneEvent, FileEvent]
 WAIT_S = 20.0
+# Each table with the state that it begins in, and the states of its enum that it does not have.
+TABLES: dict[str, tuple[Table, enum.Enum, type[enum.Enum], set[enum.Enum]]] = {
+    "lane": (LANE, State.OPENING, LaneEvent, set()),
+    "file": (FILE, File.COPYING, FileEvent, set()),
+    "input": (INPUT, Input.READING, InputEvent, set()),
+    "output": (OUTPUT, Output.WRITING, OutputEvent, set()),
+    "far": (FAR, Far.RUNNING, FarEvent, set()),
+    "push": (PUSH, Near.MOVING, NearEvent, {Near.DELIVERED, Near.EXITED}),
+    "pull": (PULL, Near.MOVING, NearEvent, {Near.LANDING, Near.CLOSING, Near.DEAF}),
+}
+EACH = pytest.mark.parametrize("name", TABLES)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_every_state_has_a_row_and_can_be_reached(which: int) -> None:
-    table, first = TABLES[which]
-    assert list(table) == list(type(first))
+@EACH
+def test_every_state_has_a_row_and_can_be_reached(name: str) -> None:
+    table, first, _, others = TABLES[name]
+    assert set(table) == set(type(first)) - others
     assert reached(table, first) == set(table)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_an_event_leads_where_the_table_says_and_no_other_may_come(which: int) -> None:
-    table, _ = TABLES[which]
-    assert_no_other_event_may_come(table, EVENTS[which])
+@EACH
+def test_an_event_leads_where_the_table_says_and_no_other_may_come(name: str) -> None:
+    table, _, events, _ = TABLES[name]
+    assert_no_other_event_may_come(table, events)
 
 
 def test_a_lane_may_break_and_be_closed_at_any_time() -> None:
@@ -199,3 +220,40 @@ def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> 
     running.queue.close()
     running.agent.inbox.put(None)
     running.wait()
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("table", [PUSH, PULL])
+def test_a_stream_can_be_cut_short_at_any_time(table: Table) -> None:
+    """And what was cut short stays so, whatever comes late."""
+    assert all(row[NearEvent.CUT] is Near.CUT_SHORT for row in table.values())
+    assert reached(table, Near.CUT_SHORT) == {Near.CUT_SHORT}
+
+
+def test_a_command_may_end_at_any_time() -> None:
+    for table, over in ((PUSH, {Near.OVER}), (PULL, {Near.OVER, Near.EXITED})):
+        for state in set(table) - {Near.OVER, Near.EXITED, Near.CUT_SHORT}:
+            assert table[state][NearEvent.EXIT] in over
+            assert table[state][NearEvent.FAIL] is Near.OVER
+
+
+def test_what_is_pulled_is_over_only_when_it_was_delivered() -> None:
+    assert NearEvent.EXIT not in PULL[Near.EXITED]
+    assert {PULL[state].get(NearEvent.DELIVER) for state in (Near.MOVING, Near.EXITED)} == {
+        Near.DELIVERED, Near.OVER
+    }  # fmt: skip
+
+
+def test_a_descriptor_may_be_stopped_at_any_time_and_only_its_own_end_is_one() -> None:
+    assert all(InputEvent.STOP in row for row in INPUT.values())
+    assert all(OutputEvent.STOP in row for row in OUTPUT.values())
+    assert Input.ENDED not in reached(INPUT, Input.STOPPED) | reached(INPUT, Input.FAILED)
+    ends = {Output.COMPLETE, Output.DROPPED}
+    assert not ends & (reached(OUTPUT, Output.STOPPED) | reached(OUTPUT, Output.FAILED))
+
+
+def test_a_far_end_that_was_left_or_closed_stays_so() -> None:
+    assert reached(FAR, Far.LEAVING) == {Far.LEAVING, Far.LEFT, Far.CLOSED}
+    assert reached(FAR, Far.CLOSED) == {Far.CLOSED}

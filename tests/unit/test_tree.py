@@ -1,6 +1,6 @@
-"""tree.py: filters, the order of a walk, and going on after any entry of it.
+"""tree.py and metadata.py: filters, the order of a walk, going on after any entry, what is read.
 
-Read next: pscp/endpoint/reading/tree.py.
+Not here: what arrives (../e2e/test_copy_metadata.py), what filters match (test_filters.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.reading import tree
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.metadata import Policy
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.options import filters
 
@@ -184,3 +185,31 @@ def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it
     for place, entry in enumerate(whole, 1):
         rest = tree.Walk(tops, PLAIN).entries(after=(0, entry.path))
         assert list(rest) == whole[place:]
+
+
+# --- metadata
+
+
+ARCHIVE = PLAIN._replace(follow=False, preserve=True, archive=True)
+NS = 1_600_000_000_123_456_789
+
+
+def test_what_is_read_is_what_the_rules_ask_for(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.touch()
+    status = file.stat()
+    full = os.fsencode(file)
+    paths = full, (None, full)
+    assert metadata.read(*paths, status, PLAIN) == {}
+    assert metadata.read(*paths, status, PLAIN._replace(preserve=True)) == {"a": status.st_atime_ns}
+    archived: dict[str, Any] = metadata.read(*paths, status, ARCHIVE)
+    assert archived["o"][:2] == [status.st_uid, status.st_gid]
+
+
+@pytest.mark.parametrize("extra", [{}, {"o": 1}, {"o": [1]}, {"o": ["x", "y", 1, 2]}, {"a": "x"}])
+def test_metadata_of_another_shape_is_passed_over(tmp_path: Path, extra: dict[str, Any]) -> None:
+    entry = tree.Entry(tree.FILE, 0, "a", 0, 0o600, NS, 1, extra)
+    with open(tmp_path / "a", "wb") as file:
+        metadata.apply_to_file(file.fileno(), entry, Policy(True, True, 0o022), None)
+    status = (tmp_path / "a").stat()
+    assert (status.st_uid, status.st_mtime_ns) == (os.getuid(), NS)
