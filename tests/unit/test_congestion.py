@@ -59,12 +59,6 @@ def test_a_lossy_path_gets_bbr_within_the_first_second() -> None:
     ]
 
 
-@pytest.mark.parametrize("model", [CLEAN, FULL, WINDOW])
-def test_no_other_path_gets_it(model: Model) -> None:
-    """What a full queue drops says that the path is full; a full window is the bound itself."""
-    assert followed(model, 200) == ([], [""] * 200)
-
-
 def test_where_it_gains_nothing_it_is_let_go_and_tried_ever_more_seldom() -> None:
     said, names = followed(SHALLOW, 400)
     assert said[1] == "lanes move 1.3 MB/s each with bbr, and 1.2 MB/s without: going on without"

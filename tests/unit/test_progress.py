@@ -78,13 +78,6 @@ def test_an_outage_is_said() -> None:
     assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, 12)[1]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(1, "1st"), (2, "2nd"), (11, "11th"), (23, "23rd"), (112, "112th")]
-)
-def test_ordinals(number: int, text: str) -> None:
-    assert outage(number, 0) == f"connection lost, trying again ({text} time)"
-
-
 def words(*moment: Any) -> tuple[list[str], list[str]]:
     first, second = describe(*moment)
     return [piece.text for piece in first], [piece.text for piece in second]
@@ -112,6 +105,23 @@ def test_large_files_under_way() -> None:
     assert under_way([*seen.large.values()], 0, 80) == []
     [line] = under_way([seen.large[5]], 4, 25)
     assert line == " 25% of 200.0 MB \u2026r/5.bin"
+
+
+@dataclasses.dataclass
+class Made:
+    """A reporter that reports when it is told to, and what it has written."""
+
+    reporter: Any
+    err: io.StringIO
+    out: io.StringIO
+    clock: Clock
+
+
+def made(kind: Any, is_on_out: bool = False) -> Made:
+    err, out, clock = io.StringIO(), io.StringIO(), Clock()
+    reporter = kind(out=out, clock=clock) if is_on_out else kind(err, out, clock)
+    reporter.period_s = 3600
+    return Made(reporter, err, out, clock)
 
 
 def progress_threads() -> list[threading.Thread]:
@@ -257,32 +267,27 @@ def test_notes_that_nobody_reads_take_up_little(unread: tuple[int, TextIO]) -> N
 
 
 def test_plain_lines() -> None:
-    clock, err = Clock(), io.StringIO()
-    reporter = PlainLines(err, io.StringIO(), clock)
-    reporter.period_s = 3600
-    counters = halfway()
-    reporter.start(counters)
-    clock.now_s += 2
+    plain, counters = made(PlainLines), halfway()
+    plain.reporter.start(counters)
+    plain.clock.now_s += 2
     counters.add(bytes_done=20 * MB)
-    reporter.tick()
-    reporter.stop(Result())
-    assert err.getvalue() == (
+    plain.reporter.tick()
+    plain.reporter.stop(Result())
+    assert plain.err.getvalue() == (
         "40%, 40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, "
         "3 of 12 files, 2 of 4 lanes, 2.0 s so far, 20.0 MB resumed\n"
     )
 
 
 def test_json_lines() -> None:
-    clock, out = Clock(), io.StringIO()
-    reporter = JsonLines(out=out, clock=clock)
-    reporter.period_s = 3600
-    reporter.start(halfway())
-    clock.now_s += 1.5
-    reporter.note("a\n\udcff: gone")
-    reporter.line("b")
+    lines = made(JsonLines, is_on_out=True)
+    lines.reporter.start(halfway())
+    lines.clock.now_s += 1.5
+    lines.reporter.note("a\n\udcff: gone")
+    lines.reporter.line("b")
     failure = Failure("a", "VerifyError", "differs")
-    reporter.stop(Result(files=2, digests={"b": "00"}, failures=(failure,)))
-    note, line, progress, end = map(json.loads, out.getvalue().splitlines())
+    lines.reporter.stop(Result(files=2, digests={"b": "00"}, failures=(failure,)))
+    note, line, progress, end = map(json.loads, lines.out.getvalue().splitlines())
     assert note == {"event": "note", "text": "a\n\udcff: gone"}
     assert line == {"event": "line", "text": "b"}
     assert progress["event"] == "progress"
@@ -301,15 +306,13 @@ def test_bar_at_any_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    err = io.StringIO()
-    reporter = RichBar(err, io.StringIO(), Clock())
-    reporter.period_s = 3600
-    reporter.start(counters)
-    reporter.tick()
-    reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
-    reporter.tick()
-    reporter.stop(Result())
-    shown = err.getvalue()
+    bar = made(RichBar)
+    bar.reporter.start(counters)
+    bar.reporter.tick()
+    bar.reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
+    bar.reporter.tick()
+    bar.reporter.stop(Result())
+    shown = bar.err.getvalue()
     assert "pscp: a [b]c[/b] :smile: \\x1b: " + "long " * 30 + "end" in shown
     assert shown.endswith("\x1b[2K")  # the bar is gone
     if columns == 80 and counters.bytes_total:
@@ -324,17 +327,16 @@ def test_a_wide_terminal_shows_the_rate_of_each_lane(
     """And so does a narrow one with -v. A lane that is not up has none."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    err, clock = io.StringIO(), Clock()
-    reporter = RichBar(err, io.StringIO(), clock)
-    reporter.period_s, reporter.shows_lanes = 3600, is_asked
+    bar = made(RichBar)
+    bar.reporter.shows_lanes = is_asked
     moved: list[int | None] = [0, None]
-    reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
-    reporter.tick()
+    bar.reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
+    bar.reporter.tick()
     moved[:] = [30_000_000, 5_000_000, None]  # another lane was opened meanwhile
-    clock.now_s += 2
-    reporter.tick()
-    reporter.stop(Result())
-    assert ("lanes, MB/s: 15.0 0.0 -" in err.getvalue()) is (is_asked or columns == 120)
+    bar.clock.now_s += 2
+    bar.reporter.tick()
+    bar.reporter.stop(Result())
+    assert ("lanes, MB/s: 15.0 0.0 -" in bar.err.getvalue()) is (is_asked or columns == 120)
 
 
 @given(st.lists(st.none() | st.floats(0, 1e12), max_size=300), st.integers(15, 200))
@@ -345,9 +347,8 @@ def test_rates_of_lanes_go_into_a_line(rates: list[float | None], width: int) ->
 
 
 def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None:
-    err = io.StringIO()
-    reporter = RichBar(err, io.StringIO(), Clock())
-    reporter.period_s = 3600
+    bar = made(RichBar)
+    reporter, err = bar.reporter, bar.err
     reporter.start(Counters(host="host\x1b", started_s=97.0))
     reporter.tick()
     assert "connecting to host\\x1b (3.0 s)" in err.getvalue()
@@ -428,49 +429,36 @@ def test_describe_any_counters(counters: Counters, bytes_per_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("made", "text"),
     [
-        (0, "0 B"),
-        (999, "999 B"),
-        (999.9, "1.0 kB"),
-        (1000, "1.0 kB"),
-        (268_435_456, "268.4 MB"),
-        (999_949, "999.9 kB"),
-        (999_999, "1.0 MB"),
-        (2**40, "1.1 TB"),
-        (10**21, "1000.0 EB"),
+        (outage(1, 0), "connection lost, trying again (1st time)"),
+        (outage(2, 0), "connection lost, trying again (2nd time)"),
+        (outage(11, 0), "connection lost, trying again (11th time)"),
+        (outage(23, 0), "connection lost, trying again (23rd time)"),
+        (outage(112, 0), "connection lost, trying again (112th time)"),
+        (format_bytes(0), "0 B"),
+        (format_bytes(999), "999 B"),
+        (format_bytes(999.9), "1.0 kB"),
+        (format_bytes(1000), "1.0 kB"),
+        (format_bytes(268_435_456), "268.4 MB"),
+        (format_bytes(999_949), "999.9 kB"),
+        (format_bytes(999_999), "1.0 MB"),
+        (format_bytes(2**40), "1.1 TB"),
+        (format_bytes(10**21), "1000.0 EB"),
+        (format_duration(-1), "0.0 s"),
+        (format_duration(1.23), "1.2 s"),
+        (format_duration(59.94), "59.9 s"),
+        (format_duration(59.96), "1 min 0 s"),
+        (format_duration(3599.6), "1 h 0 min"),
+        (format_duration(7380), "2 h 3 min"),
+        (printable("naïve 名 a\\b"), "naïve 名 a\\b"),
+        (printable("\0\t\r\x7f\x9b"), "\\x00\\x09\\x0d\\x7f\\x9b"),
+        (printable("\udc80\udcff\ud800"), "\\x80\\xff\\ud800"),
+        (printable("a\u202eb\u2028"), "a\\u202eb\\u2028"),
     ],
 )
-def test_format_bytes(number: float, text: str) -> None:
-    assert format_bytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0.0 s"),
-        (1.23, "1.2 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min 0 s"),
-        (3599.6, "1 h 0 min"),
-        (7380, "2 h 3 min"),
-    ],
-)
-def test_format_duration(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("naïve 名 a\\b", "naïve 名 a\\b"),
-        ("\0\t\r\x7f\x9b", "\\x00\\x09\\x0d\\x7f\\x9b"),
-        ("\udc80\udcff\ud800", "\\x80\\xff\\ud800"),
-        ("a\u202eb\u2028", "a\\u202eb\\u2028"),
-    ],
-)
-def test_printable(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_numbers_and_names_as_they_are_shown(made: str, text: str) -> None:
+    assert made == text
 
 
 @given(st.text(st.characters(min_codepoint=0, max_codepoint=0x10FFFF, exclude_categories=[])))
