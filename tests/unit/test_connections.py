@@ -152,13 +152,6 @@ def test_a_session_can_be_closed_while_a_login_goes_on() -> None:
         assert taken.result(WAIT_S)[0].channel is first
 
 
-def test_a_login_that_ends_after_the_copy_is_for_the_next_one() -> None:
-    session, opener = made()
-    far = session.connect(OPTIONS, wanted())
-    session.idle.give([far])
-    assert take(session) == [far] and far.was_kept and len(opener.opened) == 1
-
-
 def test_a_lane_whose_turn_comes_after_the_end_logs_in_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -305,19 +298,6 @@ def test_without_the_package_for_keys_nobody_is_contacted(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="cryptography is not installed"):
         session.check(Options(batch=True, plane="tls"), True)
     assert session.check(Options(batch=True, plane="plain"), True) == [] and opener.opened == []
-
-
-def test_only_a_connection_of_the_same_kind_is_used_again() -> None:
-    """Over SFTP it was also begun with a way to verify."""
-    session, opener = made()
-    sftp, other = (Options(batch=True, remote="sftp", verify=verify) for verify in ("auto", "none"))
-    [far] = take(session)
-    for options in (sftp, other, OPTIONS):
-        session.give([far])
-        session.start_logins(options, is_push=True, is_small=True)
-        assert far.channel.is_closed
-        [far] = session.take(options, lambda text: None)
-    assert len(opener.opened) == 4
 
 
 def test_w1_connections_of_other_calls_are_looked_at_one_by_one() -> None:

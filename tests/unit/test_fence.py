@@ -134,14 +134,6 @@ def test_a_root_without_locks_has_its_fence_elsewhere(
     fence.release(root, TOKEN, SECOND)
 
 
-def test_the_roots_times_are_as_before(root: int, tmp_path: Path) -> None:
-    before = tmp_path.stat().st_mtime_ns
-    fence.claim(root, TOKEN, FIRST, [])
-    assert tmp_path.stat().st_mtime_ns == before
-    fence.release(root, TOKEN, FIRST)
-    assert tmp_path.stat().st_mtime_ns == before
-
-
 def test_where_modes_are_not_kept_nobody_waits_for_turns(
     root: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.reading.files import Extent
 from pscp.options.options import Options
-from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces import plan
 from pscp.transfer.pieces.spool import Spool
 
@@ -126,20 +124,6 @@ def test_only_files_have_rows_of_the_source() -> None:
     for rows in ([[5, "aa"]], [[5, "aa"]] * 3):
         with pytest.raises(ValueError, match="other files than"):
             pack.take_rows(rows)
-
-
-def test_a_small_file_goes_in_a_pack_and_a_larger_one_does_not() -> None:
-    assert plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES))
-    assert not plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES + 1))
-    assert plan.goes_in_pack(entry(tree.FOLDER))
-
-
-def test_a_request_is_made_for_the_lane_that_asks_it() -> None:
-    ready = plan.Ask(True, requests.Release(), print, print)
-    one, two = (LaneShare(Window(1, 0.0)) for _ in range(2))
-    made = plan.Ask(True, lambda share: requests.Revoke(int(share is two)), print, print)
-    assert ready.request_for(one) == requests.Release()
-    assert made.request_for(two) == requests.Revoke(1)
 
 
 # --- where entries land

@@ -19,16 +19,10 @@ from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import listings, sameness
 from pscp.endpoint.there.listings import Listing, Rows
-from pscp.options import filters
-from pscp.options.options import Options
 from pscp.transfer.walk import folder_check
-from pscp.transfer.walk.decide import Action, Terms, There, decide, has_same_metadata
 
 NS = 1_500_000_000_123_456_789
-FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
-SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
 PLAIN = tree.Rules(True, False, False, False, ())
-KEPT = Options(preserve=True, recursive=True)
 
 
 # --- one file
@@ -47,46 +41,6 @@ def test_times_are_the_same_as_far_as_they_can_be_kept(there_ns: int, is_same: b
 
 def test_a_source_of_whole_seconds_says_no_more() -> None:
     assert not sameness.is_same_time(NS // 10**9 * 10**9, NS)
-
-
-@pytest.mark.parametrize(
-    ("options", "there", "expected"),
-    [
-        (Options(preserve=True), SAME, Action.UNCHANGED),
-        (Options(archive=True), SAME, Action.UNCHANGED),
-        (Options(), SAME, Action.HASH),
-        (Options(preserve=True, checksum=True), SAME, Action.HASH),
-        (Options(preserve=True, strong=True), SAME, Action.HASH),
-        (Options(preserve=True, resume=False), SAME, Action.SEND),
-        (Options(preserve=True), SAME._replace(mtime_ns=NS + 1), Action.HASH),
-        (Options(preserve=True), SAME._replace(size_bytes=6), Action.SEND),
-        (Options(preserve=True), SAME._replace(kind=tree.LINK), Action.SEND),
-        (Options(size_only=True), SAME._replace(mtime_ns=0), Action.UNCHANGED),
-        (Options(size_only=True), SAME._replace(size_bytes=6), Action.SEND),
-        (Options(update=True), SAME, Action.SKIP),
-        (Options(update=True), SAME._replace(mtime_ns=NS + 1), Action.SKIP),
-        (Options(update=True), SAME._replace(mtime_ns=NS - 1), Action.HASH),
-        (Options(existing=True), There("", 0, 0, []), Action.SKIP),
-        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Action.SKIP),
-        (Options(archive=True, remove_source_files=True), SAME, Action.HASH),
-        (Options(ignore_existing=True), SAME._replace(size_bytes=6), Action.SKIP),
-        (Options(ignore_existing=True), There("", 0, 0, []), Action.SEND),
-    ],
-)
-def test_what_becomes_of_a_file(options: Options, there: There, expected: Action) -> None:
-    assert decide(FILE, there, Terms.of(options)) is expected
-
-
-def test_metadata_that_is_not_the_same() -> None:
-    archive, kept = Terms.of(Options(archive=True)), Terms.of(KEPT)
-    assert has_same_metadata(FILE, SAME, archive)
-    assert has_same_metadata(FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options()))
-    assert not has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
-    assert not has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
-    assert has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
-    assert not has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
-    attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
-    assert not has_same_metadata(attributes, SAME, archive)
 
 
 # --- listings
@@ -112,27 +66,6 @@ def test_rows_survive_their_text(found: list[tuple[bytes, int, int, int, bytes]]
 def test_an_extra_that_is_no_listing(value: object) -> None:
     with pytest.raises(WireError):
         listings.listing(value)
-
-
-def test_what_a_listing_leaves_to_entries(tmp_path: Path) -> None:
-    for name in ("a", "b", "named twice", "z"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "in it").touch()
-    (tmp_path / "left out").touch()
-    os.link(tmp_path / "named twice", tmp_path / "folder" / "its other name")
-    os.mkfifo(tmp_path / "pipe")
-    rules = tree.Rules(True, False, True, True, filters.regexes([("exclude", "left out")]))
-    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], rules)
-    entries = {entry.path: entry for entry in walk.entries()}
-    plain = {entry.path for entry in tree.Walk([("top", os.fsencode(tmp_path))], rules).entries()}
-    of_top = listings.listing(entries["top"].extra["list"])
-    rows = listings.unpack(of_top.text)
-    assert rows.names == [b"a", b"b", b"folder", b"z"]
-    assert (of_top.files, of_top.is_whole) == (3, False)
-    assert set(entries) == plain - {"top/a", "top/b", "top/z", "top/folder/in it"}
-    assert entries["top/folder/its other name"].kind == tree.FILE
-    assert entries["top/named twice"].kind == tree.HARDLINK
 
 
 def test_a_folder_with_more_names_than_a_listing_takes(

@@ -74,15 +74,6 @@ def test_a_name_count_beyond_bounds_is_refused() -> None:
         list(packets.names(memoryview(struct.pack(">I", 1 << 31))))
 
 
-def test_a_status_is_the_error_it_means() -> None:
-    assert packets.failure(memoryview(packets.number(packets.OK))) is None
-    for code, number in ((packets.NO_SUCH_FILE, 2), (packets.PERMISSION_DENIED, 13)):
-        error = packets.failure(memoryview(packets.number(code) + packets.text(b"so")))
-        assert error is not None and error.errno == number
-    error = packets.failure(memoryview(packets.number(packets.FAILURE) + packets.text(b"why")))
-    assert error is not None and (error.errno, str(error)) == (None, "why")
-
-
 # --- an extent that is read
 
 
