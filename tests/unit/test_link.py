@@ -281,6 +281,13 @@ def test_a_hang_up_wakes_the_reader_and_the_sender() -> None:
         thread.join(WAIT_S)
 
 
+def test_a_plain_lane_sends_a_file_s_pages() -> None:
+    near, far = socket_pair()
+    with near, far:
+        link.PlainLink(near).send(b"h" * wire.HEADER.size, b"payload")
+        assert read_all(link.PlainLink(far), wire.HEADER.size + 7, 100).endswith(b"hpayload")
+
+
 @pytest.mark.parametrize("has_memfd", [True, False])
 def test_keys_are_on_no_disk(has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_memfd:

@@ -210,6 +210,17 @@ def test_a_lane_with_work_of_its_own_takes_nothing_over(queue: WorkQueue) -> Non
     assert queue.try_take(busy.share) is None
 
 
+def test_a_mismatch_on_one_lane_leaves_it_to_the_other(queue: WorkQueue) -> None:
+    slow, idle = Lane(queue), Lane(queue)
+    queue.put(Chunk(Job(), 0, 10))
+    first, chunk = take(queue, slow)
+    second, _ = take(queue, idle)
+    assert finish(queue, idle, second)
+    queue.add(chunk)  # what FileJob.mismatched() does
+    assert not queue.is_idle() and not queue.has_work()
+    assert finish(queue, slow, first) and queue.is_idle()
+
+
 def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
