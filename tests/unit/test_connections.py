@@ -88,16 +88,6 @@ def remembered(logins: int) -> None:
     HostMemory(HOST, OPTIONS).remember(True, PathRecord(logins, logins, 0.1))
 
 
-def test_a_connection_that_died_meanwhile_is_replaced() -> None:
-    session, opener = made()
-    [far] = take(session)
-    session.give([far])
-    far.is_dead = True
-    start(session)
-    assert far.channel.is_closed and len(opener.opened) == 2
-    assert take(session)[0].channel is opener.opened[1]
-
-
 def test_as_many_logins_begin_as_passed_the_last_time() -> None:
     remembered(4)
     session, opener = made()

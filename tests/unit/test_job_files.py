@@ -55,20 +55,6 @@ class Machine:
         return ready
 
 
-def test_a_file_settles_between_two_looks() -> None:
-    machine = Machine()
-    file = "a", 10, machine.wall_s - HOUR_S
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(59)
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == {"a"}
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == {"a"}  # still, though it was taken
-    grown = "a", 11, machine.wall_s - HOUR_S
-    assert machine.looks(grown, settled_for_s=60) == set()
-
-
 def test_what_was_not_looked_at_in_a_cut_run_is_still_known() -> None:
     machine = Machine()
     file = "a", 10, machine.wall_s
@@ -78,18 +64,6 @@ def test_what_was_not_looked_at_in_a_cut_run_is_still_known() -> None:
     assert machine.looks(file, settled_for_s=60) == {"a"}
     machine.looks(settled_for_s=60)
     assert machine.looks(file, settled_for_s=60) == set()
-
-
-@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S, 10 * 365 * 24 * HOUR_S])
-def test_a_clock_that_is_set_settles_nothing(step_s: float) -> None:
-    machine = Machine()
-    file = "a", 10, machine.wall_s
-    machine.looks(file, settled_for_s=60)
-    machine.wall_s += step_s
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(59)
-    assert machine.looks(file, settled_for_s=60) == {"a"}
 
 
 def test_a_clock_that_is_set_forth_makes_no_growing_file_old() -> None:

@@ -351,17 +351,6 @@ def test_to_wait_for_the_lock(own_state: Path) -> None:
             pass
 
 
-def test_what_a_run_starts_does_not_hold_its_lock(own_state: Path, tmp_path: Path) -> None:
-    path, pid = state_path("/etc/jobs.toml", "job"), tmp_path / "pid"
-    with locked(path):
-        run_command("before", f"sleep 1000 & echo $! > {pid}", {})
-    try:
-        with locked(path):
-            pass
-    finally:
-        os.kill(int(pid.read_text()), 9)
-
-
 def test_jobs_of_one_name_in_two_files_are_two(own_state: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs.toml").touch()
     (tmp_path / "link").symlink_to("jobs.toml")

@@ -35,11 +35,6 @@ def walked(path: Path, rules: tree.Rules = PLAIN, name: str = "top", **extra: An
     return [entry.path for entry in walk.entries(**extra)]
 
 
-def by_path(path: Path, rules: tree.Rules = PLAIN) -> dict[str, tree.Entry]:
-    walk = tree.Walk([("top", os.fsencode(path))], rules)
-    return {entry.path.removeprefix("top/"): entry for entry in walk.entries()}
-
-
 # --- filters: what a pattern matches is in test_filters.py
 
 
@@ -151,13 +146,6 @@ def test_a_tree_deeper_than_the_stack_is_walked(tmp_path: Path) -> None:
             (while_there / "d").rename(tmp_path.with_name("next"))
             while_there.rmdir()
             tmp_path.with_name("next").rename(while_there)
-
-
-def test_a_folder_needs_recursive(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
-    found = by_path(tmp_path, PLAIN._replace(recursive=False))
-    assert found.keys() == {"top"}
-    assert found["top"].extra["message"] == "is a folder (use -r)"
 
 
 def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it(
