@@ -100,22 +100,18 @@ def test_what_is_no_ssh(answer: bytes, serve: Serve) -> None:
         channel.close()
 
 
-def test_a_session_and_its_status(serve: Serve) -> None:
-    channel = opened(serve(HELLO + ALIVE + OPENED + EXIT))
+@pytest.mark.parametrize(("status", "said"), [(EXIT, "status 7"), (b"", "")])
+def test_a_session_and_its_status(serve: Serve, status: bytes, said: str) -> None:
+    channel = opened(serve(HELLO + ALIVE + OPENED + status))
     try:
-        assert channel.answers(5.0) and channel.answers(5.0)
-        assert channel.pid == 4711
-        assert "status 7" in channel.explain("").message
+        assert channel.answers(5.0)
+        if status:
+            assert channel.answers(5.0) and channel.pid == 4711
+        error = channel.explain("")
+        assert said in error.message and isinstance(error, ConnectionLost) is (not status)
     finally:
         channel.close()
         channel.close()
-
-
-def test_a_session_without_a_status(serve: Serve) -> None:
-    channel = opened(serve(HELLO + ALIVE + OPENED))
-    assert channel.answers(5.0)
-    assert isinstance(channel.explain(""), ConnectionLost)
-    channel.close()
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
