@@ -172,6 +172,13 @@ def test_rows_survive_their_text(found: list[tuple[bytes, int, int, int, bytes]]
     assert listings.unpack(rows.pack()) == rows
 
 
+def test_a_listing_that_is_cut_short() -> None:
+    text = Rows([b"a", b"b"], [stat.S_IFREG, stat.S_IFLNK], [1, 2], [3, 4], {1: b"t"}).pack()
+    for at in range(len(text)):
+        with pytest.raises(WireError):
+            listings.unpack(text[:at])
+
+
 @pytest.mark.parametrize(
     "value", [None, ["x", 1, True], ["x", -1, True, None], ["x", "1", True, None], [1, 1, True, 0]]
 )

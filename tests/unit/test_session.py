@@ -5,6 +5,7 @@ Not here: the tables as such, which docs/protocol.md has a second time (scripts/
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,6 +157,18 @@ def test_an_answer_that_no_frame_has_room_for_is_a_failure() -> None:
     [(type_, id_, _, payload, flags)] = sent
     assert (type_, id_, flags) == (wire.REPLY, 7, wire.FAILED)
     assert b"more names than an answer has room for" in bytes(payload)
+
+
+def test_a_file_that_is_over_is_forgotten() -> None:
+    forgotten: list[int] = []
+    role = SimpleNamespace(forget=forgotten.append, place=None)
+    end = SimpleNamespace(sink=role, source=None, the_sink=lambda: role)
+    back_end: Any = SimpleNamespace(end=end)
+    server = FrameServer(session.AGENT, back_end, lambda *frame: None)
+    server.hello({})
+    server.follow_role()
+    server.decoder.feed(wire.frame(wire.FILE, b"", 7))
+    assert server.take_all() and forgotten == [7]
 
 
 def test_a_file_of_a_source_that_there_is_not_is_refused() -> None:

@@ -215,6 +215,15 @@ def test_a_process_that_stopped_is_waited_for() -> None:
     assert not processes.is_at_work(child.pid)
 
 
+def test_what_does_not_heed_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TERM_S", 0.1)
+    script = "(trap '' TERM; echo; exec sleep 100) & wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
+        processes.end_all_below(child.pid)
+        assert child.wait() == 0
+
+
 def test_processes_by_ps_are_the_same() -> None:
     try:
         by_ps = living_by_ps()
