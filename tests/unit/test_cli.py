@@ -92,14 +92,12 @@ def options_of(copy: Copy, *words: str) -> Options:
     ("words", "expected"),
     [
         ("-b 64k", {"block_bytes": 64 * KIB}),
-        ("-b64k", {"block_bytes": 64 * KIB}),
         ("-c 12", {"connections": 12}),
         ("-c auto", {"connections": None}),
         ("-d -q", {"debug": True, "quiet": True}),
         ("-s -t", {"strong": True, "transfer_test": True}),
         ("-rp", {"recursive": True, "preserve": True}),
         ("-rP22", {"recursive": True, "port": 22}),
-        ("-P 22", {"port": 22}),
         ("-i k1 -i k2", {"identities": ("k1", "k2")}),
         ("-F conf -J me@jump:22", {"config_file": "conf", "jump": "me@jump:22"}),
         ("-o A=1 -oB=2 -o C=3", {"ssh_options": ("A=1", "B=2", "C=3")}),
@@ -121,18 +119,8 @@ def options_of(copy: Copy, *words: str) -> Options:
             {"filters": (("exclude", "a"), ("include", "b"), ("exclude", "c"))},
         ),
         ("--block-size=8K --connections=3", {"block_bytes": 8 * KIB, "connections": 3}),
-        ("--limit=1 --port=2", {"limit_kbit_s": 1, "port": 2}),
-        (
-            "--identity=i --config=f --jump=j",
-            {"identities": ("i",), "config_file": "f", "jump": "j"},
-        ),
-        ("--recursive --preserve", {"recursive": True, "preserve": True}),
-        ("--archive --dry-run", {"archive": True, "dry_run": True}),
         ("--no-strict-names --strong", {"strict_names": False, "strong": True}),
-        ("--debug --batch", {"debug": True, "batch": True}),
         ("--transfer-test --ssh-option=A=1", {"transfer_test": True, "ssh_options": ("A=1",)}),
-        ("--compress --ipv6 --program=p", {"compress": True, "address_family": 6, "program": "p"}),
-        ("--quiet --verbose", {"quiet": True, "verbose": True}),
     ],
 )
 def test_options(copy: Copy, words: str, expected: dict[str, Any]) -> None:

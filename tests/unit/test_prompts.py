@@ -223,11 +223,6 @@ def test_a_file_without_a_password(tmp_path: Path, content: bytes) -> None:
         read_password(password_file(tmp_path, content))
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a regular file"):
-        read_password(str(tmp_path))
-
-
 def test_what_a_killed_session_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as base, contextlib.ExitStack() as stack:
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)

@@ -235,16 +235,6 @@ def test_a_new_top_folder(tmp_path: Path, synced: Synced) -> None:
     synced.assert_all_of(tmp_path)
 
 
-def test_a_new_folder_in_one_that_was_there(tmp_path: Path, synced: Synced) -> None:
-    (tmp_path / "old").mkdir()
-    here = sinking(tmp_path)
-    new = [entry(tree.FOLDER, "old/new", new=1)]
-    packed(here, new)
-    asked(here, requests.Folders(new))
-    here.close()
-    assert synced.names[(tmp_path / "old").stat().st_ino] == {"new"}
-
-
 def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) -> None:
     (tmp_path / "file").write_bytes(b"")
     here = sinking(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -139,24 +139,6 @@ def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(
     with pytest.raises(ValueError, match="a bug"):
         queue.check()
     assert queue.take(lane.share) is None
-
-
-@pytest.mark.parametrize("how", ["stop", "close"])
-def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
-    lane = Lane(queue)
-    with ThreadPoolExecutor() as threads:
-        waits: list[Future[Any]] = [
-            threads.submit(queue.take, lane.share),
-            threads.submit(queue.wait_until, lambda: False),
-            threads.submit(queue.wait_until, lambda: False, is_lane=True),
-            threads.submit(queue.wait_until, lambda: False, WAIT_S, is_lane=True),
-        ]
-        if how == "stop":
-            queue.stop(ValueError("why"))
-        else:
-            queue.close()
-        assert not any(wait.result(WAIT_S) for wait in waits)
-    assert queue.is_finished is (how == "close")
 
 
 def test_a_lane_that_is_behind_gets_no_more_work(queue: WorkQueue) -> None:
