@@ -350,7 +350,7 @@ def test_busy_processors_teach_nothing_of_more_lanes() -> None:
     login_s=st.floats(0.1, 3.0),
     lane=st.floats(1, 400),
     total=st.floats(1, 2000),
-    size=st.integers(1, 2000),
+    size=st.integers(1, 600),
 )
 def test_whatever_the_path_it_comes_to_an_end(
     rtt_s: float, login_s: float, lane: float, total: float, size: int
