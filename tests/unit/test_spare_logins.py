@@ -108,11 +108,6 @@ def test_the_agent_is_sent_once_to_each() -> None:
     assert [early.take(AGENT) for _ in range(4)] == [*expected, None]
 
 
-def test_what_was_not_sent_has_no_marker() -> None:
-    early, [channel] = filled(1)
-    assert early.take(AGENT) == Login(channel, AGENT)
-
-
 def test_no_two_lanes_take_one_login() -> None:
     early, channels = filled(200)
     with ThreadPoolExecutor(8) as pool:

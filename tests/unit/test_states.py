@@ -170,14 +170,6 @@ def running() -> Iterator[Running]:
     running.wait()
 
 
-def test_a_channel_that_ends_instead_of_a_goodbye_is_no_loss(running: Running) -> None:
-    running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.inbox.put(None)
-    running.wait()
-    assert not running.lane.ended_well and running.lane.error is None
-
-
 def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
     number = running.ask()
     running.agent.reply(lane_module._END)

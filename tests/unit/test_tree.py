@@ -178,20 +178,7 @@ def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it
 # --- metadata
 
 
-ARCHIVE = PLAIN._replace(follow=False, preserve=True, archive=True)
 NS = 1_600_000_000_123_456_789
-
-
-def test_what_is_read_is_what_the_rules_ask_for(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.touch()
-    status = file.stat()
-    full = os.fsencode(file)
-    paths = full, (None, full)
-    assert metadata.read(*paths, status, PLAIN) == {}
-    assert metadata.read(*paths, status, PLAIN._replace(preserve=True)) == {"a": status.st_atime_ns}
-    archived: dict[str, Any] = metadata.read(*paths, status, ARCHIVE)
-    assert archived["o"][:2] == [status.st_uid, status.st_gid]
 
 
 @pytest.mark.parametrize("extra", [{}, {"o": 1}, {"o": [1]}, {"o": ["x", "y", 1, 2]}, {"a": "x"}])
