@@ -181,6 +181,21 @@ def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it
 NS = 1_600_000_000_123_456_789
 
 
+@pytest.mark.parametrize(
+    ("preserve", "is_new", "mode"),
+    [(False, False, 0o700), (False, True, 0o755), (True, False, 0o1777)],
+)
+def test_a_folder_s_mode_is_set_when_it_is_new_or_with_p(
+    tmp_path: Path, preserve: bool, is_new: bool, mode: int
+) -> None:
+    tmp_path.chmod(0o700)
+    folder = tree.Entry(tree.FOLDER, 0, "a", 0, 0o1777, NS, 1, {})
+    fd = os.open(tmp_path, os.O_RDONLY)
+    metadata.apply_to_folder(fd, folder, Policy(preserve, False, 0o022), is_new)
+    os.close(fd)
+    assert tmp_path.stat().st_mode & 0o7777 == mode
+
+
 @pytest.mark.parametrize("extra", [{}, {"o": 1}, {"o": [1]}, {"o": ["x", "y", 1, 2]}, {"a": "x"}])
 def test_metadata_of_another_shape_is_passed_over(tmp_path: Path, extra: dict[str, Any]) -> None:
     entry = tree.Entry(tree.FILE, 0, "a", 0, 0o600, NS, 1, extra)
