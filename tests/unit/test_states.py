@@ -9,7 +9,7 @@ import enum
 import json
 import queue as standard_queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,8 +103,8 @@ class FakeAgent:
         payload = memoryview(json.dumps("well").encode())
         self.inbox.put(wire.Frame(wire.REPLY, 0, number, 0, payload))
 
-    def await_sent(self, number: int) -> None:
-        while self.sent.get(timeout=WAIT_S) != (wire.ASK, number):
+    def await_sent(self, type_: int, number: int) -> None:
+        while self.sent.get(timeout=WAIT_S) != (type_, number):
             pass
 
 
@@ -150,34 +150,22 @@ class Running:
         self._thread = threading.Thread(target=self.lane.run, daemon=True)
         self._thread.start()
 
-    def ask(self) -> int:
-        """Give it one piece of work, and wait until that is in flight; returns its number."""
-        self.queue.add(Ask(False, requests.Ping(), lambda answer: None, lambda failure: None))
-        self.agent.await_sent(1)
-        return 1
-
     def wait(self) -> None:
+        """Its channel ends."""
+        self.agent.inbox.put(None)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
+def test_a_goodbye_that_nobody_asked_for_is_none() -> None:
     running = Running()
-    yield running
-    running.queue.close()
-    running.agent.inbox.put(None)
-    running.wait()
-
-
-def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
-    number = running.ask()
-    running.agent.reply(lane_module._END)
-    running.agent.reply(number)
+    running.queue.add(Ask(False, requests.Ping(), lambda answer: None, lambda failure: None))
+    running.agent.await_sent(wire.ASK, 1)
+    for number in (lane_module._END, 1):
+        running.agent.reply(number)
     assert running.queue.wait_until(running.queue.is_idle, WAIT_S)
     running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.inbox.put(None)
+    running.agent.await_sent(wire.ASK, lane_module._END)
     running.wait()
     assert running.lane.share.has_worked and not running.lane.ended_well
 
@@ -198,19 +186,14 @@ def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> 
         for type_, payload in ((wire.DATA, b"some"), (wire.DIGEST, wire.COUNT.pack(4) + b"digest")):
             running.agent.inbox.put(wire.Frame(type_, 0, 7, 0, memoryview(payload)))
 
-    def await_get() -> None:
-        while running.agent.sent.get(timeout=WAIT_S) != (wire.GET, 7):
-            pass
-
-    await_get()
+    running.agent.await_sent(wire.GET, 7)
     chunk.is_over = True
     running.sink.before_it_settles = lambda: setattr(chunk, "is_over", False)
     send()
-    await_get()
+    running.agent.await_sent(wire.GET, 7)
     send()
     assert landed.wait(WAIT_S) and running.sink.landed == [0]
     running.queue.close()
-    running.agent.inbox.put(None)
     running.wait()
 
 
