@@ -1,8 +1,6 @@
-"""endpoint/streams/stream.py: a stream cut at one end and put in order at the other, however it
-arrives.
+"""endpoint/streams: a stream cut at one end and put in order at the other, however it arrives.
 
-Read next: pscp/endpoint/streams/stream.py. Not here: the command at the far end
-(../e2e/test_streams.py).
+Not here: commands at the far end (../e2e/test_streams.py), lanes that fail (../core/test_stream.py).
 """
 
 from __future__ import annotations
