@@ -1,6 +1,6 @@
 """endpoint/streams: a stream cut at one end and put in order at the other, however it arrives.
 
-Not here: commands at the far end (../e2e/test_streams.py), lanes that fail (../core/test_stream.py).
+Not here: commands at the far end (../e2e/test_streams.py), lanes (../core/test_stream.py).
 """
 
 from __future__ import annotations
