@@ -172,6 +172,7 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["--", "a", "a"], "both on this machine"),
         (["h:a", "g:a", "a"], "different hosts"),
         (["h:a", "a", "a"], "different hosts"),
+        (["a", "h:a", "g:"], "different hosts"),
         (["h:a", "me@h:a", "a"], "different hosts"),
         (["h:a", "ssh://h:23/a", "a"], "different hosts"),
         (["folder", "host:b"], "folder is a folder: use -r"),

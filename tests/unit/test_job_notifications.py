@@ -372,6 +372,14 @@ def test_a_journal_that_does_not_listen_changes_nothing(
     assert "recordings: failed" in told(Job("recordings", ("store1:/vault/",)), BAD)[0]
 
 
+def test_all_runs_together_are_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    job = Job("recordings", ("store1:/vault/",))
+    told(job, run_of(part()), BAD, reports=[("json", str(path))])
+    read = json.loads(path.read_text())
+    assert [run["outcome"] for run in read["runs"]] == ["done", "failed"] and read["exit_code"] == 1
+
+
 def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None:
     output = "".join(f"line {n}{HOSTILE}\n" for n in range(20))
     ran = CommandRun("before", ok=False, how="exit status 3", output=output, seconds=1.0)

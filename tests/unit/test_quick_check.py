@@ -155,6 +155,24 @@ def test_a_source_of_whole_seconds_says_no_more() -> None:
     assert not sameness.is_same_time(NS // 10**9 * 10**9, NS)
 
 
+FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
+SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
+
+
+def test_metadata_that_is_not_the_same() -> None:
+    archive, kept = Terms.of(Options(archive=True)), Terms.of(Options(preserve=True))
+    assert decide.has_same_metadata(FILE, SAME, archive)
+    assert decide.has_same_metadata(
+        FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options())
+    )
+    assert not decide.has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
+    assert not decide.has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
+    assert decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
+    assert not decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
+    attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
+    assert not decide.has_same_metadata(attributes, SAME, archive)
+
+
 # --- listings
 
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)

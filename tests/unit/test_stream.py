@@ -180,6 +180,17 @@ def test_stop_is_no_end(pipe: Pipe) -> None:
     assert len(raised) == 4 and cutter.end is None
 
 
+def test_input_that_cannot_be_read_is_no_end(tmp_path: object) -> None:
+    fd = os.open(str(tmp_path), os.O_RDONLY)
+    cutter = Cutter(fd)
+    cutter.want(0)
+    cutter.run()
+    os.close(fd)
+    assert cutter.error is not None and cutter.end is None
+    with pytest.raises(OSError, match="Is a directory"):
+        cutter.get(0)
+
+
 @given(order=st.permutations(range(6)), below=st.integers(0, 8))
 def test_what_has_landed_is_held_no_more(order: list[int], below: int) -> None:
     pipe = Pipe()

@@ -81,6 +81,21 @@ def test_any_history(
         assert {guid for guid in here if guid > common} <= set(have)
 
 
+def test_a_full_stream_of_the_oldest_then_all_between() -> None:
+    source = history(1, 2, 3)
+    first, last = source.snapshots[0], source.snapshots[2]
+    plan = make_plan(source, "vault/a", None)
+    assert plan.streams == (
+        Stream("tank/a", "vault/a", first), Stream("tank/a", "vault/a", last, first, True),
+    )  # fmt: skip
+
+
+def test_a_bookmark_begins_an_increment() -> None:
+    plan = make_plan(history(3, 4, 5, bookmarks=(2,)), "vault/a", there(1, 2))
+    assert [stream.base.short for stream in plan.streams if stream.base] == ["#b2", "@s3"]
+    assert [stream.all_between for stream in plan.streams] == [False, True]
+
+
 def test_a_clone_begins_with_what_it_is_a_clone_of() -> None:
     clone = replace(history(4, 5, 6), origin="tank/base@s", origin_guid=2)
     plan = make_plan(clone, "vault/a", None, has_origin=True)
