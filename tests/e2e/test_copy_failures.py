@@ -261,3 +261,14 @@ def test_too_few_descriptors(push: Way) -> None:
     few = dataclasses.replace(push, prefix=("prlimit", "--nofile=24:24"))
     ran = few.command("-a", names=["."])
     assert ran.code != 0 and "Too many open files" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_call_raises_where_a_file_failed(push: Way) -> None:
+    """12: a copy of which every file failed raised nothing."""
+    write(push.source / "good")
+    (push.source / "gone").symlink_to("nowhere")
+    there = f"{push.server.host}:{push.destination}/"
+    with pytest.raises(pscp.FilesFailed, match="dangling link") as raised:
+        pscp.copy(push.source, there, recursive=True, config_file=push.server.ssh_config)
+    assert raised.value.result.files == 1 and not raised.value.retry
+    assert [each.path for each in raised.value.result.failures] == ["source/gone"]

@@ -160,7 +160,7 @@ def test_nightly_push_tells_what_is_missing(world: World) -> None:
     (world.there / "backup" / "data" / "report.txt").mkdir(parents=True)
     ran = world.example("nightly_push.py", "data", "host:backup")
     assert (ran.code, ran.out) == (1, "")
-    assert "'data/report.txt': is a folder at the destination" in ran.err
+    assert "data/report.txt: is a folder at the destination" in ran.err
 
 
 def test_newest_files(world: World) -> None:
@@ -202,7 +202,7 @@ def test_nightly_push_tries_a_file_that_changed_again(world: World) -> None:
         "import runpy, sys, time, pscp\n"
         "push = runpy.run_path(sys.argv[1])\n"
         "failed = pscp.Result(failures=(pscp.Failure('a', sys.argv[2], 'why'),))\n"
-        "from pscp.calls import api; pscp.copy = lambda *a, **k: failed\n"
+        "from pscp.calls import api; pscp.copy = lambda *a, **k: api.checked(failed)\n"
         "try: push['push']('a', 'host:')\n"
         "except pscp.CopyError as error: print(error.retry)\n"
     )

@@ -87,15 +87,16 @@ class Way:
             assert options is None, "a session has options of its own"
             assert not fields.keys() & {"connections", "channels"}, "it would keep what it opens"
             return self.session.copy(
-                sources, destination, reporter=reporter, progress=progress, terms=terms, **fields
-            )
+                sources, destination, reporter=reporter, progress=progress, terms=terms,
+                raises=False, **fields,
+            )  # fmt: skip
         fields = {
             "connections": 1, "batch": True, "transport": self.transport,
             "config_file": self.server.ssh_config, **fields,
         }  # fmt: skip
         return pscp.copy(
             sources, destination, options=options, reporter=reporter, progress=progress,
-            terms=terms, **fields,
+            terms=terms, raises=False, **fields,
         )  # fmt: skip
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
