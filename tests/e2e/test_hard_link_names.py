@@ -2,7 +2,7 @@
 
 Whatever -n and --check say is what a copy then changes.
 
-Not here: the cases by name (test_quick_check.py), trees that are drawn (test_as_rsync.py).
+Not here: the cases by name (test_quick_check.py).
 """
 
 from __future__ import annotations
