@@ -80,14 +80,6 @@ def test_one_file_alone_of_each_size(way: Way) -> None:
         assert (way.destination / str(size)).read_bytes() == (way.source / "x").read_bytes()
 
 
-def test_content_replaces_longer_and_shorter_content(way: Way) -> None:
-    for name, before, after in (("a", 10, 300_000), ("b", 300_000, 10), ("c", 10, 0), ("d", 0, 9)):
-        write_random(way.destination / name, before)
-        write_random(way.source / name, after)
-    assert way.copy(".").ok
-    assert_same_tree(way.source, way.destination)
-
-
 # --- holes
 
 

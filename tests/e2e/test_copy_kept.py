@@ -55,13 +55,6 @@ def test_what_is_replaced_is_kept_beside_it(way: Way, suffix: str) -> None:
 
 
 @pytest.mark.needs_agent(reason="SFTP refuses it")
-def test_nothing_is_kept_where_nothing_was(way: Way) -> None:
-    fill(way.source, b"newer")
-    assert way.copy(".", archive=True, backup=True).ok
-    assert_same_tree(way.source, way.destination)
-
-
-@pytest.mark.needs_agent(reason="SFTP refuses it")
 def test_what_is_replaced_is_kept_in_a_folder(way: Way) -> None:
     fill(way.destination, b"old")
     fill(way.source, b"newer")

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import pscp
-from e2e.test_mirror import make, there
-from e2e.ways import Way
+from e2e.ways import Way, make
 from pscp.ground.values import MIB
 from pscp.transfer.lanes import lane_context
 
@@ -47,7 +46,7 @@ def test_what_is_left_out_is_no_failure_and_stays_there(way: Way) -> None:
     names = ["t", "growing", "alone"]
     result = way.copy(*names, archive=True, delete=True, terms=pscp.JobTerms(select))
     assert (result.ok, result.files, result.files_skipped) == (True, 3, 0)
-    assert there(way) == {"t", "t/taken", "t/sub", "t/sub/growing", "t/empty", "t/link", "alone"}
+    assert way.arrived == {"t", "t/taken", "t/sub", "t/sub/growing", "t/empty", "t/link", "alone"}
     assert (way.destination / "t" / "sub" / "growing").read_text() == "of yesterday"
     assert set(select.asked) == {
         str(way.source / name) for name in ("t/taken", "t/sub/growing", "growing", "alone")
@@ -73,7 +72,7 @@ def test_a_file_is_left_out_with_all_its_names(way: Way) -> None:
     make(way.destination, "a")
     select = Selecting("a")
     assert way.copy(".", archive=True, terms=pscp.JobTerms(select)).files == 2
-    assert there(way) == {"a", "b", "b-too"}
+    assert way.arrived == {"a", "b", "b-too"}
     assert {os.path.basename(path) for path in select.asked} == {"a", "b"}
 
 
@@ -213,4 +212,4 @@ def test_with_asyncio(push: Way) -> None:
         return sum(run.files + run.files_resumed for run in runs)
 
     assert asyncio.run(copy()) == 4
-    assert there(push) == {"b"}
+    assert push.arrived == {"b"}
