@@ -18,7 +18,7 @@ from servers.private import PrivateServer
 
 import pscp
 from e2e.terminal import terminal
-from e2e.ways import PSCP, Ran, ran
+from e2e.ways import PSCP, Ran, run
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.progress.progress import Silent
 
@@ -37,7 +37,7 @@ def fan_out(hosts: Hosts, *to: str, **more: Any) -> tuple[pscp.Delivery, ...]:
 
 
 def typed(hosts: Hosts, *words: str) -> Ran:
-    return ran([*PSCP, "-F", str(hosts.ssh_config), "-B", "-c", "1", *words])
+    return run([*PSCP, "-F", str(hosts.ssh_config), "-B", "-c", "1", *words])
 
 
 def test_a_tree_to_three_is_read_once(hosts: Hosts) -> None:

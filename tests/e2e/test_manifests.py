@@ -19,8 +19,7 @@ import pytest
 from servers.private import ADDRESS
 
 import pscp
-from e2e.ways import VERIFY, Ran, Way
-from e2e.ways import ran as run
+from e2e.ways import VERIFY, Ran, Way, make, run
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.ground.state import replacing
 from pscp.ground.values import MIB
@@ -99,7 +98,6 @@ def sha(data: bytes) -> str:
 
 
 def flip(path: Path, offset: int) -> None:
-    """One bit of it, and its time stays."""
     status = path.stat()
     with open(path, "r+b") as file:
         file.seek(offset)
@@ -204,7 +202,7 @@ def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way, manifes
 def test_what_cannot_be_is_refused_before_anything(
     push: Way, words: tuple[str, ...], message: str
 ) -> None:
-    fill(push)
+    make(push.source, "data/small")
     ran = push.command("-r", *words, names=["data"])
     assert ran.code == 2 and message in ran.err
     assert not list(push.destination.iterdir())
@@ -212,7 +210,7 @@ def test_what_cannot_be_is_refused_before_anything(
 
 def test_a_link_is_never_replaced(push: Way) -> None:
     """/dev/stdout is one, to a file where the output goes to a file."""
-    fill(push)
+    make(push.source, "data/small")
     link = push.source.parent / "link"
     link.with_name("target").write_text("as it was")
     link.symlink_to("target")
@@ -465,19 +463,8 @@ def test_a_folder_of_the_source_repairs_no_file(push: Way, manifest: Path) -> No
 # --- signatures
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    """A key, which `allowed` lists, and another one, which `others` lists."""
-    for name, signers, who in (("key", "allowed", "ada"), ("other", "others", "bob")):
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
-        subprocess.run(argv, check=True)
-        public = (tmp_path / f"{name}.pub").read_text()
-        (tmp_path / signers).write_text(f"{who}@example.org {public}")
-    return tmp_path / "key"
-
-
 def test_a_signature_is_verified_and_told(push: Way, key: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     ran = verified(push, manifest)
     assert ran.code == 0 and "signed by key ED25519 SHA256:" in ran.err
@@ -519,7 +506,7 @@ def test_what_is_not_signed_rightly_is_refused_before_anything_is_read(
 def test_a_program_that_does_not_end_is_ended(
     push: Way, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     program = key.parent / "ssh-keygen"
     program.write_text("#!/bin/sh\nexec sleep 100\n")
@@ -531,7 +518,7 @@ def test_a_program_that_does_not_end_is_ended(
 
 
 def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     made(push)
     assert not Path(f"{manifest}.sig").exists()
@@ -539,7 +526,7 @@ def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key
 
 
 def test_a_key_that_cannot_be_used_leaves_the_manifest(push: Way, tmp_path: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
     manifest = push.source.parent / "m.jsonl"
@@ -559,7 +546,6 @@ def test_no_room_for_a_signature(key: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_room_for_a_manifest(push: Way, manifest: Path) -> None:
-    """The copy is done; the earlier manifest stays, and nothing is left of the new one."""
     before = manifest.read_bytes()
     small = dataclasses.replace(push, prefix=("prlimit", "--fsize=3000"))
     ran = small.command("-r", "--manifest", str(manifest), names=["data"])
@@ -569,7 +555,7 @@ def test_no_room_for_a_manifest(push: Way, manifest: Path) -> None:
 
 
 def test_between_two_hosts(push: Way) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest, host = push.source.parent / "m.jsonl", push.server.host
     ends = f"{host}:{push.source}/data", f"{host}:{push.destination}"
     ran = push.typed("-r", "--manifest", str(manifest), "--", *ends)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import forked
 from servers.private import PrivateServer
@@ -28,8 +28,7 @@ VERIFY = (sys.executable, "-c", "import sys; from pscp.cli.verify import main; s
 PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
 
 
-@dataclasses.dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -37,7 +36,7 @@ class Ran:
     err: str
 
 
-def ran(argv: Sequence[str], **popen: Any) -> Ran:
+def run(argv: Sequence[str], **popen: Any) -> Ran:
     """Run a command to its end, without a terminal."""
     popen = {"stdin": subprocess.DEVNULL, "timeout": COMMAND_S, **popen}
     done = forked.run(argv, capture_output=True, **popen)
@@ -158,4 +157,4 @@ class Way:
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""
-        return ran(self.argv(*words), cwd=cwd, umask=self.umask)
+        return run(self.argv(*words), cwd=cwd, umask=self.umask)
