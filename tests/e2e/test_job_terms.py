@@ -7,6 +7,7 @@ bounds of --min-age and the like (test_copy_options.py).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -106,24 +107,13 @@ def files_below(folder: Path) -> set[str]:
 # --- the limit that holds now
 
 
-class Limit:
-    """Returns one limit, and from some question on another one."""
-
-    def __init__(self, first: int | None, then: int | None, questions: int = 5) -> None:
-        self._first, self._then, self._left = first, then, questions
-        self._lock = threading.Lock()
-
-    def __call__(self) -> int | None:
-        with self._lock:
-            self._left -= 1
-            return self._first if self._left >= 0 else self._then
-
-
 @pytest.mark.parametrize("then", [None, 1_000_000])
 def test_a_copy_under_way_speeds_up(way: Way, then: int | None) -> None:
     """At the first limit it would take nine hours."""
     (way.source / "big").write_bytes(os.urandom(4 * MIB))
-    result = way.copy("big", terms=pscp.JobTerms(kbit_s=Limit(1, then, 20)), limit_kbit_s=1)
+    asked = itertools.count()
+    terms = pscp.JobTerms(kbit_s=lambda: 1 if next(asked) < 20 else then)
+    result = way.copy("big", terms=terms, limit_kbit_s=1)
     assert result.ok and result.connections_lost == 0
 
 
