@@ -40,38 +40,11 @@ def test_the_closing_line(filled: Way) -> None:
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("2.1 MB in ")
     assert ", 2 files, " in ran.err and ran.err.endswith(" chunks verified\n")
-
-
-def test_the_closing_line_of_a_second_run(filled: Way) -> None:
-    filled.command("-r", names=["t"])
     ran = filled.command("-r", names=["t"])
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("0 B in ")
     assert f" to {filled.sent_to}{filled.destination}/, 0 files, " in ran.err
     assert ", 2 unchanged, 2.1 MB was there already" in ran.err
-
-
-def test_quiet_says_errors_only(filled: Way) -> None:
-    ran = filled.command("-r", "-q", names=["t"])
-    assert (ran.code, ran.out, ran.err) == (0, "", "")
-    os.mkfifo(filled.source / "t" / "fifo")
-    ran = filled.command("-r", "-q", names=["t"])
-    assert (ran.code, ran.out) == (1, "")
-    what, hint = ran.err.splitlines()
-    assert what == f"pscp: {filled.source}/t/fifo: is not a file, a folder or a link"
-    assert hint.startswith("      leave it out")
-
-
-def test_stats(filled: Way) -> None:
-    ran = filled.command("-r", "--stats", "--chunk-size", "1M", names=["t"])
-    first, *rest = ran.err.splitlines()
-    assert SUMMARY.fullmatch(first)
-    stats = dict(line.rsplit(None, 1) for line in rest)
-    assert stats.keys() >= {"files", "bytes", "bytes sent", "chunks verified", "connections"}
-    size = str(2 * MIB + 9)
-    assert (stats["bytes"], stats["bytes sent"], stats["files"]) == (size, size, "2")
-    assert f"{stats['chunks verified']} chunks verified" in first
-    assert (stats["failures"], stats["connections lost"]) == ("0", "0")
 
 
 def events(out: str) -> list[dict[str, Any]]:
@@ -105,7 +78,6 @@ def test_json_of_a_failure(filled: Way) -> None:
 
 
 def test_json_of_what_cannot_begin(filled: Way) -> None:
-    """Its last line is an end even then, and the reason is on stderr."""
     ran = filled.command("-r", "--progress", "json", "-o", "HostName=127.0.0.1",
                          "-o", "Port=1", "-o", "ConnectTimeout=5", names=["t"])  # fmt: skip
     assert ran.code == 3
@@ -116,7 +88,6 @@ def test_json_of_what_cannot_begin(filled: Way) -> None:
 
 @pytest.mark.parametrize("style", ["plain", "none", "auto"])
 def test_on_a_pipe(filled: Way, style: str) -> None:
-    """No control character gets there, whatever is asked for."""
     ran = filled.command("-r", "--progress", style, names=["t"])
     assert (ran.code, ran.out) == (0, "")
     assert ("chunks verified" in ran.err) == (style != "none")
@@ -129,14 +100,6 @@ def test_a_callback_sees_it_grow(filled: Way) -> None:
     assert seen[-1].bytes_done == seen[-1].bytes_total == result.bytes == 2 * MIB + 9
     assert (seen[-1].files_done, seen[-1].plan_complete) == (2, True)
     assert [each.bytes_done for each in seen] == sorted(each.bytes_done for each in seen)
-
-
-def test_what_a_callback_raises_is_raised(filled: Way) -> None:
-    def fail(_: Counters) -> None:
-        raise LookupError("no such bar")
-
-    with pytest.raises(LookupError, match="no such bar"):
-        filled.copy("t", progress=fail)
 
 
 def test_options_and_fields_of_them(filled: Way) -> None:
