@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compare import assert_same_tree
 from conftest import MakeServer
 
 import pscp
@@ -164,15 +163,6 @@ def test_dangling_links_loops_and_special_files(way: Way) -> None:
     assert said["self"].startswith("is a link that cannot be followed") is is_told
     assert len(said) == 6
     assert way.files == ["a", "sub/b", "z"]
-
-
-def test_with_a_links_are_no_problem(way: Way) -> None:
-    make_odd_tree(way.source)
-    result = way.copy(".", archive=True)
-    assert sorted(failures_of(result)) == ["fifo", "socket"]
-    for name in ("fifo", "socket"):
-        (way.source / name).unlink()
-    assert_same_tree(way.source, way.destination)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "socket"])

@@ -21,7 +21,6 @@ OLD_S = 1_000_000_000
 
 
 def fill(folder: Path) -> None:
-    """Files, folders with times and modes of their own, and links."""
     for name, size in (
         ("a/b/c", 3), ("a/b/large", 200_000), ("a/x", 1), ("a-b/y", 2), ("a b/z", 0),
         ("other/deep/er/1", 1), ("other/deep/2", 2), ("top", 5),

@@ -46,25 +46,19 @@ def make_modes(folder: Path, sizes: tuple[int, ...] = (3, 200_000)) -> None:
 
 @pytest.fixture
 def careful(way: Way, make_sshd: MakeServer, shell_that: ShellThat) -> Way:
-    """Both ends with a umask of 027."""
     server = make_sshd(shell=shell_that("umask 027"))
     return dataclasses.replace(way, server=server, session=None, umask=0o027)
 
 
-def test_without_p_modes_follow_the_umask(careful: Way) -> None:
+@pytest.mark.parametrize("options", [["-r"], ["-r", "-p"]], ids=["umask", "-p"])
+def test_modes_are_kept_with_p_and_else_follow_the_umask(careful: Way, options: list[str]) -> None:
     make_modes(careful.source)
-    ran = careful.command("-r", names=["."])
+    ran = careful.command(*options, names=["."])
     assert ran.code == 0, ran.err
-    for path in careful.source.rglob("*"):
+    assert_same_tree(careful.source, careful.destination, modes="-p" in options)
+    for path in careful.source.rglob("*") if "-p" not in options else ():
         there = careful.destination / path.relative_to(careful.source)
         assert mode_of(there) == mode_of(path) & 0o777 & ~0o027, path
-
-
-def test_with_p_modes_are_kept_whatever_the_umask(careful: Way) -> None:
-    make_modes(careful.source)
-    ran = careful.command("-r", "-p", names=["."])
-    assert ran.code == 0, ran.err
-    assert_same_tree(careful.source, careful.destination, modes=True)
 
 
 def test_a_replaced_file_keeps_its_mode_without_p(way: Way) -> None:
@@ -144,18 +138,6 @@ def make_links(folder: Path) -> None:
         os.link(folder / name, folder / f"{name} 2")
         os.link(folder / name, folder / "sub" / f"{name} 3")
     (folder / "sub" / "up").symlink_to("../large")
-
-
-def test_links_are_followed_without_a(way: Way) -> None:
-    make_links(way.source)
-    assert way.copy(".").ok
-    there = way.destination
-    assert not any(path.is_symlink() for path in there.rglob("*"))
-    assert (there / "to file").read_text() == "a file"
-    assert (there / "to sub" / "file 3").read_text() == "a file"
-    assert {path.lstat().st_nlink for path in there.rglob("*") if path.is_file()} == {1}
-    # As deep as the source's tree is with its links followed, and no deeper.
-    assert sum(path.is_file() for path in there.rglob("*")) == 11
 
 
 @pytest.mark.needs_agent(reason="SFTP knows no hard links of a source, and whole seconds")

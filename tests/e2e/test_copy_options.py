@@ -141,7 +141,6 @@ def test_a_dry_run_of_something_new(push: Way) -> None:
 
 @pytest.mark.needs_agent(reason="-t needs the agent")
 def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
-    """What it reads it could not; and there is nothing new afterwards."""
     sizes = {"small": 1000, "large": MIB + 1, "sub/x": 3}
     for name, size in sizes.items():
         write_random(powerless.source / name, size)

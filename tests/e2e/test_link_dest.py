@@ -49,8 +49,13 @@ def night(way: Way, number: int, **fields: Any) -> Any:
     return result
 
 
+@pytest.fixture
+def first_night(way: Way) -> None:
+    fill(way)
+    night(way, 1)
+
+
 def linked(way: Way, before: str = "1", after: str = "2") -> set[str]:
-    """The names that are one file in both."""
     found = set()
     for path in (way.destination / after).rglob("*"):
         name = path.relative_to(way.destination / after)
@@ -65,10 +70,7 @@ ALL = {"a", "b", "sub/c", "sub/deep/d", "sub/-\n", "private/e", "large", "sub/li
 
 
 @pytest.mark.parametrize("fields", [{}, {"delete": True}, {"checksum": True}], ids=str)
-def test_what_is_unchanged_is_one_file(way: Way, fields: dict[str, Any]) -> None:
-    """As listed, as looked up, and by its hash."""
-    fill(way)
-    night(way, 1)
+def test_what_is_unchanged_is_one_file(way: Way, first_night: None, fields: dict[str, Any]) -> None:
     put(way.source / "b", b"changed")
     put(way.source / "new")
     before = tree_digest(way.destination / "1", modes=True, times=True)
@@ -84,9 +86,9 @@ def test_what_is_unchanged_is_one_file(way: Way, fields: dict[str, Any]) -> None
     assert (way.destination / "3/a").stat().st_nlink == 3
 
 
-def test_what_a_copy_would_give_another_mode_time_or_attribute_is_copied(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_a_copy_would_give_another_mode_time_or_attribute_is_copied(
+    way: Way, first_night: None
+) -> None:
     before = tree_digest(way.destination / "1", modes=True, times=True)
     (way.source / "a").chmod(0o600)
     os.utime(way.source / "sub/c", ns=(OLD_NS + 1, OLD_NS + 1))
@@ -126,9 +128,7 @@ def test_a_file_of_several_names(way: Way) -> None:
 
 
 @pytest.mark.parametrize("what", ["mode", "time", "attribute", "--chmod", "hashed"])
-def test_what_changes_today_is_yesterdays_no_more(way: Way, what: str) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_changes_today_is_yesterdays_no_more(way: Way, first_night: None, what: str) -> None:
     night(way, 2)
     before = tree_digest(way.destination / "1", modes=True, times=True)
     fields: dict[str, Any] = {}
@@ -156,9 +156,7 @@ def test_what_changes_today_is_yesterdays_no_more(way: Way, what: str) -> None:
     assert tree_digest(way.destination / "1", modes=True, times=True) == before
 
 
-def test_a_large_file_that_changed_in_part(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_a_large_file_that_changed_in_part(way: Way, first_night: None) -> None:
     night(way, 2)
     put(way.source / "large", b"x" * (MIB - 1) + b"y")
     os.utime(way.source / "large")
@@ -194,9 +192,7 @@ def test_what_becomes_another_file_once_it_was_compared_is_not_linked(
 # --- which folders
 
 
-def test_folders_in_turn(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_folders_in_turn(way: Way, first_night: None) -> None:
     (way.destination / "1/a").unlink()
     put(way.destination / "0/a")
     put(way.destination / "0/sub/c", b"longer")
@@ -219,9 +215,9 @@ def test_a_source_with_a_name_of_its_own(way: Way) -> None:
     assert linked(way) == {"data/sub/f"}
 
 
-def test_no_such_folder_and_another_file_system(way: Way, other_disk: Path) -> None:
-    fill(way)
-    night(way, 1)
+def test_no_such_folder_and_another_file_system(
+    way: Way, first_night: None, other_disk: Path
+) -> None:
     far = other_disk / "1"
     shutil.copytree(way.destination / "1", far, symlinks=True)
     words = ("-a", "--link-dest=../gone", f"--link-dest={far}")
@@ -232,9 +228,7 @@ def test_no_such_folder_and_another_file_system(way: Way, other_disk: Path) -> N
     assert_same_tree(way.source, way.destination / "2", modes=True, times=True)
 
 
-def test_nothing_leads_outside(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_nothing_leads_outside(way: Way, first_night: None) -> None:
     outside = way.destination / "outside"
     (way.destination / "1/sub").rename(outside)
     (way.destination / "1/sub").symlink_to(outside)
@@ -282,9 +276,7 @@ def test_host_to_host(way: Way) -> None:
 # --- with other options
 
 
-def test_what_is_told(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_is_told(way: Way, first_night: None) -> None:
     put(way.source / "b", b"changed")
     ended = way.command("-an", "--link-dest=../1", names=["."], to="2/")
     assert "it would have been 1 file, 7 B, and 7 linked" in ended.err
@@ -298,9 +290,7 @@ def test_what_is_told(way: Way) -> None:
 
 
 @pytest.mark.parametrize("option", ["existing", "ignore_existing", "update"])
-def test_what_is_left_out_is_not_linked(way: Way, option: str) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_is_left_out_is_not_linked(way: Way, first_night: None, option: str) -> None:
     put(way.destination / "2/a", b"newer")
     os.utime(way.destination / "2/a")
     result = night(way, 2, **{option: True})
@@ -309,9 +299,7 @@ def test_what_is_left_out_is_not_linked(way: Way, option: str) -> None:
     assert result.files_skipped >= (option != "existing")
 
 
-def test_moved_files_are_hashed_first(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_moved_files_are_hashed_first(way: Way, first_night: None) -> None:
     put(way.destination / "1/b", b"B")  # of the same size and time: yesterday's is damaged
     result = night(way, 2, remove_source_files=True)
     assert linked(way) == ALL - {"b"}

@@ -25,7 +25,6 @@ EVERY_WAY = True
 
 @contextlib.contextmanager
 def mounted(what: Path, place: Path) -> Iterator[None]:
-    """Show a file, or a folder, in another place too."""
     if shutil.which("mount") is None or os.getuid() != 0:
         unavailable("mounting takes root's powers")
     subprocess.run(["mount", "--bind", what, place], check=True)
@@ -52,7 +51,6 @@ def test_the_destination_has_what_the_source_has(way: Way) -> None:
 
 
 def test_a_folder_of_very_many_names(way: Way) -> None:
-    """Its names take several requests, and so do those that are too many."""
     (way.source / "t").mkdir()
     (way.destination / "t").mkdir()
     for number in range(2500):
@@ -130,8 +128,7 @@ def test_a_failure_stops_all_deleting(way: Way) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(way.source / "t" / "socket"))
     ran = way.command("-r", "--delete", names=["t"])
-    assert ran.code == 1
-    assert "nothing was deleted" in ran.err
+    assert ran.code == 1 and "nothing was deleted" in ran.err
     assert way.arrived >= {"t/a", "t/taken", "t/old"}
 
 
@@ -152,12 +149,11 @@ def test_a_source_that_is_missing(way: Way) -> None:
     make(way.destination, "t/old", "u/old")
     for names in (["t", "u"], ["u"]):
         ran = way.command("-r", "--delete", names=names)
-        assert ran.code == 1
-        assert "nothing was deleted" in ran.err
+        assert ran.code == 1 and "nothing was deleted" in ran.err
         assert way.arrived >= {"t/old", "u/old"}
 
 
-@pytest.mark.parametrize(("most", "is_deleted"), [(0, False), (3, False), (4, True)])
+@pytest.mark.parametrize(("most", "is_deleted"), [(3, False), (4, True)])
 def test_max_delete(way: Way, most: int, is_deleted: bool) -> None:
     make(way.source, "t/a")
     make(way.destination, "t/old", "t/gone/x", "t/gone/y")

@@ -34,7 +34,6 @@ class Night:
         return self.push.copy(*(names or ["t"]), to=f"{to}/", terms=self.terms, **fields)
 
     def cut_short(self, to: str) -> None:
-        """A copy that ends while it sends its first file."""
         asked = iter(range(10))
 
         def kbit_s() -> int:

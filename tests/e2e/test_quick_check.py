@@ -34,7 +34,6 @@ def write(path: Path, text: str, time_ns: int = OLD_NS) -> None:
 
 
 def alter(path: Path, text: str = "A") -> None:
-    """Other bytes in a file of the same size and time."""
     status = path.stat()
     write(path, text + path.read_text()[len(text) :], status.st_mtime_ns)
 
