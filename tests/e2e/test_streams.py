@@ -458,20 +458,6 @@ def test_what_no_file_can_be_at(world: World, is_push: bool, name: str, said: st
     assert os.listdir(world.home) == ["fifo"]
 
 
-def test_a_file_that_is_cut_short(world: World) -> None:
-    file = world.home / "file"
-    file.write_bytes(b"before")
-    with world.start("-", f"{world.server.host}:{file}", program=PSCP) as process:
-        assert process.stdin
-        process.stdin.write(bytes(3 * MIB))
-        until(lambda: world.parts, "it is being written")
-        process.terminate()
-        assert process.wait(ENDED_S) == 143
-    until(lambda: not descendants(world.server.pid), "all of it has ended")
-    assert os.listdir(world.home) == ["file"]
-    assert file.read_bytes() == b"before"
-
-
 def test_a_file_that_becomes_too_large(
     make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
 ) -> None:
