@@ -150,7 +150,7 @@ def held(path: Path, lock: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who has a file open or locked")
+@pytest.mark.needs_agent(reason="SFTP does not tell who has a file open or locked")
 @pytest.mark.parametrize("lock", [0, fcntl.LOCK_SH, fcntl.LOCK_EX])
 def test_what_is_open_or_locked_is_left_alone(left: Way, lock: int) -> None:
     with held(left.destination / PARTS[1], lock):
@@ -160,7 +160,7 @@ def test_what_is_open_or_locked_is_left_alone(left: Way, lock: int) -> None:
     assert "left alone: 1 file" in ran.out and PARTS[1] in ran.out
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who has a file open")
+@pytest.mark.needs_agent(reason="SFTP does not tell who has a file open")
 def test_a_fence_that_is_open_counts_however_old_it_is(left: Way) -> None:
     with held(left.destination / FENCE, 0):
         assert "left alone: 4 files" in cleaned(left, "--yes").out
@@ -176,7 +176,7 @@ def test_over_sftp_only_what_is_older_than_a_day_goes(left: Way) -> None:
     assert ("over SFTP only age tells" in ran.out) is is_sftp
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who one is at the far end")
+@pytest.mark.needs_agent(reason="SFTP does not tell who one is at the far end")
 def test_another_users_parts_are_not_listed(left: Way) -> None:
     if os.geteuid() == 0:
         os.chown(left.destination / PARTS[0], 12345, -1)
