@@ -40,7 +40,7 @@ class Built(NamedTuple):
 
 
 def run(*argv: object, **popen: Any) -> ways.Ran:
-    return ways.run([str(word) for word in argv], timeout=120, **popen)
+    return ways.run([str(word) for word in argv], timeout=240, **popen)
 
 
 def files_of_the_checkout() -> list[str]:
