@@ -12,6 +12,7 @@ Read next: ../progress/progress.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -123,6 +124,11 @@ def _check_together(options: Options) -> None:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
     if options.backup:
         _check_backups(*options.backups)
+        if options.delete and not options.backup_dir:
+            raise UsageError(
+                "--delete with --backup needs --backup-dir",
+                "such as --backup-dir ../old: what is deleted is kept there as well",
+            )
     if len(options.link_dest) > MAX_LINK_DEST:
         raise UsageError(f"--link-dest: at most {MAX_LINK_DEST} folders, as with rsync")
 
@@ -131,9 +137,13 @@ def _check_backups(suffix: str, folder: str) -> None:
     check_argument("the suffix of backups", "x" + suffix)
     if "/" in suffix or not (suffix or folder):
         raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
-    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+    below = (
+        folder.removeprefix("/") if folder.startswith("/") else re.sub("^([.][.]/)+", "", folder)
+    )
+    if {"", ".", ".."} & set(below.split("/") if folder else ()):
         raise UsageError(
-            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+            f"--backup-dir: {folder!r} is not a folder in DEST or beside it",
+            'such as "old" or "../old/monday"',
         )
 
 

@@ -141,6 +141,7 @@ class Trial:
         return Case(
             self.given, self.now, self.sources, self.before, self.to, self.listed,
             now_ns=time.time_ns(), first=self.first, over_sftp=self.way.remote == "sftp",
+            to_sftp=self.way.remote == "sftp" and self.way.direction != "pull",
         )  # fmt: skip
 
     def with_twin(self) -> list[Trial]:
