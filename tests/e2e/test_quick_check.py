@@ -114,6 +114,17 @@ def test_what_differs_among_much_that_does_not(way: Way) -> None:
     assert whole_s[0] == whole_s[1]
 
 
+def test_a_folder_into_which_something_new_comes_keeps_its_time(way: Way) -> None:
+    """What --exclude left out comes later, into a folder that is the same but for that."""
+    fill(way.source)
+    os.utime(way.source / "sub", ns=(OLD_NS, OLD_NS))
+    for _ in range(2):
+        way.copy(".", preserve=True, filters=(("exclude", "deep/"),))
+    result = way.copy(".", preserve=True)
+    assert (result.files, result.files_unchanged) == (1, 4)
+    assert (way.destination / "sub").stat().st_mtime_ns // S == OLD_NS // S
+
+
 @pytest.mark.needs_agent(reason="over SFTP neither attributes nor hard links of a pull are kept")
 def test_links_names_and_attributes(way: Way) -> None:
     fill(way.source)
