@@ -34,7 +34,7 @@ def copied(
     told, there = Notes(), source.with_name("there")
     fields = {
         "config_file": server.ssh_config, "batch": True, "verbose": True,
-        "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000, **fields,
+        "chunk_bytes": 256 * 1024, "limit_kbit_s": 100_000, **fields,
     }  # fmt: skip
     result = pscp.copy(str(source), f"{server.host}:{there}", reporter=told, **fields)
     assert there.read_bytes() == source.read_bytes()
