@@ -93,7 +93,25 @@ CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     """Return the options with these fields replaced. Raises UsageError for an unknown one."""
     check_names(given, Options.__dataclass_fields__)
-    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+    try:
+        return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+    except UsageError as error:
+        raise type(error)(as_keywords(error.message), as_keywords(error.hint)) from None
+
+
+def as_keywords(text: str) -> str:
+    """Return a message in which options of the command line are called by their keywords."""
+    if text == UsageError.hint:
+        return "help(pscp.copy) lists the keywords"
+    keywords = {
+        word: name
+        for name, _, row in ROWS.values()
+        for flag in row.flags
+        for word in flag.words.split()
+        if word.startswith("-")
+    }
+    found = re.sub(r"(?<![\w-])--?[a-zA-Z][\w-]*", lambda m: keywords.get(m[0], m[0]), text)
+    return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", found)
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import matrix
 import pytest
@@ -36,7 +37,7 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 
-    def warm(transport: str, remote: str, plane: str) -> pscp.Session:
+    def warm(transport: Any, remote: Any, plane: Any) -> pscp.Session:
         session = pscp.Session(
             sshd.host, config_file=sshd.ssh_config, batch=True, connections=1,
             transport=transport, remote=remote, plane=plane,
@@ -51,7 +52,7 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def session_of(transport: str, remote: str, plane: str) -> pscp.Session:
+        def session_of(transport: Any, remote: str, plane: str) -> pscp.Session:
             opened = shared(lambda: warm(transport, remote, plane))
             return stack.enter_context(opened)
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 from conftest import MakeServer, until
@@ -85,7 +85,7 @@ def logins(server: PrivateServer) -> int:
 
 @pytest.mark.parametrize("plane", ["plain", "tls"])
 def test_a_direct_plane_begins_on_a_connection_that_stays(
-    plane: str, source: Path, server: PrivateServer
+    plane: Any, source: Path, server: PrivateServer
 ) -> None:
     source.write_bytes(os.urandom(12 * MIB))
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_direct_plane_begins_on_a_connection_that_stays(
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_the_next_copy_logs_in_no_more(
-    remote: str, source: Path, server: PrivateServer, capfd: pytest.CaptureFixture[str]
+    remote: Any, source: Path, server: PrivateServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(3):
         copied(server, source, remote=remote)
@@ -367,7 +367,7 @@ def test_the_users_own_master_carries_the_first_lane(
 
 @pytest.mark.parametrize("transport", ["asyncssh", "paramiko"])
 def test_a_librarys_connections_end_with_the_run(
-    transport: str, source: Path, sshd: PrivateServer
+    transport: Any, source: Path, sshd: PrivateServer
 ) -> None:
     notes = copied(sshd, source, transport=transport)
     assert sum("--persist is for --transport openssh" in note for note in notes) == 1

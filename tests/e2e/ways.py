@@ -86,9 +86,9 @@ class Way:
     session: pscp.Session | None = None  # with connections that are open already
     prefix: tuple[str, ...] = ()  # what the command is run by
     umask: int = -1  # of the command
-    remote: str = "agent"  # or sftp
-    transport: str = "auto"
-    plane: str = "auto"
+    remote: Any = "agent"  # or sftp
+    transport: Any = "auto"
+    plane: Any = "auto"
 
     @property
     def own(self) -> Way:

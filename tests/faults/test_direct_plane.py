@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -159,7 +160,7 @@ def assert_copied(way: Way, result: pscp.Result) -> None:
 
 
 @PLANES
-def test_lanes_are_cut_and_come_again(way: Way, plane: str, between: Between) -> None:
+def test_lanes_are_cut_and_come_again(way: Way, plane: Any, between: Between) -> None:
     fill(way.source / "big", BIG_BYTES)
     between.meet = Once(6 * MIB, cut)
     result = way.copy(connections=2, plane=plane, chunk_bytes=MIB)
@@ -169,7 +170,7 @@ def test_lanes_are_cut_and_come_again(way: Way, plane: str, between: Between) ->
 
 
 @PLANES
-def test_somebody_in_between_changes_a_bit(way: Way, plane: str, between: Between) -> None:
+def test_somebody_in_between_changes_a_bit(way: Way, plane: Any, between: Between) -> None:
     """With TLS the lane is lost; without, the digest finds it, or the frame's header is none."""
     fill(way.source / "big", BIG_BYTES)
     between.meet = once = Once(6 * MIB, flip)
@@ -181,7 +182,7 @@ def test_somebody_in_between_changes_a_bit(way: Way, plane: str, between: Betwee
 
 
 @PLANES
-def test_many_lanes_are_cut_and_nothing_is_left(push: Way, plane: str, between: Between) -> None:
+def test_many_lanes_are_cut_and_nothing_is_left(push: Way, plane: Any, between: Between) -> None:
     fill(push.source / "big", BIG_BYTES)
     cuts = [Once(number * MIB, cut) for number in range(2, 20, 3)]
     between.meet = lambda relay, data: all([each(relay, data) for each in cuts])
@@ -195,7 +196,7 @@ def test_many_lanes_are_cut_and_nothing_is_left(push: Way, plane: str, between: 
 
 @PLANES
 def test_a_filtered_port_is_dialled_from_there(
-    push: Way, plane: str, monkeypatch: pytest.MonkeyPatch
+    push: Way, plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_sockets, "places", lambda *_: [closed_port()])
     fill(push.source / "big", 3 * MIB)
@@ -213,7 +214,7 @@ def closed_port() -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def session(way: Way, plane: str, config: str = "") -> Iterator[pscp.Session]:
+def session(way: Way, plane: Any, config: str = "") -> Iterator[pscp.Session]:
     with pscp.Session(
         way.server.host,
         config_file=config or way.server.ssh_config, plane=plane, recursive=True, batch=True,
@@ -235,7 +236,7 @@ def assert_over_ssh(way: Way, there: pscp.Session, reason: str) -> None:
 
 @PLANES
 def test_neither_end_reaches_the_other(
-    push: Way, plane: str, monkeypatch: pytest.MonkeyPatch
+    push: Way, plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_sockets, "places", lambda *_: [closed_port()])
 
@@ -300,7 +301,7 @@ def test_planes_take_turns_in_one_session(push: Way) -> None:
 
 
 @PLANES
-def test_a_lane_stands_still(way: Way, plane: str, between: Between) -> None:
+def test_a_lane_stands_still(way: Way, plane: Any, between: Between) -> None:
     """What it holds is taken over, and nobody waits for its silence to end."""
     fill(way.source / "big", BIG_BYTES)
     between.meet = once = Once(6 * MIB, hold)
@@ -310,7 +311,7 @@ def test_a_lane_stands_still(way: Way, plane: str, between: Between) -> None:
 
 
 @PLANES
-def test_through_a_jump_host_where_it_is_asked_for(push: Way, plane: str) -> None:
+def test_through_a_jump_host_where_it_is_asked_for(push: Way, plane: Any) -> None:
     fill(push.source / "big", 3 * MIB)
     result = push.copy(plane=plane, jump=push.server.host)
     assert_copied(push, result)
@@ -320,7 +321,7 @@ def test_through_a_jump_host_where_it_is_asked_for(push: Way, plane: str) -> Non
 @pytest.mark.parametrize("with_lanes", [False, True], ids=["alone", "with all lanes"])
 @PLANES
 def test_the_control_connection_is_killed(
-    way: Way, plane: str, between: Between, with_lanes: bool
+    way: Way, plane: Any, between: Between, with_lanes: bool
 ) -> None:
     """A lane that is lost after that comes again by way of another login."""
     fill(way.source / "big", BIG_BYTES)
@@ -342,7 +343,7 @@ def test_the_control_connection_is_killed(
 
 
 @PLANES
-def test_a_stream_loses_a_lane(way: Way, plane: str, between: Between) -> None:
+def test_a_stream_loses_a_lane(way: Way, plane: Any, between: Between) -> None:
     data = fill(way.source / "big", BIG_BYTES)
     between.meet = once = Once(6 * MIB, cut)
     with session(way, plane) as there:
@@ -357,7 +358,7 @@ def test_a_stream_loses_a_lane(way: Way, plane: str, between: Between) -> None:
 
 
 @PLANES
-def test_the_coordinator_is_killed(push: Way, plane: str) -> None:
+def test_the_coordinator_is_killed(push: Way, plane: Any) -> None:
     """Every process at the far end ends soon, and the port is closed."""
     fill(push.source / "big", 200 * MIB)
     running = push.start("--plane", plane, "-c", "2", "-l", "80000")
@@ -367,7 +368,7 @@ def test_the_coordinator_is_killed(push: Way, plane: str) -> None:
 
 
 @PLANES
-def test_ctrl_c(push: Way, plane: str) -> None:
+def test_ctrl_c(push: Way, plane: Any) -> None:
     """What has landed is kept, and the same command goes on from there."""
     data = fill(push.source / "big", 64 * MIB)
     words = ("--plane", plane, "-c", "2")

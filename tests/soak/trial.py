@@ -48,9 +48,9 @@ class Way:
     """From where to where, and over what."""
 
     direction: str = "push"  # pull; far: from host to host; fan, job: to two places
-    transport: str = "openssh"
-    remote: str = "agent"
-    plane: str = "auto"
+    transport: Any = "openssh"
+    remote: Any = "agent"
+    plane: Any = "auto"
     lanes: int = 1
 
     def words(self) -> list[str]:
