@@ -429,6 +429,18 @@ def test_ctrl_c_at_the_prompt(words: tuple[str, ...], source: Path, server: Logi
     assert "Traceback" not in screen.shown and "half" not in screen.shown
 
 
+@pytest.mark.parametrize("how", ["", "trap '' HUP; "], ids=["", "nohup"])
+def test_a_terminal_that_goes_away_at_the_prompt(
+    how: str, source: Path, tmp_path: Path, server: LoginServer
+) -> None:
+    """13: 53 lines of a traceback."""
+    said = tmp_path / "said"
+    with terminal("sh", "-c", f'{how}exec "$@" 2>{said}', "sh", *argv(server, source)) as screen:
+        screen.wait_for(PASSWORD)
+        assert screen.hang_up() == (3 if how else 143)
+    assert "Traceback" not in said.read_text() and len(said.read_text().splitlines()) <= 2
+
+
 def test_no_progress_while_a_person_types(source: Path, there: Path, server: LoginServer) -> None:
     with terminal(*argv(server, source, "--progress", "plain", "-c", "1")) as screen:
         screen.wait_for(PASSWORD)
