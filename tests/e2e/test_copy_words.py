@@ -47,6 +47,29 @@ def test_the_closing_line(filled: Way) -> None:
     assert ", 2 unchanged, 2.1 MB was there already" in ran.err
 
 
+def test_quiet_says_errors_only(filled: Way) -> None:
+    ran = filled.command("-r", "-q", names=["t"])
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    (filled.source / "t" / "gone").symlink_to("nowhere")
+    ran = filled.command("-r", "-q", names=["t"])
+    assert (ran.code, ran.out) == (1, "")
+    what, hint = ran.err.splitlines()
+    assert what == f"pscp: {filled.source}/t/gone: is a dangling link (to nowhere)"
+    assert hint.startswith("      leave it out")
+
+
+def test_stats(filled: Way) -> None:
+    ran = filled.command("-r", "--stats", "--chunk-size", "1M", names=["t"])
+    first, *rest = ran.err.splitlines()
+    assert SUMMARY.fullmatch(first)
+    stats = dict(line.rsplit(None, 1) for line in rest)
+    assert stats.keys() >= {"files", "bytes", "bytes sent", "chunks verified", "connections"}
+    size = str(2 * MIB + 9)
+    assert (stats["bytes"], stats["bytes sent"], stats["files"]) == (size, size, "2")
+    assert f"{stats['chunks verified']} chunks verified" in first
+    assert (stats["failures"], stats["connections lost"]) == ("0", "0")
+
+
 def events(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 

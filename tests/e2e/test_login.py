@@ -337,6 +337,19 @@ def test_login_once(words: tuple[str, ...], source: Path, there: Path, server: L
     assert 1 < lanes(shown) <= 5
 
 
+def test_login_once_for_several_copies(
+    source: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
+    server = make_sshd()
+    options = pscp.Options(config_file=server.ssh_config, batch=True, login_once=True)
+    with pscp.Session(server.host, options) as session:
+        for number in range(2):
+            copy = source.with_name(f"{number}")
+            assert session.copy(str(source), f"{server.host}:{copy}").ok
+            assert copy.read_bytes() == source.read_bytes()
+    assert server.log.count("Accepted publickey") == 1
+
+
 def test_a_first_command_that_fails_costs_no_other_login(
     source: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:

@@ -122,6 +122,19 @@ def bytes_of(size: int) -> bytes:
 # --- the bytes
 
 
+SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3]
+
+
+def test_every_size_arrives(world: World, session: pscp.Session) -> None:
+    for size in SIZES:
+        data = bytes_of(size)
+        with session.pipe_to(["tee", str(world.home / "there")]) as file:
+            file.write(data)
+        assert world.read("there") == data
+        with session.pipe_from(["cat", str(world.home / "there")]) as file:
+            assert file.read() == data
+
+
 def test_a_large_stream_to_a_command(world: World) -> None:
     data = bytes_of(40 * MIB + 7)
     done = world.push("sha256sum", "--window", "2M", "-c", "4", data=data)
