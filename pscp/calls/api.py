@@ -389,7 +389,7 @@ def _check(logins: Connections, options: Options, is_push: bool, reporter: Repor
     """Refuse what cannot be, before anybody is contacted; note what -v says."""
     for text in logins.check(options, is_push):
         _log.info("%s", text)
-        if options.verbose:
+        if options.itemize:
             reporter.note(text)
 
 

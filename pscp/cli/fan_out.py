@@ -171,7 +171,7 @@ class RowReporter(Silent):
 
     def __init__(self, row: Row, display: Display) -> None:
         self._row, self._display = row, display
-        self.wants_files = display.wants_files
+        self.wants_files, self.names_copied = display.wants_files, display.names_copied
 
     def start(self, counters: Counters) -> None:
         self._row.counters = counters
@@ -185,6 +185,8 @@ class RowReporter(Silent):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self.wants_files:
             self._display.file_of(self._row.place, path, what_became(outcome, is_new), digest)
+        elif outcome == "copied":
+            self.line(path)
 
     def stop(self, result: Result | None = None) -> None:
         if not self._row.end:
@@ -202,7 +204,7 @@ def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) ->
         display = RichRows(rows)
     elif style in ("bar", "plain") and not options.dry_run:
         display = PlainRows(rows)
-    display.wants_files = options.itemize
+    display.wants_files, display.names_copied = options.itemize, options.verbose
     return display
 
 

@@ -2,7 +2,7 @@
 
 Loggers are called "pscp." and the room: pscp.connect, pscp.transfer, pscp.zfs; what ssh and the
 agents write to their standard error is in pscp.stderr. What the command says to everybody (a file
-that was not copied, a login's message) is in pscp.notes, of level WARNING; what it says with -v is
+that was not copied, a login's message) is in pscp.notes, of level WARNING; what it says with -vv is
 of level INFO; all else of DEBUG. A record's threadName is that of the lane: "lane 3". Nothing
 shows unless the program has set up `logging`.
 

@@ -274,12 +274,12 @@ class ConnectionOptions:
     quiet: bool = SHOWN.flag("-q --quiet", "errors only", "For the command line: errors only.")
     verbose: bool = SHOWN.flag(
         "-v --verbose",
-        "say which hash, cipher and connections are used, and why",
+        "name each file that is copied, and what is deleted",
     )
     itemize: bool = SHOWN.flag(
         "-vv --itemize",
-        "-v, and name each file with what becomes of it",
-        "For the command line: `verbose`, and name each file with what becomes of it.",
+        "name each file with what becomes of it; say which hash, cipher and connections are used",
+        "For the command line: name each file with what becomes of it, and say how it is sent.",
     )
     debug: bool = SHOWN.flag(
         "-d --debug",

@@ -43,7 +43,7 @@ class ProgramReporter(Passing):
         super().note(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        if self._inner.wants_files:
+        if self._inner.wants_files or self._inner.names_copied:
             super().file(path, outcome, digest, is_new)
         on_file = self._on_file
         if on_file is not None:

@@ -45,9 +45,9 @@ def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Re
     """
     reporter = _of_style(options, is_terminal)
     reporter.name = name
-    reporter.wants_files = options.itemize
+    reporter.wants_files, reporter.names_copied = options.itemize, options.verbose
     if isinstance(reporter, RichBar):
-        reporter.shows_lanes = options.verbose
+        reporter.shows_lanes = options.itemize
     return reporter
 
 

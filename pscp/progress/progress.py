@@ -96,6 +96,11 @@ class Reporter(Protocol):
         """Return whether file() is to be called. The answer holds for a whole copy."""
         return False
 
+    @property
+    def names_copied(self) -> bool:
+        """Return whether file() is to be called of what is copied alone, at least."""
+        return False
+
     def start(self, counters: Counters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
 
@@ -119,7 +124,7 @@ class Reporter(Protocol):
 class Silent:
     """Shows nothing: the reporter of a program that names no other."""
 
-    is_live = wants_files = False
+    is_live = wants_files = names_copied = False
 
     def start(self, counters: Counters) -> None:
         pass
@@ -143,6 +148,7 @@ class Passing:
     def __init__(self, inner: Reporter) -> None:
         self._inner = inner
         self.is_live, self.wants_files = inner.is_live, inner.wants_files
+        self.names_copied = inner.names_copied
 
     def start(self, counters: Counters) -> None:
         self._inner.start(counters)
@@ -188,6 +194,8 @@ class Notes(Silent):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self.wants_files:
             self.line(f"{what_became(outcome, is_new):<9} {path}")
+        elif outcome == "copied":
+            self.line(path)
 
 
 class Ticking(Notes):
@@ -209,6 +217,7 @@ class Ticking(Notes):
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._out_s: float | None = None  # when the last connection was lost
+        self._arrived, self._arrived_s = (-1, -1, -1), 0.0  # what has, and since when
 
     def start(self, counters: Counters) -> None:
         self._counters = counters
@@ -243,9 +252,16 @@ class Ticking(Notes):
             self._out_s = None
         elif self._out_s is None:
             self._out_s = time_s
-        out_s = 0 if self._out_s is None else time_s - self._out_s
-        rate = self._rate.per_s(time_s, now.bytes_done)
-        return describe(now, rate, max(0.0, time_s - now.started_s), out_s)
+        arrived = now.bytes_done, now.bytes_resumed, now.files_done
+        if arrived != self._arrived:
+            self._arrived, self._arrived_s = arrived, time_s
+        return describe(
+            now,
+            self._rate.per_s(time_s, now.bytes_done),
+            max(0.0, time_s - now.started_s),
+            out_s=0 if self._out_s is None else time_s - self._out_s,
+            still_s=time_s - self._arrived_s,
+        )
 
 
 class PlainLines(Ticking):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pscp.ground.counters import Counters, LargeFile
 
+STILL_S = 5.0  # after which it is said that nothing arrives
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
 
 
@@ -39,11 +40,16 @@ class Rate:
 
 
 def describe(
-    now: Counters, bytes_per_s: float, elapsed_s: float = 0, out_s: float = 0
+    now: Counters,
+    bytes_per_s: float,
+    elapsed_s: float = 0,
+    *,
+    out_s: float = 0,
+    still_s: float = 0,
 ) -> tuple[list[Piece], list[Piece]]:
     """Return where a copy stands: amount, rate, time left; then files, connections and the rest.
 
-    It has taken `elapsed_s`, and had no connection for `out_s`.
+    It has taken `elapsed_s`, had no connection for `out_s`, and nothing arrived for `still_s`.
     """
     there = now.bytes_done + now.bytes_resumed
     amount = format_bytes(there)
@@ -58,11 +64,13 @@ def describe(
         first.append(Piece(2, f"{format_duration(now.left_bytes / bytes_per_s)} left"))
     there_already = now.files_resumed + now.files_unchanged + now.files_linked + now.files_skipped
     finished = now.files_done + there_already
+    is_still = still_s >= STILL_S and now.lanes_alive > 0 and now.left_bytes > 0
     lanes = f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}"
     files = f"{finished} of {count(now.files_total, now.nouns[0])}" if now.files_total else ""
     second = [
         Piece(1, files),
         Piece(0, outage(now.attempts, out_s)) if is_out else Piece(4, lanes),
+        Piece(0, f"nothing for {format_duration(round(still_s))}" if is_still else ""),
         Piece(2, f"{format_duration(elapsed_s)} so far" if elapsed_s else ""),
         Piece(3, f"{format_bytes(now.bytes_resumed)} resumed" if now.bytes_resumed else ""),
         Piece(0, f"{now.files_failed} failed" if now.files_failed else ""),

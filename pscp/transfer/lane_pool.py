@@ -362,7 +362,7 @@ class LanePool:
         """Tell the user once how many channels a connection carries, when that is known."""
         with self._lock:
             most = self.layout.channels_found(self._workers)
-        if most and self._terms.options.verbose:
+        if most and self._terms.options.itemize:
             most_channels = count(most, "channel")
             self._terms.note(f"the server lets {most_channels} on a connection (MaxSessions)")
 

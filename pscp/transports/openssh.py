@@ -99,7 +99,7 @@ class SshSetup:
             words += _ALIVE
         if self.ciphers_are_ours:
             words.append(f"-oCiphers=^{self.ciphers()}")
-        if options.verbose and not (options.debug or options.persist):
+        if options.itemize and not (options.debug or options.persist):
             words.append("-v")  # it names the cipher
         return words + user_words(host, options) + ["--", str(host.host)]
 

@@ -97,7 +97,7 @@ Fields may be added; those that are there keep their meaning as above.
 ## Logging
 
 A program that has set up `logging` gets records of the loggers below `pscp`: WARNING what the
-command says to everybody; INFO what it says with `-v`; DEBUG what it says with `-d` (`debug=True`
+command says to everybody; INFO what it says with `-vv`; DEBUG what it says with `-d` (`debug=True`
 adds ssh's `-v`). A record's `threadName` is the lane. Their words may change; they are for people.
 """
 CALLS = (

@@ -44,18 +44,15 @@ def stub() -> str:
     transport = {"transport": common.pop("transport")}
     said = meanings(CopyOptions, ConnectionOptions)
     lent = {"transport": LENT_MEANING}
+    kinds = [transport["transport"], *LENT.split(" | ")]
+    either = "(\n        " + "\n        | ".join(kinds) + "\n    )"
     zfs = types_of(ZfsOptions)
     return "\n".join(
         [
             _HEAD,
             _fields("_CommonFields", "TypedDict", common, said),
             _fields("OptionFields", "_CommonFields", transport, said),
-            _fields(
-                "SessionFields",
-                "_CommonFields",
-                {"transport": f"{transport['transport']} | {LENT}"},
-                lent,
-            ),
+            _fields("SessionFields", "_CommonFields", {"transport": either}, lent),
             _fields("ReplicateFields", "OptionFields", zfs, meanings(ZfsOptions)),
         ]
     )
@@ -64,5 +61,5 @@ def stub() -> str:
 def _fields(name: str, base: str, types: Mapping[str, str], said: Mapping[str, str]) -> str:
     lines = [f"class {name}({base}, total=False):"]
     for field, kind in types.items():
-        lines += [f"    {field}: {kind}", f'    """{said[field]}"""']
+        lines += [f"    {field}: {kind}".replace("'", '"'), f'    """{said[field]}"""']
     return "\n".join(lines) + "\n"

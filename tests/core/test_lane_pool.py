@@ -107,7 +107,7 @@ def test_whichever_note_cannot_be_shown_every_connection_is_closed(
         trees.bench = bench = Bench(*again)
         bench.notes = notes = FailingNotes(number)
         try:
-            bench.copy(trees.source, trees.to, is_push, connections=1, verbose=True)
+            bench.copy(trees.source, trees.to, is_push, connections=1, itemize=True)
         except LookupError as error:
             assert error.args == (notes[number - 1],)
         finally:

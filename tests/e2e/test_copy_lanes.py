@@ -54,7 +54,7 @@ def test_channels_share_their_connection(
     filled: Way, words: tuple[str, ...], connections: int, lanes: int
 ) -> None:
     before = logins(filled)
-    ran = filled.command("-rv", "--chunk-size", "256k", *words, names=["."])
+    ran = filled.command("-rvv", "--chunk-size", "256k", *words, names=["."])
     assert ran.code == 0, ran.err
     assert logins(filled) - before <= connections
     assert f"beginning with {lanes} lanes: as was asked for" in ran.err
@@ -69,7 +69,7 @@ def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: 
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     before = logins(filled)
     ran = filled.command(
-        "-rv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),
+        "-rvv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),
         names=["."],
     )  # fmt: skip
     assert ran.code == 0, ran.err
@@ -121,12 +121,12 @@ def test_what_auto_came_to_is_remembered(
     host = parse_location(f"{filled.server.host}:")
     options = Options(config_file=filled.server.ssh_config)
     (filled.source / "small").write_text("done before anything is measured")
-    assert filled.command("-rv", "-c", "auto", names=["small"]).code == 0
+    assert filled.command("-rvv", "-c", "auto", names=["small"]).code == 0
     assert HostMemory(host, options).recall(filled.is_push).lanes == 0
     with open(filled.source / "large", "wb") as file:
         file.truncate(3 << 29)
     for _ in range(4):  # while other tests have the processors, no rate may come of a copy
-        words = ("-tv", "-c", "auto", "--chunk-size", "8M")  # many pieces
+        words = ("-tvv", "-c", "auto", "--chunk-size", "8M")  # many pieces
         assert "beginning with" in filled.command(*words, names=["large"]).err
         known = HostMemory(host, options).recall(filled.is_push)
         if known.lanes:
@@ -136,7 +136,7 @@ def test_what_auto_came_to_is_remembered(
     # On a busy machine a round trip takes so long that it seems to be another path's.
     monkeypatch.setattr(host_memory, "_NEAR_S", 10.0)
     notes = Notes()
-    filled.own.copy(".", to="again", connections=None, verbose=True, reporter=notes)
+    filled.own.copy(".", to="again", connections=None, itemize=True, reporter=notes)
     if known.believed(
         2
     ).lanes:  # else a busy machine had more than usual, which one copy alone says

@@ -79,7 +79,7 @@ def test_without_python_there_sftp_is_used_and_said_once(
     said = [line for line in notes_of(first.err) if "using SFTP" in line]
     assert said == ["the far end has no python3: using SFTP"]
     assert_same_tree(push.source, push.destination)
-    again = way.command("-r", "-v", names=["d", "large"])  # remembered: no agent is tried
+    again = way.command("-r", "-vv", names=["d", "large"])  # remembered: no agent is tried
     assert again.code == 0 and "using SFTP" not in again.err and "over SFTP" in again.err
 
 
@@ -231,7 +231,7 @@ def test_where_nothing_may_be_renamed_what_is_there_stays(push: Way, make_sshd: 
 def test_check_file_is_used_where_it_is_offered(push: Way, make_made_up: MakeMadeUp) -> None:
     (push.source / "x").write_bytes(os.urandom(5000))
     way = dataclasses.replace(push, server=make_made_up("paramiko"), remote="sftp")
-    ran = way.command("-v", names=["x"])
+    ran = way.command("-vv", names=["x"])
     assert ran.code == 0 and "check-file" in ran.err
 
 

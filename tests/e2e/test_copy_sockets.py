@@ -120,7 +120,7 @@ def test_a_pull(watched: Watched) -> None:
     name = other_congestion_control()
     assert watched.sockets()
     pulled = f"{watched.way.server.host}:{watched.way.destination}/x"
-    ran = watched.way.typed("-v", "--congestion", name, pulled, f"{watched.way.source}/y")
+    ran = watched.way.typed("-vv", "--congestion", name, pulled, f"{watched.way.source}/y")
     first, second = watched.notes.read_text().splitlines()
     assert ran.code == 0 and f" {name} " in second and f" {name} " not in first
     assert "on a pull the far end's counts" in ran.err
@@ -162,7 +162,7 @@ def test_less_than_was_asked_for(filled: Way) -> None:
     limit_bytes = int(Path("/proc/sys/net/core/rmem_max").read_text())
     if limit_bytes >= 1000 * MIB:
         unavailable("this kernel grants any buffer")
-    ran = filled.command("-v", *words, names=["x"])
+    ran = filled.command("-vv", *words, names=["x"])
     assert ran.code == 0 and ran.err.count("--rcvbuf 1000 MiB: the kernel grants") == 1
     assert "rmem_max" in ran.err and "--sndbuf" not in ran.err
     ran = filled.command(*words, names=["x"])

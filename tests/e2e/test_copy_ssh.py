@@ -148,7 +148,7 @@ def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> Non
 
 
 def test_v_names_the_cipher_that_was_agreed_on(filled: Way, config: WriteConfig) -> None:
-    ran = tried(filled, config(Ciphers="aes192-ctr"), "-v")
+    ran = tried(filled, config(Ciphers="aes192-ctr"), "-vv")
     assert ran.code == 0 and "pscp: cipher: aes192-ctr\n" in ran.err
     assert "debug1" not in ran.err and "Authenticated to" not in ran.err
     assert "cipher: " not in tried(filled, config(Ciphers="aes192-ctr")).err

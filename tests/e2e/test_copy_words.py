@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from typing import Any
 
@@ -136,6 +137,10 @@ def test_options_and_fields_of_them(filled: Way) -> None:
 
 
 def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
+    ran = filled.command("-rv", names=["t"])  # as rsync's: the names of what is copied
+    assert (sorted(ran.out.splitlines()), "cipher" in ran.err) == (["t/large", "t/small"], False)
+    assert filled.command("-rpv", names=["t"]).out == ""
+    shutil.rmtree(filled.destination / "t")
     ran = filled.command("-vv", "-r", names=["t"])
     assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
     assert "lanes: " in ran.err and "1 lane at once at most" in ran.err

@@ -521,7 +521,7 @@ def test_the_secret_is_in_no_argument_environment_or_file(
 ) -> None:
     server = make_login_server(password=SECRET, awaits=2)
     log = tmp_path / "log"
-    words = argv(server, source, "-d", "-v", "-c", "3", "--progress", "json", *SLOW)
+    words = argv(server, source, "-d", "-vv", "-c", "3", "--progress", "json", *SLOW)
     script = 'exec "$@" >"$0" 2>&1'
     run_folder = Path(os.environ["XDG_RUNTIME_DIR"])
     before = set(run_folder.rglob("*"))

@@ -239,7 +239,7 @@ def advised(push: Way) -> Way:
 
 
 def copied(way: Way, *words: str) -> Ran:
-    ran = way.command("-c", "auto", "-v", "-d", *words, names=["x"])
+    ran = way.command("-c", "auto", "-vv", "-d", *words, names=["x"])
     assert ran.code == 0, ran.err
     return ran
 

@@ -78,7 +78,7 @@ def test_v_says_what_was_deleted(push: Way) -> None:
     make(push.source, "a")
     make(push.destination, "old")
     ran = push.command("-rv", "--delete", names=["."])
-    assert (ran.code, ran.out.splitlines()) == (0, ["deleting old"])
+    assert (ran.code, ran.out.splitlines()) == (0, ["a", "deleting old"])
     assert "1 deleted" in ran.err
 
 

@@ -179,7 +179,7 @@ def test_all_commands_use_the_same(source: Path, server: PrivateServer) -> None:
 
 def test_nothing_of_the_caller_is_held(source: Path, server: PrivateServer) -> None:
     """A caller who reads all output sees its end; folders can be removed, journals are free."""
-    words = argv(server, source, "-v")
+    words = argv(server, source, "-vv")
     ran = subprocess.run(
         words, capture_output=True, text=True, timeout=COMMAND_S, cwd=source.parent
     )

@@ -174,7 +174,7 @@ def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
     fill(push.source / "file", 10)
     told = Told()
-    result = through_here(push, connections=None, verbose=True, reporter=told)
+    result = through_here(push, connections=None, itemize=True, reporter=told)
     assert result.ok
     assert any("a round trip takes 30.0 ms" in text for text in told.texts), told.texts
     remembered = [path.read_text() for path in (push.home / "state").rglob("hosts*")]
@@ -185,7 +185,7 @@ def test_messages_name_the_host_that_they_are_about(push: Way, quick_retries: No
     fill_all(push)
     breaking = push.breaking().rule("kill", way="from", connections=[1], after=4 * MIB)
     told = Told()
-    result = through_here(push, program=breaking.program, verbose=True, reporter=told)
+    result = through_here(push, program=breaking.program, itemize=True, reporter=told)
     assert result.ok
     lost = [text for text in told.texts if "connection was lost" in text]
     assert lost and all(push.server.host in text for text in lost), told.texts

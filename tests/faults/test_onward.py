@@ -109,7 +109,7 @@ def test_a_tree_of_which_no_data_comes_here(
             watching.rule("kill", way=way, connections=[0, 1], type=type_)
     fields = {"archive": True, "program": watching.program}
     told = Told()
-    direct_one = direct(push, hosts, strong=True, verbose=True, reporter=told, **fields)
+    direct_one = direct(push, hosts, strong=True, itemize=True, reporter=told, **fields)
     assert any(text.endswith("straight there") for text in told.texts), told.texts
     assert_done(push, direct_one)
     assert direct_one.connections_lost == 0

@@ -60,6 +60,7 @@ class Copy:
         options: Options,
         reporter: Reporter,
         keep_digests: bool,
+        raises: bool,
     ) -> Result:
         self.calls.append((list(sources), destination, options))
         reporter.start(Counters())

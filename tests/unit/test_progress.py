@@ -71,15 +71,15 @@ def test_an_outage_is_said() -> None:
     """A16: instead of a time that is left, and of no lanes."""
     now = halfway()
     now.set(lanes_alive=0, connections_lost=2)
-    first, second = words(now, 8.0 * MB, 100, 12)
+    first, second = words(now, 8.0 * MB, 100, out_s=12)
     assert "connection lost, trying again (12 s)" in second
     assert not [word for word in first if word.endswith("left")]
     now.set(attempts=3)
-    assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, 12)[1]
+    assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, out_s=12)[1]
 
 
-def words(*moment: Any) -> tuple[list[str], list[str]]:
-    first, second = describe(*moment)
+def words(*moment: Any, **more: float) -> tuple[list[str], list[str]]:
+    first, second = describe(*moment, **more)
     return [piece.text for piece in first], [piece.text for piece in second]
 
 
@@ -277,6 +277,21 @@ def test_plain_lines() -> None:
         "40%, 40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, "
         "3 of 12 files, 2 of 4 lanes, 2.0 s so far, 20.0 MB resumed\n"
     )
+
+
+def test_a_link_that_stands_still_is_said() -> None:
+    """15: for 37 s only "4 of 4 lanes, 0 B/s"."""
+    plain, counters = made(PlainLines), halfway()
+    plain.reporter.start(counters)
+    for _ in range(3):
+        plain.clock.now_s += 4
+        plain.reporter.tick()
+    counters.add(bytes_done=MB)
+    plain.reporter.tick()
+    plain.reporter.stop(Result())
+    lines = plain.err.getvalue().splitlines()
+    assert ["nothing for " in line for line in lines] == [False, False, True, False]
+    assert "nothing for 8.0 s" in lines[2]
 
 
 def test_json_lines() -> None:

@@ -126,7 +126,7 @@ class CopyRequest:
 
     def explain(self, text: str) -> None:
         _log.info("%s", text)
-        if self.options.verbose:
+        if self.options.itemize:
             self.reporter.note(text)
 
 
@@ -268,5 +268,5 @@ class PoolTerms:
 
     def explain(self, text: str) -> None:
         _log.info("%s", text)
-        if self.options.verbose:
+        if self.options.itemize:
             self.note(text)

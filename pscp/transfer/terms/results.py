@@ -177,6 +177,7 @@ class Results:
         self._failures_bytes = 0
         self._keeps_digests = terms.keep_digests and terms.options.strong
         self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
+        self._names_copied = terms.reporter.names_copied and not terms.options.dry_run
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
         # Called with what has landed, and was verified: a file or link as its source knows it, or
         # a hard link as it is at the destination.
@@ -238,12 +239,13 @@ class Results:
 
         Each is a path and its SHA-256 in hex, which is "" without -s.
         """
-        if not (self._wants_files or self._keeps_digests):
+        is_told = self._wants_files or (self._names_copied and outcome == "copied")
+        if not (is_told or self._keeps_digests):
             return
         listed = list(files)
         if self._keeps_digests:
             self.digests |= {path: digest for path, digest in listed if digest}
-        if self._wants_files:
+        if is_told:
             told = [(path, digest, path not in self._replaced) for path, digest in listed]
             self._replaced -= {path for path, _ in listed}
             self._terms.queue.write_later(lambda: self._tell(outcome, told))
