@@ -24,7 +24,7 @@ def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> 
     log.write(text)
     if is_told(options):
         write_line(sys.stderr, text)
-    if options.stats and not options.quiet:
+    if options.stats:
         for row in stats:
             write_line(sys.stderr, row)
 
@@ -38,7 +38,10 @@ def closing_line(result: Result, options: Options, to: str) -> str:
     if options.check:
         return check_summary(result)
     if options.dry_run:
-        return dry_run_summary(result)
+        moving = (
+            ", and removed at the source once it is there" if options.remove_source_files else ""
+        )
+        return dry_run_summary(result) + moving
     if options.transfer_test:
         return f"transfer test: nothing was read or written; {summary(result)}"
     return summary(result, to)
@@ -60,6 +63,7 @@ def summary(result: Result, to: str = "") -> str:
         (result.files_skipped, f"{result.files_skipped} skipped"),
         (result.files_left_out, f"{result.files_left_out} left out"),
         (result.files_deleted, f"{result.files_deleted} deleted"),
+        (result.files_removed, f"{result.files_removed} removed at the source"),
         (len(result.failures), f"{len(result.failures)} failed"),
     )
     return ", ".join(
@@ -89,10 +93,23 @@ def check_summary(result: Result) -> str:
     return f"nothing was copied (check); {result.files} different, {compared}"
 
 
+# Rows of --stats that have the closing line's words.
+_ROWS = {
+    "files": "files copied",
+    "files_resumed": "unchanged",
+    "files_unchanged": "unchanged by size and time",
+    "files_linked": "linked",
+    "files_skipped": "skipped",
+    "files_left_out": "left out",
+    "files_deleted": "deleted",
+    "files_removed": "removed at the source",
+}
+
+
 def table(result: Result) -> list[str]:
     """Return the rows of --stats."""
     counted = {
-        item.name.replace("_", " "): getattr(result, item.name)
+        _ROWS.get(item.name, item.name.replace("_", " ")): getattr(result, item.name)
         for item in fields(result)
         if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
     }
@@ -102,4 +119,4 @@ def table(result: Result) -> list[str]:
 
 
 def rows(values: Mapping[str, object]) -> list[str]:
-    return [f"{name:<17} {value!s:>16}" for name, value in values.items()]
+    return [f"{name:<26} {value!s:>16}" for name, value in values.items()]

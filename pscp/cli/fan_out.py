@@ -267,8 +267,10 @@ def told(delivery: Delivery, options: Options) -> list[str]:
         hint = [f"      {delivery.error.hint}"] if delivery.error.hint else []
         return [f"pscp: {what}" if what.startswith(where) else f"pscp: {where}: {what}", *hint]
     assert delivery.result is not None
-    cost = f"{format_bytes(delivery.bytes_read)} read for it, {delivery.cpu_s:.2f} s of CPU"
-    text = f"{closing_line(delivery.result, options, delivery.destination)}; {cost}"
+    text = closing_line(delivery.result, options, delivery.destination)
+    if options.stats:
+        cost = f"{format_bytes(delivery.bytes_read)} read for it, {delivery.cpu_s:.2f} s of CPU"
+        text += f"; {cost}"
     if options.check or options.dry_run or options.transfer_test:  # that line names no place
         return [f"{delivery.destination}: {text}"]
     return [text]

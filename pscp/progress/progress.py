@@ -63,6 +63,7 @@ class Result:
     files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
+    files_removed: int = 0  # at the source, with remove_source_files
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0
     bytes_resumed: int = 0

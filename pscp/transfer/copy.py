@@ -175,7 +175,7 @@ class Run:
         request.explain(f"{where}, chunks hashed with {algorithm}")
         if far.cipher:
             request.explain(f"cipher: {far.cipher}")
-        request.explain(f"beginning with {lanes} lanes: {pool.layout.why}")
+        request.explain(f"beginning with {count(lanes, 'lane')}: {pool.layout.why}")
         checks = terms.checks_folders
         of_source = source_request(tops, self._options, algorithm, lists=checks)
         of_sink = self._begin_sink(coordinator.terms, agreed)
@@ -318,6 +318,7 @@ class Run:
             files_linked=counters.files_linked,
             files_skipped=counters.files_skipped,
             files_left_out=counters.files_left_out,
+            files_removed=counters.files_removed,
             files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
             bytes_sent=counters.bytes_sent,

@@ -64,9 +64,9 @@ def test_stats(filled: Way) -> None:
     first, *rest = ran.err.splitlines()
     assert SUMMARY.fullmatch(first)
     stats = dict(line.rsplit(None, 1) for line in rest)
-    assert stats.keys() >= {"files", "bytes", "bytes sent", "chunks verified", "connections"}
+    assert stats.keys() >= {"files copied", "bytes", "bytes sent", "chunks verified", "connections"}
     size = str(2 * MIB + 9)
-    assert (stats["bytes"], stats["bytes sent"], stats["files"]) == (size, size, "2")
+    assert (stats["bytes"], stats["bytes sent"], stats["files copied"]) == (size, size, "2")
     assert f"{stats['chunks verified']} chunks verified" in first
     assert (stats["failures"], stats["connections lost"]) == ("0", "0")
 
@@ -143,7 +143,7 @@ def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
     shutil.rmtree(filled.destination / "t")
     ran = filled.command("-vv", "-r", names=["t"])
     assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
-    assert "lanes: " in ran.err and "1 lane at once at most" in ran.err
+    assert "1 lane: " in ran.err and "1 lane at once at most" in ran.err
     (filled.source / "t" / "small").write_bytes(b"another")
     (filled.source / "t" / "gone").symlink_to("nowhere")
     ran = filled.command("-r", "--itemize", names=["t"])

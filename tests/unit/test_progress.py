@@ -78,7 +78,7 @@ def test_an_outage_is_said() -> None:
     assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, out_s=12)[1]
 
 
-def words(*moment: Any, **more: float) -> tuple[list[str], list[str]]:
+def words(*moment: Any, **more: Any) -> tuple[list[str], list[str]]:
     first, second = describe(*moment, **more)
     return [piece.text for piece in first], [piece.text for piece in second]
 

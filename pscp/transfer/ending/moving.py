@@ -267,6 +267,7 @@ class Moving:
             failed = answers.places(answer)
             for _, failure in failed:
                 self._results.failed(answers.from_source(failure))
+            self._terms.counters.add(files_removed=len(rows) - len(failed))
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
