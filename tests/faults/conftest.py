@@ -23,6 +23,7 @@ from typing import Any, Unpack
 import forked
 import matrix
 import pytest
+from conftest import unavailable
 from servers.private import PrivateServer
 
 import pscp
@@ -97,6 +98,12 @@ class Running:
     def ended(self) -> Ended:
         code = self.process.wait(PATIENCE_S)
         return Ended(code, *(path.read_text(errors="replace") for path in (self.out, self.err)))
+
+    def finished(self) -> Ended:
+        """How it ended, which is well."""
+        ended = self.ended()
+        assert ended.code == 0, f"{ended.out}\n{ended.err}"
+        return ended
 
     def send(self, kind: signal.Signals) -> None:
         self.process.send_signal(kind)
@@ -226,6 +233,14 @@ class Way:
         finally:
             running.kill()
 
+    def finish(self, *words: str, **more: Any) -> Ended:
+        """Run it, and it ends well."""
+        running = self.start(*words, **more)
+        try:
+            return running.finished()
+        finally:
+            running.kill()
+
     # --- through the API
 
     def copy(
@@ -249,6 +264,11 @@ class Way:
     @property
     def journals(self) -> list[Path]:
         return list((self.home / "state").rglob("*.journal"))
+
+    def forget(self) -> None:
+        """Lose the journals."""
+        for path in self.journals:
+            path.unlink()
 
     def journaled_bytes(self) -> int:
         """What the journal says has landed of files that have no final name yet."""
@@ -331,6 +351,20 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = (tmp_path / "tmp").iterdir()
     left = [path.name for path in found if path.read_bytes() not in (b"", b"blat")]
     assert not left, f"temporary files were left: {left}"
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, options: str) -> Iterator[None]:
+    """Give a folder a file system of its own, with these options of tmpfs."""
+    argv = ["mount", "-t", "tmpfs", "-o", options, "none", str(place)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        unavailable("mounting a small file system takes root's powers")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture
