@@ -15,6 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +71,28 @@ def until(is_so: Callable[[], Any], what: str = "", patience_s: float = PATIENCE
     while not is_so():
         assert time.monotonic() < deadline_s, f"never: {what or is_so}"
         time.sleep(0.002)
+
+
+class Calling:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.found: object = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.found = self._call()
+        except BaseException as error:
+            self.found = error
+
+    def ended(self, patience_s: float = PATIENCE_S) -> Any:
+        """What it returned or raised."""
+        self._thread.join(patience_s)
+        assert not self._thread.is_alive(), "it did not end"
+        return self.found
 
 
 @dataclasses.dataclass(frozen=True)
