@@ -195,75 +195,75 @@ class Honest(Far):
 
 # --- names
 
-
-class Names(Far):
-    names = [
-        "tree/../../evil", "tree/..", "..", "../evil", "//VICTIM/evil", "/VICTIM/evil", "",
-        "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
-        "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
-    ]  # fmt: skip
-
-    def bad(self) -> list[Any]:
-        kinds: list[Callable[[str], list[Any]]]
-        kinds = [file, folder, lambda path: file(path, LARGE), lambda path: file(path, 0)]
-        return [kind(name) for name in self.all_names() for kind in kinds]
-
-    def all_names(self) -> list[str]:
-        return [name.replace("/VICTIM", victim()) for name in self.names]
+NAMES = [
+    "tree/../../evil", "tree/..", "..", "../evil", "//VICTIM/evil", "/VICTIM/evil", "",
+    "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
+    "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
+]  # fmt: skip
 
 
-class NamesOfLinks(Names):
-    def bad(self) -> list[Any]:
-        return [entry("link", name, to="x") for name in self.all_names()] + [
-            hard_link(name, "tree/good") for name in self.all_names()
-        ]
-
-
-class ThroughALink(Far):
-    """Of its own making."""
-
-    def bad(self) -> list[Any]:
-        return [
-            entry("link", "tree/l", to=victim()),
-            file("tree/l/evil"),
-            file("tree/l/evil large", LARGE),
-            folder("tree/l/evil folder"),
-            entry("link", "tree/l/evil link", to="x"),
-        ]
-
-
-class LateLink(Far):
-    """After an honest folder of that name was there, and maybe held open."""
-
-    def bad(self) -> list[Any]:
-        return [
-            folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=victim()),
-            file("tree/l/evil"), file("tree/l/evil large", LARGE),
-        ]  # fmt: skip
-
-
-class ThroughTheUsersLink(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users")]
-
-
-class HardLinks(Far):
-    def bad(self) -> list[Any]:
-        outside = victim() + "/secret"
-        targets = ["tree/users/secret", "tree/../secret", outside, "../secret", 5, None]
-        return [hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)] + [
-            entry("hardlink", "tree/i1", to="tree/good"),
-            hard_link("tree/i2", "tree/good", 7),
+def bad_entries() -> dict[str, list[Any]]:
+    """Return what is told between the folder and the good files, by scenarios that are no more."""
+    outside = victim()
+    names = [name.replace("/VICTIM", outside) for name in NAMES]
+    targets = ["tree/users/secret", "tree/../secret", f"{outside}/secret", "../secret", 5, None]
+    link = entry("link", "tree/l", to=outside)
+    evil = [file("tree/l/evil"), file("tree/l/evil large", LARGE)]
+    failures: list[dict[str, Any]] = [
+        {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
+        {"kind": "changed", "path": 5, "message": [ESCAPES]},
+        {"kind": "unsafe"},
+        {"kind": "verify", "path": "x" * 100_000, "message": "y" * 100_000, "errno": "z"},
+    ]
+    return {
+        "Names": [
+            made
+            for name in names
+            for made in (file(name), folder(name), file(name, LARGE), file(name, 0))
+        ],
+        "NamesOfLinks": [
+            *(entry("link", name, to="x") for name in names),
+            *(hard_link(name, "tree/good") for name in names),
+        ],
+        # Of its own making; and after an honest folder of that name was there, maybe held open.
+        "ThroughALink": [
+            link, *evil, folder("tree/l/evil folder"), entry("link", "tree/l/evil link", to="x"),
+        ],
+        "LateLink": [folder("tree/l"), file("tree/l/honest"), link, *evil],
+        "ThroughTheUsersLink": [
+            file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users"),
+        ],
+        "HardLinks": [
+            *(hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)),
+            entry("hardlink", "tree/i1", to="tree/good"), hard_link("tree/i2", "tree/good", 7),
             hard_link("tree/i3", "tree/good", "x"),
-        ]
+        ],
+        "UnaskedLinks": [link, hard_link("tree/h", "tree/good")],
+        "Excluded": [
+            folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
+            entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
+            hard_link("tree/y.o", "tree/good"),
+        ],
+        "Modes": [
+            file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
+            file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
+            folder("tree/old", mode=0o7777, new=1),
+        ],
+        "SamePathTwice": [file("tree/twice"), *[file("tree/twice", LARGE)] * 2] * 3,
+        "AFileAndAFolder": [
+            file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
+            file("tree/z"), file("tree/z", LARGE),
+        ],
+        "Failures": [["error", 0, "tree/e", 0, 0, 0, 0, each] for each in failures],
+        "EscapesInNames": [file(name + ESCAPES) for name in ("tree/", "tree/../", "other")],
+    }  # fmt: skip
 
 
-class UnaskedLinks(Far):
+class Bad(Far):
+    """What is bad about it are the entries of this name."""
+
     def bad(self) -> list[Any]:
-        return [
-            entry("link", "tree/l", to=victim()),
-            hard_link("tree/h", "tree/good"),
-        ]
+        return bad_entries()[self.argument]
 
 
 class AFolderForAFile(Far):
@@ -279,24 +279,6 @@ class Unasked(Far):
 
     def entries(self) -> list[Any]:
         return [folder(""), file(".bashrc"), file("evil"), file("evil large", LARGE), folder("f")]
-
-
-class Excluded(Far):
-    def bad(self) -> list[Any]:
-        return [
-            folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
-            entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
-            hard_link("tree/y.o", "tree/good"),
-        ]  # fmt: skip
-
-
-class Modes(Far):
-    def bad(self) -> list[Any]:
-        return [
-            file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
-            file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
-            folder("tree/old", mode=0o7777, new=1),
-        ]  # fmt: skip
 
 
 class NoOrder(Far):
@@ -411,19 +393,6 @@ class Listings(Far):
         return [[file(path) for path in paths], len(paths)]
 
 
-class SamePathTwice(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/twice"), file("tree/twice", LARGE), file("tree/twice", LARGE)] * 3
-
-
-class AFileAndAFolder(Far):
-    def bad(self) -> list[Any]:
-        return [
-            file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
-            file("tree/z"), file("tree/z", LARGE),
-        ]  # fmt: skip
-
-
 class Attributes(OneByOne):
     def bad(self) -> list[Any]:
         large = base64.b64encode(bytes(60_000)).decode()
@@ -445,24 +414,6 @@ class Attributes(OneByOne):
             for number, extra in enumerate(found)
             for which, kind in enumerate(kinds)
         ]
-
-
-class Failures(Far):
-    """Reported with whatever in them."""
-
-    def bad(self) -> list[Any]:
-        found = [
-            {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
-            {"kind": "changed", "path": 5, "message": [ESCAPES]},
-            {"kind": "unsafe"},
-            {"kind": "verify", "path": "x" * 100_000, "message": "y" * 100_000, "errno": "z"},
-        ]
-        return [["error", 0, "tree/e", 0, 0, 0, 0, each] for each in found]
-
-
-class EscapesInNames(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/" + ESCAPES), file("tree/../" + ESCAPES), file("other" + ESCAPES)]
 
 
 # --- chunks and packs
@@ -569,11 +520,6 @@ class Frames(Far):
         self.raw(bytes.fromhex(self.argument))
 
 
-class LongFrame(Far):
-    def begin(self, asked: dict[str, Any]) -> None:
-        self.raw(wire.header(wire.DATA, range((1 << 32) - 1)))
-
-
 class EndlessBanner(Far):
     def start(self, marker: bytes) -> None:
         while True:
@@ -664,8 +610,8 @@ class EndlessExtents(Far):
 def scenario(text: str, *fds: Any) -> Far:
     """Make the far end that SCENARIO, with its argument, stands for."""
     name, _, argument = text.partition(":")
-    found: Far = globals()[name](argument, *fds)
-    return found
+    made: type[Far] | None = globals().get(name)
+    return made(argument, *fds) if made else Bad(name, *fds)
 
 
 def main() -> None:

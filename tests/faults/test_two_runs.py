@@ -46,9 +46,7 @@ def kill_in_the_middle(way: Way) -> Path:
 
 
 def finish(way: Way, **popen: object) -> Ended:
-    ended = way.run(*CHUNKS, **popen)
-    assert ended.code == 0, ended.err
-    return ended
+    return way.finish(*CHUNKS, **popen)
 
 
 def assert_delivered(other: Way) -> None:
@@ -84,8 +82,7 @@ def test_a5_the_first_goes_on_in_the_middle_of_the_second(way: Way) -> None:
     assert first.ended().code
     assert not way.arrived()
     second_breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    second.finished()
     assert_delivered(other)
 
 
@@ -119,8 +116,7 @@ def test_a5_two_state_folders(way: Way) -> None:
     finish(way, env=environment(other))
     there = (way.destination / "big").stat()
     breaking.go()
-    ended = first.ended()
-    assert ended.code == 0, ended.err
+    first.finished()
     assert (way.destination / "big").read_bytes() == data
     assert (way.destination / "big").stat().st_ino != there.st_ino
     assert_copied(way, modes=True)
@@ -247,9 +243,7 @@ def test_a2_late_bytes_on_a_filesystem_that_lacks(push: Way, far: FarEnds, lack:
     fill(push.source / "big", BIG_BYTES)
     lacking(far, lack)
     second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
+    late.come()
     breaking.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    second.finished()
     assert_copied(push)

@@ -1,6 +1,6 @@
 """The rate that lanes keep to together, on a clock that only waiting moves.
 
-Not here: a copy under a limit whose connection dies (faults/test_limited.py).
+Not here: a copy under a limit whose connection dies (../faults/test_lanes_lost.py).
 """
 
 from __future__ import annotations
