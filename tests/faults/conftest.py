@@ -264,6 +264,16 @@ class Way:
         finally:
             running.kill()
 
+    def standing_still(
+        self, *words: str, name: str = ".", after: int = 6 * MIB
+    ) -> tuple[Running, Breaking]:
+        """A run over one connection, which stands still after so many bytes."""
+        breaking = self.breaking().rule("block", after=after)
+        words = ("-c", "1", "--chunk-size", "1M", *words)
+        running = self.start(*words, name=name, breaking=breaking)
+        until(lambda: breaking.blocked, "the connection stands still")
+        return running, breaking
+
     # --- through the API
 
     def copy(

@@ -287,7 +287,8 @@ def test_a15_retry_for_waits_for_a_host_that_boots(
     with pytest.raises(Unreachable):
         pscp.copy(str(file), to, **fields)
     assert not pauses
-    result = pscp.copy(str(file), to, retry_for_s=600, **fields)
+    fields["retry_for_s"] = 600
+    result = pscp.copy(str(file), to, **fields)
     assert result.ok and pauses[:3] == [1, 2, 4]
 
 

@@ -21,9 +21,9 @@ from conftest import MakeFar, MakeServer
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
+from faults.test_host_to_host import Told
 from pscp.connect import direct_sockets
 from pscp.ground.processes import descendants
-from pscp.progress.progress import Notes
 from pscp.transfer.lanes import worker
 
 BIG_BYTES = 24 * MIB + 7
@@ -136,19 +136,12 @@ def flip(data: bytearray) -> bool:
     return True
 
 
-class Said(Notes):
+class Said(Told):
     """Keeps the notes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
     @property
     def of_plane(self) -> list[str]:
-        return [text for text in self.notes if text.startswith("--plane")]
+        return [text for text in self.texts if text.startswith("--plane")]
 
 
 def assert_copied(way: Way, result: pscp.Result) -> None:
@@ -224,7 +217,7 @@ def assert_over_ssh(way: Way, there: pscp.Session, reason: str) -> None:
     said = Said()
     for _ in range(2):
         assert there.copy(*way.locations(), reporter=said).ok
-    assert len(said.of_plane) == 1, said.notes
+    assert len(said.of_plane) == 1, said.texts
     assert reason in said.of_plane[0]
     assert_same_tree(way.source, way.destination)
 
