@@ -366,6 +366,7 @@ def test_files_fail_whose_fence_cannot_be_read(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fence.Fence, "_is_ours", fails)
+    monkeypatch.setattr(fence, "PATIENCE_S", 0.05)
     result = trees.copy(is_push)
     assert {each.path for each in result.failures} >= {"one", "two"}
     assert not list(trees.to.glob("[a-z]*"))

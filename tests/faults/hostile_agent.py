@@ -430,65 +430,43 @@ class UnaskedAck(Far):
 
 
 class Chunks(Far):
-    """What a chunk is answered with: a method's name after the colon."""
+    """What a chunk is answered with: one of these, after the colon."""
 
     def chunk(self, id_: int, offset: int, length: int) -> None:
-        getattr(self, self.argument)(id_, offset, length)
-
-    def before(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, max(offset - 10, 0), content(length))
-        self.data(id_, offset + 7, EVIL)
-
-    def longer(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length + 1))
-
-    def of_another(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_ + 1, offset, content(length))
-
-    def empty(self, id_: int, offset: int, length: int) -> None:
-        self.send(wire.DATA, id_, offset, b"")
-
-    def too_little(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length - 1))
-        self.complete(id_, offset, length, self.digest(content(length - 1)))
-
-    def short_digest_frame(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length))
-        self.send(wire.DIGEST, id_, offset, b"\0")
-
-    def failure_of_another_shape(self, id_: int, offset: int, length: int) -> None:
-        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + b"[]", wire.FAILED)
-
-    def wrong_digest(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length))
-        self.complete(id_, offset, length, self.digest(b"else"))
+        body, count = content(length), wire.COUNT.pack(length)
+        less = self.digest(content(length - 1))
+        blocks, digest = {
+            "before": ([(id_, max(offset - 10, 0), body), (id_, offset + 7, EVIL)], None),
+            "longer": ([(id_, offset, content(length + 1))], None),
+            "of_another": ([(id_ + 1, offset, body)], None),
+            "too_little": ([(id_, offset, content(length - 1))], count + less),
+            "short_digest_frame": ([(id_, offset, body)], b"\0"),
+            "wrong_digest": ([(id_, offset, body)], count + self.digest(b"else")),
+            "failure_of_another_shape": ([], count + b"[]"),
+            "empty": ([], None),
+        }[self.argument]
+        for block in blocks:
+            self.data(*block)
+        if self.argument == "empty":
+            self.send(wire.DATA, id_, offset, b"")
+        if digest is not None:
+            self.send(wire.DIGEST, id_, offset, digest, 0 if blocks else wire.FAILED)
 
 
 class Packs(Far):
-    """What a pack is answered with: a method's name after the colon."""
+    """What a pack is answered with: one of these, after the colon."""
 
     def pack(self, id_: int, files: list[Any]) -> None:
         bodies = [content(size) for _, _, size, _, _ in files]
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
-        rows, bodies = getattr(self, self.argument)(rows, bodies)
-        self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
-
-    def digests_of_another_shape(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        return [[size, None] for size, _ in rows], bodies
-
-    def fewer_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return rows[:-1], bodies
-
-    def more_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return [*rows, rows[0]], bodies
-
-    def no_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return None, bodies
-
-    def more_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return rows, [*bodies, EVIL]
+        answers: dict[str, tuple[Any, list[bytes]]] = {
+            "digests_of_another_shape": ([[size, None] for size, _ in rows], bodies),
+            "fewer_rows": (rows[:-1], bodies),
+            "more_rows": ([*rows, rows[0]], bodies),
+            "no_rows": (None, bodies),
+            "more_bytes": (rows, [*bodies, EVIL]),
+        }
+        self.send(wire.PACK, id_, 0, wire.pack_payload(*answers[self.argument]))
 
 
 # --- streams
@@ -553,9 +531,7 @@ class EndlessTalk(Far):
 class EndlessFailures(Far):
     """A walk that goes on and on; here it ends, so that the test does."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.number = itertools.count()
+    number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
         batch = []
@@ -569,9 +545,7 @@ class EndlessFailures(Far):
 class EndlessOwners(Far):
     """Each with a long name of its own; here they end, as above."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.number = itertools.count()
+    number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
         numbers = list(itertools.islice(self.number, 20))
@@ -585,9 +559,7 @@ class EndlessOwners(Far):
 class EndlessExtents(Far):
     """Of one byte each, and told much faster than they are sent."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.asked = self.sent = 0
+    asked = sent = 0
 
     def entries(self) -> list[Any]:
         return [folder("tree"), file("tree/sparse", 1 << 40, sparse=1), file("tree/good")]

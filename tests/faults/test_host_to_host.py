@@ -86,19 +86,19 @@ def test_what_is_missing_or_unreadable_is_a_failure_of_that_file(push: Way) -> N
 
 
 @pytest.mark.parametrize(
-    ("do", "way", "connection", "after"),
+    ("do", "goes", "connection", "after"),
     [("kill", *SINK, 4 * MIB), ("kill", *SOURCE, 4 * MIB), ("stop", *SOURCE, 2 * MIB),
      ("flip", *SOURCE, 2 * MIB)],
 )  # fmt: skip
 def test_either_connection_dies_stands_still_or_has_a_wrong_bit(
     push: Way, quick_retries: None, monkeypatch: pytest.MonkeyPatch,
-    do: str, way: str, connection: int, after: int,
+    do: str, goes: str, connection: int, after: int,
 ) -> None:  # fmt: skip
     """What is said of the source's names its host."""
     if do == "stop":
         monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
     fill_all(push)
-    breaking = push.breaking().rule(do, way=way, connections=[connection], after=after)
+    breaking = push.breaking().rule(do, way=goes, connections=[connection], after=after)
     told = Told()
     fields: dict[str, Any] = {"chunk_bytes": MIB, "verbose": True, "reporter": told}
     result = through_here(push, program=breaking.program, **fields)
@@ -106,7 +106,7 @@ def test_either_connection_dies_stands_still_or_has_a_wrong_bit(
     assert do != "kill" or result.connections_lost == 1
     assert do != "flip" or result.chunks_resent >= 1
     lost = [text for text in told.texts if "connection was lost" in text]
-    if (do, way) == ("kill", "from"):
+    if (do, goes) == ("kill", "from"):
         assert lost and all(push.server.host in text for text in lost), told.texts
     assert_same_tree(push.source, push.destination)
     assert not push.parts()

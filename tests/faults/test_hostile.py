@@ -318,28 +318,26 @@ def test_answers_of_another_shape(victim: Victim, question: str) -> None:
         assert not sparse.exists() or question == "extents"
 
 
-@pytest.mark.parametrize("shape", [{}, {"sha256": 1 << 2000}, [["sha256", 5]]], ids=str)
-def test_digests_of_another_shape(victim: Victim, shape: Any) -> None:
-    told = json.dumps(["hello", {"hashes": shape}, False])
-    assert victim.pull(f"Answers:{told}").code == 4
+def hello(hashes: Any) -> str:
+    return "Answers:" + json.dumps(["hello", {"hashes": hashes}, False])
 
 
-@pytest.mark.parametrize("told", ["nan", "-inf"])
-def test_d3_a_round_trip_that_an_agent_tells(victim: Victim, told: str) -> None:
-    """D3: it is measured here, so what an agent says of it means nothing."""
-    ended = victim.pull(f"RoundTrip:{told}")
-    assert ended.code == 0, ended.err
-    assert victim.there() == GOOD
-
-
-@pytest.mark.parametrize("scenario", ["DeepHello", "DeepAnswer:walk"])
-def test_very_deep_answers(victim: Victim, scenario: str) -> None:
-    assert victim.pull(scenario).code == 4
-
-
-def test_answers_in_very_small_pieces(victim: Victim) -> None:
-    assert victim.pull("OneByOne").code == 0
-    assert victim.there() == GOOD
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [
+        (hello({}), 4), (hello({"sha256": 1 << 2000}), 4), (hello([["sha256", 5]]), 4),
+        ("RoundTrip:nan", 0), ("RoundTrip:-inf", 0), ("DeepHello", 4), ("DeepAnswer:walk", 4),
+        ("OneByOne", 0),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_answers_that_are_strange_deep_or_very_small(
+    victim: Victim, scenario: str, code: int
+) -> None:
+    """D3: a round trip is measured here, so what an agent says of it means nothing."""
+    ended = victim.pull(scenario)
+    assert ended.code == code, ended.err
+    assert code or victim.there() == GOOD
 
 
 @pytest.mark.parametrize("scenario", ["SamePathTwice", "AFileAndAFolder"])
