@@ -32,6 +32,7 @@ class Case:
     umask: int = 0o022
     first: Tree | None = None  # what lay there before the first run, if this is not the first
     over_sftp: bool = False  # times are whole seconds; a pull makes no hard links
+    to_sftp: bool = False  # the destination is behind SFTP, which makes no FIFOs
 
     def has(self, name: str) -> Any:
         """Return the option's value, if it is given or implied."""

@@ -78,6 +78,8 @@ def refusal(options: Mapping[str, Any]) -> str:
     for one, other, *_ in NEEDED:
         if one in given and not {other, *IMPLIED.get(other, ())} & given:
             return f"{one} without {other}"
+    if {"delete", "backup"} <= given and "backup_dir" not in given:
+        return "delete and backup without backup_dir"
     if options.get("min_size_bytes", 0) > options.get("max_size_bytes", 10**9):
         return "no file could be both"
     return ""
@@ -174,6 +176,12 @@ def before(
         if leaves:
             found[path := rng.choice(leaves)] = _folder(rng)
             found = {name: made for name, made in found.items() if made.same_as != path}
+    inner = [path for path, made in found.items() if made.kind == FOLDER and path.count(b"/")]
+    if has_clashes and inner and rng.random() < 0.1:
+        taken = rng.choice(inner)
+        found = {path: made for path, made in found.items() if not path.startswith(taken + b"/")}
+        found = {p: made for p, made in found.items() if not made.same_as or made.same_as in found}
+        found[taken] = rng.choice((_file(rng), Made(SPECIAL, mtime_ns=_time(rng))))
     return found
 
 

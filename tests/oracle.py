@@ -59,7 +59,7 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         for to, at in judge(case).places.items():
             found = real(version, at) if case.follows else at
             whole.setdefault(to, set()).add(version[at if found is None else found].what)
-    olds = {node.what for node in case.there.values()} if case.has("backup") else set()
+    olds = _older(case)
     for path, node in there.items():
         before = case.there.get(path)
         is_old = before is not None and before.what == node.what
@@ -77,6 +77,15 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
             yield f"source {path!r} is gone, and is not at the destination"
 
 
+def _older(case: Case) -> set[tuple[str, bytes]]:
+    """Return what may have any name afterwards: backups, and what is linked, unread."""
+    if case.has("backup"):
+        return {node.what for node in case.there.values()}
+    is_linked = bool(case.has("link_dest"))
+    nodes = case.there.items() if is_linked else ()
+    return {node.what for at, node in nodes if at.startswith(b"yesterday/")}
+
+
 # --- which entries there are, where they go, and what becomes of them
 
 
@@ -89,6 +98,8 @@ class _Walk:
         self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
         self.through: set[bytes] = set()  # what was reached through a link
         self.failed: dict[bytes, bytes] = {}  # what stands in the way of what
+        self.blocked: dict[bytes, tuple[bytes, Node, bytes]] = {}  # by what the mirror may delete
+        self.is_whole = True  # no source is missing
         self.differs = False
         self.root = case.to.rstrip(b"/")
 
@@ -112,6 +123,7 @@ class _Walk:
             at, name = posixpath.normpath(source), posixpath.basename(source)
             if at not in case.source and at != b".":
                 self.verdict.fails.add(join(self.root, name))
+                self.is_whole = False
             elif name == b".":
                 self._entry(b"" if at == b"." else at, self.root, b"", True)
             else:
@@ -149,10 +161,15 @@ class _Walk:
             self.through.add(to)
         if name and not is_kept(case.has("filters") or (), name, is_folder):
             self.left_out.add(to)
-        elif found is None or lead is None or found.kind == SPECIAL or lead in above:
+        elif found is None or lead is None or lead in above:
             self.verdict.fails.add(to)
-        elif found.kind == FILE and not case.asks_for(found):
+        elif self._is_left_out(found):
             self.left_out.add(to)
+        elif old and not is_left and self._is_blocked(found, old):
+            self.blocked[to] = at, found, name
+        elif is_folder and old and is_deep and self._makes_way(to, old):
+            self._replace_by_folder(to, old)
+            self._entry(at, to, name, is_deep, above)
         elif (old and not is_left and (old.kind == FOLDER) != is_folder) or (
             is_folder and is_deep and not case.has("recursive")
         ):
@@ -161,11 +178,33 @@ class _Walk:
         else:
             self.verdict.places[to] = at
             self._take(to, found, old)
+            if is_folder and is_deep:
+                self.folders[to] = name
             for child in children(case.source, lead) if is_folder and is_deep else ():
                 below = (join(lead, child), join(to, child), join(name, child))
                 self._entry(*below, True, (*above, lead))
-            if is_folder and is_deep:
-                self.folders[to] = name
+
+    def _is_left_out(self, node: Node) -> bool:
+        if node.kind == SPECIAL:
+            return self.case.to_sftp or not self.case.has("archive")
+        return node.kind == FILE and not self.case.asks_for(node)
+
+    def _is_blocked(self, node: Node, old: Node) -> bool:
+        """Does the mirror delete what is there, so that this can be copied?"""
+        is_apart = old.kind in (FOLDER, SPECIAL) and FOLDER != node.kind != old.kind
+        return bool(self.case.has("delete")) and is_apart
+
+    def _makes_way(self, to: bytes, old: Node) -> bool:
+        """Does a folder take this file's place? Not a source's own."""
+        case = self.case
+        above = [at for at in self.folders if to.startswith(at + b"/" if at else b"")]
+        is_asked = case.has("delete") and not case.has("ignore_existing")
+        return bool(is_asked and old.kind != FOLDER and above)
+
+    def _replace_by_folder(self, to: bytes, old: Node) -> None:
+        self.case = replace(self.case, there={p: n for p, n in self.case.there.items() if p != to})
+        del self.verdict.there[to]
+        self._back_up(to, old, is_sure=True)
 
     def _take(self, to: bytes, node: Node, old: Node | None) -> None:
         case, verdict = self.case, self.verdict
@@ -182,6 +221,7 @@ class _Walk:
         is_aged = old is not None and not case.is_same_time(node, old)
         is_by_time = self._is_timed if node.kind == FILE else case.has("preserve")
         is_like = known == "unchanged" or (known and not (is_by_time and is_aged))
+        is_like = is_like or (old is not None and node.kind == old.kind == SPECIAL)
         self.differs |= old is None or (not is_like and node.kind != FOLDER)
         if node.kind != FOLDER:
             verdict.outcomes[to] = TAKEN
@@ -226,6 +266,8 @@ class _Walk:
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
         if node.kind == LINK or (to == self.root and not old and not keeps):
             facts &= {"owner"}  # a DEST that is made may have any mode
+        if old and node.kind == old.kind == SPECIAL:  # one that is there stays
+            return Expected((old,), FACTS)
         nodes = [case.timed(node, old if known else None)._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":
@@ -245,7 +287,7 @@ class _Walk:
 
     def _back_up(self, to: bytes, old: Node, is_sure: bool) -> None:
         case = self.case
-        if not case.has("backup"):
+        if not case.has("backup") or old.kind not in (FILE, LINK):
             return
         folder = (case.has("backup_dir") or "").encode()
         suffix = (case.options.get("suffix") or ("" if folder else "~")).encode()
@@ -261,14 +303,16 @@ class _Walk:
     def mirror(self) -> None:
         """Delete in each folder of the copy what the source's folder has not."""
         case, verdict = self.case, self.verdict
-        if verdict.fails:
+        verdict.fails |= self.blocked.keys()
+        if not self.is_whole:
             return
         gone: list[bytes] = []
         for to, name in self.folders.items():
             for child in children(case.there, to):
                 path = join(to, child)
-                if path not in verdict.places and path not in self.left_out:
+                if not {path} & {*verdict.places, *self.left_out, *verdict.fails}:
                     self._doom(path, join(name, child), gone)
+        freed = [to for to, (_, _, name) in self.blocked.items() if self._doom(to, name, gone)]
         most = case.options.get("max_delete")
         if most is not None and len(gone) > most:
             verdict.codes = {1}
@@ -276,10 +320,19 @@ class _Walk:
         for path in gone:
             del verdict.there[path]
             verdict.outcomes[path] = {"deleted"}
+            self._back_up(path, case.there[path], is_sure=True)
+        for to in freed:
+            at, found, _ = self.blocked[to]
+            verdict.fails.discard(to)
+            verdict.places[to] = at
+            self._take(to, found, case.there[to])
 
     def _doom(self, path: bytes, name: bytes, gone: list[bytes]) -> bool:
         """Collect what is deleted of this name; a folder stays with what stays in it."""
         is_folder = self.case.there[path].kind == FOLDER
+        backups = (self.case.has("backup_dir") or "").encode()
+        if backups and path == join(self.root, backups):
+            return False
         if not is_kept(self.case.has("filters") or (), name, is_folder):
             return False
         below = [

@@ -60,7 +60,7 @@ LADDER = (
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers", "backup", "synthetic", "linkdest"),
+    "end": ("stream_server", "leftovers", "backup", "synthetic", "linkdest", "mirror"),
     "metadata": ("xattrs",),
 }
 

@@ -58,6 +58,7 @@ def summary(result: Result, to: str = "") -> str:
         (result.files_linked, f"{result.files_linked} linked"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
+        (result.files_left_out, f"{result.files_left_out} left out"),
         (result.files_deleted, f"{result.files_deleted} deleted"),
         (len(result.failures), f"{len(result.failures)} failed"),
     )

@@ -7,7 +7,9 @@ Read next: bootstrap.py.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from pscp.connect.logins.authenticator import Authenticator, Patience
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.transports import Channel
+from pscp.transports.openssh import user_words
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
@@ -78,10 +81,26 @@ def explain(
         where = "" if str(host.host) in error.message else f"{host.login}: "
         after = f" ({setup.timeout_s} s)" if "timed out" in error.message else ""
         error = errors.Unreachable(f"{where}{error.message}{after}", error.hint)
-    error.hint = error.hint.replace("HOST", host.login)
-    if setup.options.batch and isinstance(error, errors.AuthenticationError):
-        error.hint += "; with -B nothing is asked: ssh-agent must have a key with a passphrase"
+    if setup.options.retry_for_s is not None:
+        error.hint = error.hint.removesuffix(errors.RETRY_FOR)
+    error.hint = as_typed(error.hint, setup)
+    if isinstance(error, errors.AuthenticationError) and "publickey" in error.message:
+        asks = "; with -B no password or passphrase is asked for" if setup.options.batch else ""
+        error.hint = f"no key was accepted there{asks}; {error.hint}"
     return error
+
+
+def as_typed(hint: str, setup: HostSetup) -> str:
+    """Return a hint in which `ssh HOST` and `sftp HOST` reach the host as pscp was told to."""
+    host, options = setup.host, replace(setup.options, debug=False)
+    for program in ("ssh", "sftp"):
+        if f"{program} HOST" in hint:
+            words = user_words(replace(host, user=None), options)
+            if program == "sftp":
+                words = ["-P" if word == "-p" else word for word in words]
+            command = shlex.join([options.program if program == "ssh" else program, *words])
+            hint = hint.replace(f"{program} HOST", f"{command} {host.login}")
+    return hint.replace("HOST", host.login)
 
 
 def is_live(channel: Channel, setup: HostSetup) -> bool:

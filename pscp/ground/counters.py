@@ -38,6 +38,7 @@ class Counters:
     files_unchanged: int = 0  # there already by size and time, and not read
     files_linked: int = 0  # names of files in other folders (--link-dest)
     files_skipped: int = 0
+    files_left_out: int = 0  # by size or age, and what is no file; in no other number
     files_failed: int = 0
     files_deleted: int = 0  # at the destination, folders too
     chunks_verified: int = 0  # a small file sent whole counts as one

@@ -28,6 +28,7 @@ Read next: ../options/options.py.
 
 from __future__ import annotations
 
+RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
 RUN_AGAIN = "run the same command again to go on from here"
 
 
@@ -144,7 +145,7 @@ class Unreachable(ConnectError):
     """The host refuses connections, does not resolve, or does not answer in time."""
 
     retry = True
-    hint = "try: ssh HOST true; --retry-for 30m keeps trying to connect for so long"
+    hint = "try: ssh HOST true" + RETRY_FOR
 
 
 class AuthenticationError(ConnectError):
@@ -187,7 +188,7 @@ class ConnectionLost(ConnectError):
     """The connection closed, or carried nothing for a minute."""
 
     retry = True
-    hint = "try again; --retry-for 30m keeps trying to connect for so long"
+    hint = "try again" + RETRY_FOR
 
 
 class ProtocolError(PscpError):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Extent
 from pscp.endpoint.there.sameness import is_same_time
 from pscp.manifests.formats import Manifest, Record
@@ -73,7 +74,7 @@ class _Compared:
             what: What = "missing" if is_missing else "unreadable"
             add(self.path, what, "missing" if failure is None else failure["message"])
         elif not is_file(there):
-            kind = "special file" if there.kind == "other" else there.kind
+            kind = "special file" if there.kind in (tree.FIFO, tree.SPECIAL) else there.kind
             add(self.path, "missing", f"is a {kind} there, not a file")
         elif record.size_bytes not in (None, there.size_bytes):
             sizes = f"{there.size_bytes} bytes, not {record.size_bytes}"

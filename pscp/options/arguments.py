@@ -44,7 +44,26 @@ _OTHER_NAMES = {"z": "C"}
 # written whole (-W), what has come of one that is cut short is kept (--partial), and a copy between
 # two hosts goes through this machine (-3).
 _WITH_ARCHIVE = {"H": "hard links", "A": "ACLs", "X": "extended attributes"}
-_SAID_ANYWAY = {"3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args"}
+_SAID_ANYWAY = {
+    "3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args", "--secluded-args",
+    "--ignore-errors", "--fsync", "--preallocate", "--sparse", "--trust-sender", "--no-motd",
+}  # fmt: skip
+# rsync's, by what they are here. What is deleted goes once all has landed, however it is asked for.
+_NAMED_HERE = {
+    "--del": "--delete",
+    "--delete-after": "--delete",
+    "--delete-before": "--delete",
+    "--delete-delay": "--delete",
+    "--delete-during": "--delete",
+    "--compress": "--compression",
+    "--ipv4": "-4",
+    "--ipv6": "-6",
+    "--itemize-changes": "--itemize",
+}
+_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials"}
+_BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
+_LINKS = "--link-dest DIR makes hard links to what is the same there"
+_KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
 _EXPLAINED = {
     "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
     "-O": ("-O: pscp does not speak scp's old protocol", "leave it out: it speaks SFTP if need be"),
@@ -56,6 +75,51 @@ _EXPLAINED = {
         "leave it out: only what differs is sent, and where the file system shares blocks, written",
     ),
     "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
+    "-m": ("-m: rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
+    "--prune-empty-dirs": ("--prune-empty-dirs: empty folders are copied as well", _BY_HAND),
+    "--omit-dir-times": (
+        "--omit-dir-times: with -p or -a folders have their source's times too", "leave it out"
+    ),
+    "--delete-excluded": (
+        "--delete-excluded: what is left out is protected", "delete it there once, by hand"
+    ),
+    "-f": ("-f: patterns are --exclude and --include here", "docs/filters.md"),
+    "--filter": ("--filter: patterns are --exclude and --include here", "--exclude-from FILE"),
+    "--cvs-exclude": ("--cvs-exclude: patterns are --exclude here", "--exclude-from FILE"),
+    "--compare-dest": ("--compare-dest: nothing is left out of DEST", _LINKS),
+    "--copy-dest": ("--copy-dest: nothing is copied from a folder there", _LINKS),
+    "--no-perms": ("--no-perms: -a keeps modes", _KEPT),
+    "--no-owner": ("--no-owner: -a keeps owners, as root", _KEPT),
+    "--no-group": ("--no-group: -a keeps groups", _KEPT),
+    "--no-times": ("--no-times: -a keeps times", "-r keeps none"),
+    "--perms": ("--perms: modes are kept with times", _KEPT),
+    "--times": ("--times: times are kept with modes", _KEPT),
+    "--links": ("--links: links are kept with -a alone", _KEPT),
+    "--owner": ("--owner: owners are kept with -a alone", _KEPT),
+    "--group": ("--group: groups are kept with -a alone", _KEPT),
+    "--devices": ("--devices: devices are left out", "-a makes FIFOs"),
+    "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
+    "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
+    "--rsync-path": (
+        "--rsync-path: what runs at the far end is sent there", "root@HOST:PATH logs in as root"
+    ),
+    "--partial-dir": ("--partial-dir: a part lies hidden beside its place", "leave it out"),
+    "--temp-dir": ("--temp-dir: a part lies hidden beside its place", "leave it out"),
+    "--delay-updates": (
+        "--delay-updates: each file gets its name once it is whole", "leave it out"
+    ),
+    "--contimeout": ("--contimeout: that is --timeout here", "--timeout SECONDS"),
+    "--ignore-times": (
+        "--ignore-times: what has the same size and time is unread", "--checksum reads it"
+    ),
+    "--modify-window": (
+        "--modify-window: times count as far as a file system keeps them", "leave it out"
+    ),
+    "--fuzzy": ("--fuzzy: what is the same is found in the old file alone", "leave it out"),
+    "--safe-links": ("--safe-links: -a keeps links as they are", "-L follows them"),
+    "--list-only": ("--list-only: -n lists what would be copied", "-n"),
+    "--usermap": ("--usermap: owners are kept by name, or given", "--chown USER:GROUP"),
+    "--ignore-missing-args": ("--ignore-missing-args: a missing source fails", "leave it out"),
 }  # fmt: skip
 _TEST = (
     "-t beside -r, -p or -a sends made-up data and writes nothing; rsync's -t is -p here",
@@ -74,7 +138,7 @@ def understood(words: Sequence[str], actions: Actions) -> list[str]:
                 found += left
                 break
         elif word.startswith("--") or (word in actions and len(word) > 2):  # -vv
-            found += _long(word, left, actions)
+            found += _long(word, left, words, actions)
         else:
             kept, flags = _short(word[1:], left, actions)
             found += kept
@@ -89,10 +153,16 @@ def understood(words: Sequence[str], actions: Actions) -> list[str]:
     return ["-vv", *found] if letters.count("v") > 1 else found
 
 
-def _long(word: str, left: list[str], actions: Actions) -> list[str]:
+def _has_archive(words: Sequence[str]) -> bool:
+    return any(re.fullmatch("--archive|-[^-]*a.*", word) for word in words)
+
+
+def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) -> list[str]:
     name, equals, value = word.partition("=")
-    if name in _SAID_ANYWAY:
+    if name in _SAID_ANYWAY or (name in _OF_ARCHIVE and _has_archive(words)):
         return []
+    if name in _NAMED_HERE and name not in actions:
+        return [_NAMED_HERE[name]]
     if name == "--bwlimit":
         return ["--limit", str(_kbit_s(value if equals else left.pop(0) if left else ""))]
     if name in _EXPLAINED and name not in actions:

@@ -16,7 +16,8 @@ from pscp.options.copy_options import CopyOptions
 from pscp.options.option_rows import rows_of
 from pscp.options.zfs_options import ZfsOptions
 
-LENT = "str | paramiko.SSHClient | asyncssh.SSHClientConnection"  # a Session's `transport`
+# A Session's `transport`, beside the names.
+LENT = "paramiko.SSHClient | asyncssh.SSHClientConnection"
 
 
 def types_of(*tables: type) -> dict[str, str]:
@@ -24,15 +25,19 @@ def types_of(*tables: type) -> dict[str, str]:
     found = {}
     for table in tables:
         for name, _, row in rows_of(table):
-            kind = table.__annotations__[name]
-            found[name] = (
-                re.sub(r"\bstr\b", "str | os.PathLike[str]", kind) if row.is_path else kind
-            )
+            kind = re.sub(r"tuple\[(.*), \.\.\.\]", r"Sequence[\1]", table.__annotations__[name])
+            if row.is_path:
+                kind = re.sub(r"\bstr\b", "str | os.PathLike[str]", kind)
+            elif row.among:
+                literal = ", ".join(map(repr, row.among))
+                kind = re.sub(r"\bstr\b", f"Literal[{literal}]", kind)
+            found[name] = kind
     found.pop("progress", None)
     return found
 
 
 _COMMON: Any = types_of(CopyOptions, ConnectionOptions)
 OptionFields = TypedDict("OptionFields", _COMMON, total=False)
-SessionFields = TypedDict("SessionFields", {**_COMMON, "transport": LENT}, total=False)
+_WITH_LENT = {**_COMMON, "transport": f"{_COMMON['transport']} | {LENT}"}
+SessionFields = TypedDict("SessionFields", _WITH_LENT, total=False)
 ReplicateFields = TypedDict("ReplicateFields", {**_COMMON, **types_of(ZfsOptions)}, total=False)

@@ -50,7 +50,6 @@ REFUSED = (
     Pair("delete", "files_from", "it is for whole folders, and a list names parts of them"),
     Pair("delete", "relative", "it is for whole folders", "copy one folder after the other"),
     Pair("delete", "check", "--check changes nothing", "use -n to see what would be deleted"),
-    Pair("delete", "backup", "what is deleted is not kept"),
     Pair(
         "delete", "remove_source_files",
         "what one run moves, the next one would delete at the destination",
@@ -141,6 +140,8 @@ MEANT = (
         "link_dest", "remove_source_files",
         "what is linked is hashed, and its source then removed",
     ),
+    Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
+    Pair("delete", "backup_dir", "DIR is protected where it lies in DEST"),
     Pair("dry_run", "delete", "what would be deleted is listed"),
     Pair("dry_run", "max_delete", "more than N is refused, as in the real run"),
     Pair("dry_run", "transfer_test", "-n lists, and sends nothing"),

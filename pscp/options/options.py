@@ -12,6 +12,7 @@ Read next: ../progress/progress.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -92,7 +93,25 @@ CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     """Return the options with these fields replaced. Raises UsageError for an unknown one."""
     check_names(given, Options.__dataclass_fields__)
-    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+    try:
+        return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+    except UsageError as error:
+        raise type(error)(as_keywords(error.message), as_keywords(error.hint)) from None
+
+
+def as_keywords(text: str) -> str:
+    """Return a message in which options of the command line are called by their keywords."""
+    if text == UsageError.hint:
+        return "help(pscp.copy) lists the keywords"
+    keywords = {
+        word: name
+        for name, _, row in ROWS.values()
+        for flag in row.flags
+        for word in flag.words.split()
+        if word.startswith("-")
+    }
+    found = re.sub(r"(?<![\w-])--?[a-zA-Z][\w-]*", lambda m: keywords.get(m[0], m[0]), text)
+    return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", found)
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
@@ -123,6 +142,11 @@ def _check_together(options: Options) -> None:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
     if options.backup:
         _check_backups(*options.backups)
+        if options.delete and not options.backup_dir:
+            raise UsageError(
+                "--delete with --backup needs --backup-dir",
+                "such as --backup-dir ../old: what is deleted is kept there as well",
+            )
     if len(options.link_dest) > MAX_LINK_DEST:
         raise UsageError(f"--link-dest: at most {MAX_LINK_DEST} folders, as with rsync")
 
@@ -131,9 +155,13 @@ def _check_backups(suffix: str, folder: str) -> None:
     check_argument("the suffix of backups", "x" + suffix)
     if "/" in suffix or not (suffix or folder):
         raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
-    if folder.startswith("/") or {"", ".", ".."} & set(folder.split("/") if folder else ()):
+    below = (
+        folder.removeprefix("/") if folder.startswith("/") else re.sub("^([.][.]/)+", "", folder)
+    )
+    if {"", ".", ".."} & set(below.split("/") if folder else ()):
         raise UsageError(
-            f"--backup-dir: {folder!r} is not a folder below DEST", 'such as "old" or "old/monday"'
+            f"--backup-dir: {folder!r} is not a folder in DEST or beside it",
+            'such as "old" or "../old/monday"',
         )
 
 

@@ -61,6 +61,7 @@ class Result:
     files_unchanged: int = 0  # there already, of the same size and time; not read
     files_linked: int = 0  # made names of unchanged files in other folders, with link_dest
     files_skipped: int = 0  # left out by update, existing or ignore_existing
+    files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0

@@ -49,6 +49,7 @@ class Destination:
         self.root = Root(client, request.root)
         if request.made:
             self.root.mark(request.made, marker_name(request.token))
+        self.root.replaces = tuple(path and f"{path}/" for path in request.replaces)
         self.client, self.copy, self._hashing = client, request, hashing
         self.fence = Fence(client, self.root.full(""), request.token)
         # The key in the names of parts that no other lane knows, as in endpoint/writing/parts.py.

@@ -44,7 +44,10 @@ async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
         try:
             rows, is_all = await _rows(sink, piece, left_bytes)
         except failures.EXPECTED as error:
-            answers.append(failures.from_exception(error, piece[0]))
+            if mirror.is_no_folder(error):
+                answers.append([[], False])
+            else:
+                answers.append(failures.from_exception(error, piece[0]))
             continue
         left_bytes -= sum(mirror.weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
@@ -78,11 +81,28 @@ async def _rows(sink: Sink, piece: mirror.Piece, most_bytes: int) -> tuple[list[
         status = there[name]
         if status.mode is None:
             status = await client.lstat(join(path, name))
-        is_mount = status.is_folder and await client.are_apart(path, join(path, name))
-        kind = mirror.MOUNT if is_mount else status.kind
-        rows.append([to_text(name), kind, _seen(status)])
+        rows.append([to_text(name), await _kind(client, path, name, status), _seen(status)])
         most_bytes -= mirror.weight_bytes(rows[-1][0])
     return rows, True
+
+
+async def _kind(client: Client, folder: bytes, name: bytes, status: Attrs) -> str:
+    is_mount = status.is_folder and await client.are_apart(folder, join(folder, name))
+    return mirror.MOUNT if is_mount else status.kind
+
+
+async def _all_in_the_way(of: end.End, request: mirror.InTheWay) -> list[object]:
+    sink = of.the_sink()
+    root = _new_root(sink)
+
+    async def in_the_way(path: str) -> list[str]:
+        folder, _, name = (await root.at(path)).rpartition(b"/")
+        status = await lookup(sink.client, join(folder or b"/", name))
+        if status is None:
+            return ["", ""]
+        return [await _kind(sink.client, folder or b"/", name, status), _seen(status)]
+
+    return await results((path, in_the_way(path)) for path in request.paths)
 
 
 async def _unlisted(client: Client, folder: bytes, names: Iterable[bytes]) -> list[bytes]:
@@ -273,6 +293,7 @@ async def _destination(of: end.End, request: moving.Destination) -> tuple[str, l
 
 _ANSWERS: dict[type, end.Answer] = {
     mirror.Extras: _extras,
+    mirror.InTheWay: _all_in_the_way,
     mirror.Absent: _absent,
     mirror.Remove: _remove,
     moving.SamePlace: _same_place,

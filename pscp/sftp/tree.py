@@ -266,7 +266,7 @@ class Walk:
         elif status.is_folder and found.real and found.real in ancestors:
             problem = "a loop of links"
         elif status.kind == packets.OTHER:
-            problem = "is not a file, a folder or a link"
+            problem = "is of a kind that the server does not tell"
         if problem:
             return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
         return [self._describe(number, path, status, found)]

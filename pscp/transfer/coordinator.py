@@ -44,7 +44,7 @@ class Coordinator:
         try:
             self._wait_until_copied()
             self._queue.check()
-            self._ending.finish(self._copy_now, mirror, moving)
+            self._ending.finish(self._copy_now, self._copy_blocked, mirror, moving)
         except BaseException as error:
             self._queue.stop(error)
             if mirror is not None and isinstance(error, Exception):
@@ -86,4 +86,9 @@ class Coordinator:
         """Look up and copy these items, and wait until that is done."""
         for begin in range(0, len(items), LOOK_ITEMS):
             self._queue.put(self._lookup.request(items[begin : begin + LOOK_ITEMS]))
+        self._wait_until_copied()
+
+    def _copy_blocked(self, items: list[PlannedEntry]) -> None:
+        """Copy these items, in whose way nothing is any more, and wait until that is done."""
+        self._queue.run_alone(lambda: self._items.send_blocked(items))
         self._wait_until_copied()

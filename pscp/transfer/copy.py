@@ -169,6 +169,7 @@ class Run:
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
         coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
         coordinator.results.failures += self._negotiation.missing
+        coordinator.results.is_partial = bool(self._negotiation.missing)
         lanes = pool.layout.count
         where = "a transfer test" if self._options.transfer_test else f"to {self._root}"
         request.explain(f"{where}, chunks hashed with {algorithm}")
@@ -227,7 +228,8 @@ class Run:
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
         )
-        return of_sink._replace(made=agreed.target.made)
+        replaces = agreed.target.names if self._options.delete else []
+        return of_sink._replace(made=agreed.target.made, replaces=list(replaces))
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -271,6 +273,7 @@ class Run:
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             nonce=agreed.nonce,
             earlier=agreed.claimed.earlier,
+            makes_fifos=self._options.archive and not (request.is_push and far.is_sftp),
             checks_folders=can_check_folders and may_check_folders(self._options),
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
@@ -314,6 +317,7 @@ class Run:
             files_unchanged=counters.files_unchanged,
             files_linked=counters.files_linked,
             files_skipped=counters.files_skipped,
+            files_left_out=counters.files_left_out,
             files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
             bytes_sent=counters.bytes_sent,

@@ -183,6 +183,7 @@ class Negotiation:
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
+        backups = self._options.backup_dir or ""
         request = requests.Target(
             path=self._request.to_path,
             names=names,
@@ -191,6 +192,7 @@ class Negotiation:
             nonce=nonce,
             known=journal.runs,
             mkpath=self._options.mkpath,
+            backups=backups if backups.startswith(("/", "../")) else "",
         )
         try:
             target, claim = self._target(agents, request)

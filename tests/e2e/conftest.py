@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import matrix
 import pytest
@@ -34,7 +35,7 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     here = tmp_path_factory.mktemp("warm")
     (here / "file").touch()
 
-    def warm(transport: str, remote: str, plane: str) -> pscp.Session:
+    def warm(transport: Any, remote: Any, plane: Any) -> pscp.Session:
         session = pscp.Session(
             sshd.host, config_file=sshd.ssh_config, batch=True, connections=1,
             transport=transport, remote=remote, plane=plane,
@@ -49,7 +50,7 @@ def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def session_of(transport: str, remote: str, plane: str) -> pscp.Session:
+        def session_of(transport: Any, remote: str, plane: str) -> pscp.Session:
             opened = shared(lambda: warm(transport, remote, plane))
             return stack.enter_context(opened)
 

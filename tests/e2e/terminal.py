@@ -70,11 +70,18 @@ class Terminal:
             pass
         return self.child.returncode
 
+    def hang_up(self) -> int:
+        """Go away, as a window that is closed does; its exit status, once it has ended."""
+        os.close(self._ours)
+        self._ours = -1
+        return self.child.wait(COMMAND_S)
+
     def close(self) -> None:
         if self.child.poll() is None:
             self.child.kill()
         self.child.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
         os.close(self._its)
 
     def _read(self, deadline_s: float) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree, tree_digest
@@ -160,7 +161,7 @@ def test_what_needs_the_agent_is_refused(push: Way) -> None:
 
 
 @pytest.mark.parametrize("verify", ["auto", "read-back", "none"])
-def test_each_way_to_verify(direction: Way, verify: str) -> None:
+def test_each_way_to_verify(direction: Way, verify: Any) -> None:
     fill(direction.source)
     result = direction.copy("d", "large", verify=verify)
     assert result.ok

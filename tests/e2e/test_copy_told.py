@@ -31,11 +31,12 @@ def test_what_becomes_of_each_file(way: Way) -> None:
     (way.source / "t").mkdir()
     for name, data in (("small", SMALL), ("large", LARGE)):
         (way.source / "t" / name).write_bytes(data)
-    os.mkfifo(way.source / "t" / "fifo")
+    (way.source / "t" / "taken").write_text("where a folder is")
+    (way.destination / "t" / "taken").mkdir(parents=True)
     (way.source / "t" / "link").symlink_to("small")
     digests = {f"t/{n}": hashlib.sha256(d).hexdigest() for n, d in
                (("small", SMALL), ("large", LARGE))}  # fmt: skip
-    refused = {"t/fifo": ("failed", "", True)}
+    refused = {"t/taken": ("failed", "", False)}
 
     first = Told()
     way.copy("t", reporter=first, strong=True, archive=True)

@@ -54,11 +54,11 @@ def test_the_closing_line_of_a_second_run(filled: Way) -> None:
 def test_quiet_says_errors_only(filled: Way) -> None:
     ran = filled.command("-r", "-q", names=["t"])
     assert (ran.code, ran.out, ran.err) == (0, "", "")
-    os.mkfifo(filled.source / "t" / "fifo")
+    (filled.source / "t" / "gone").symlink_to("nowhere")
     ran = filled.command("-r", "-q", names=["t"])
     assert (ran.code, ran.out) == (1, "")
     what, hint = ran.err.splitlines()
-    assert what == f"pscp: {filled.source}/t/fifo: is not a file, a folder or a link"
+    assert what == f"pscp: {filled.source}/t/gone: is a dangling link (to nowhere)"
     assert hint.startswith("      leave it out")
 
 
@@ -90,13 +90,13 @@ def test_json(filled: Way) -> None:
 
 
 def test_json_of_a_failure(filled: Way) -> None:
-    os.mkfifo(filled.source / "t" / os.fsdecode(b"fifo \xff\x1b"))
+    (filled.source / "t" / os.fsdecode(b"gone \xff\x1b")).symlink_to("nowhere")
     ran = filled.command("-r", "--progress", "json", names=["t"])
     assert ran.code == 1
     told = events(ran.out)
     assert (told[-1]["event"], told[-1]["ok"]) == ("end", False)
     [failure] = told[-1]["failures"]
-    assert os.fsencode(failure["path"]) == b"t/fifo \xff\x1b"
+    assert os.fsencode(failure["path"]) == b"t/gone \xff\x1b"
     assert failure["error"] == "UnsupportedFile"
     assert [event["text"] for event in told if event["event"] == "note"] == [
         f"{filled.source}/{failure['path']}: {failure['message']}",
@@ -154,14 +154,14 @@ def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
     assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
     assert "lanes: " in ran.err and "1 lane at once at most" in ran.err
     (filled.source / "t" / "small").write_bytes(b"another")
-    os.mkfifo(filled.source / "t" / "fifo")
+    (filled.source / "t" / "gone").symlink_to("nowhere")
     ran = filled.command("-r", "--itemize", names=["t"])
     assert sorted(ran.out.splitlines()) == [
-        "changed   t/small", "failed    t/fifo", "unchanged t/large",
+        "changed   t/small", "failed    t/gone", "unchanged t/large",
     ]  # fmt: skip
     ran = filled.command("-ruvv", "--progress", "json", names=["t"])
     became = {each["path"]: each["became"] for each in events(ran.out) if each["event"] == "file"}
-    assert became.pop("t/fifo") == "failed"
+    assert became.pop("t/gone") == "failed"
     assert "skipped" in became.values() and len(became) == 2
 
 
@@ -171,7 +171,7 @@ DATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} pscp\[\d+\]: (.*)")
 def test_a_log_file_keeps_what_is_said_of_each_run(filled: Way) -> None:
     path = filled.source / "a log"
     logged = ["--log-file", str(path), "-r"]
-    os.mkfifo(filled.source / "t" / "fi\x1bfo")
+    (filled.source / "t" / "go\x1bne").symlink_to("nowhere")
     assert filled.command("-q", *logged, names=["t"]).code == 1
     assert (
         filled.command(*logged, "-o", "HostName=127.0.0.1", "-o", "Port=1", names=["t"]).code == 3
@@ -179,7 +179,7 @@ def test_a_log_file_keeps_what_is_said_of_each_run(filled: Way) -> None:
     lines = [DATED.fullmatch(line) for line in path.read_text().splitlines()]
     said = [line[1] for line in lines if line]
     assert len(said) == len(lines) and said[0].startswith("begins: pscp -F ")
-    assert f"{filled.source}/t/fi\\x1bfo: is not a file, a folder or a link" in said
+    assert f"{filled.source}/t/go\\x1bne: is a dangling link (to nowhere)" in said
     assert any(SUMMARY.fullmatch(each) and each.endswith("1 failed") for each in said)
     assert said[-1].startswith("ended: ") and "refused" in said[-1]
     assert sum(each.startswith("begins: ") for each in said) == 2

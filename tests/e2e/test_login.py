@@ -473,6 +473,19 @@ def test_ctrl_c_at_the_prompt(
     assert "Traceback" not in screen.shown and "half" not in screen.shown
 
 
+@pytest.mark.parametrize("how", ["", "trap '' HUP; "], ids=["", "nohup"])
+def test_a_terminal_that_goes_away_at_the_prompt(
+    how: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+) -> None:
+    """13: 53 lines of a traceback."""
+    server = make_login_server(password=SECRET)
+    said = tmp_path / "said"
+    with terminal("sh", "-c", f'{how}exec "$@" 2>{said}', "sh", *argv(server, source)) as screen:
+        screen.wait_for(PASSWORD)
+        assert screen.hang_up() == (3 if how else 143)
+    assert "Traceback" not in said.read_text() and len(said.read_text().splitlines()) <= 2
+
+
 def test_no_progress_while_a_person_types(
     source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:

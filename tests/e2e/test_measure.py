@@ -84,7 +84,7 @@ def test_every_cipher_and_number_of_connections_has_its_rates(sshd: PrivateServe
 
 
 @pytest.mark.parametrize("plane", ["tls", "plain"])
-def test_a_plane_is_measured_beside_ssh(sshd: PrivateServer, plane: str) -> None:
+def test_a_plane_is_measured_beside_ssh(sshd: PrivateServer, plane: Any) -> None:
     found = measured(sshd, connections=1, cipher=CIPHER, plane=plane)
     assert [point.cipher for point in found.planes] == [CIPHER, plane]
     assert all(min(point.rates()) > 0 for point in found.planes)

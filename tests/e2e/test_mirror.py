@@ -171,7 +171,7 @@ def test_what_is_too_large_is_protected(way: Way) -> None:
 
 
 def test_what_the_copy_leaves_out_on_purpose_is_protected(way: Way) -> None:
-    """With -r a socket is an error; what is pscp's own is in no copy, and stays where it is."""
+    """What is pscp's own is in no copy, and stays where it is."""
     make(way.source, "t/a")
     part = f".x.{'0' * 16}.{'1' * 16}.pscp-part"
     make(way.destination, f"t/{part}", f"t/gone/{part}")
@@ -184,27 +184,30 @@ def test_what_the_copy_leaves_out_on_purpose_is_protected(way: Way) -> None:
 # --- what stops it
 
 
-def test_a_failure_stops_all_deleting(way: Way) -> None:
-    make(way.source, "t/a", "t/taken/x")
-    make(way.destination, "t/taken", "t/old")
+def test_a_file_that_fails_keeps_nothing_else(way: Way) -> None:
+    """6: a mirror of a living tree, in which something fails each night, lost nothing ever."""
+    make(way.source, "t/a")
+    (way.source / "t" / "dangling").symlink_to("nowhere")
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(way.source / "t" / "socket"))
-    ran = way.command("-r", "--delete", names=["t"])
-    assert ran.code == 1
-    assert "nothing was deleted" in ran.err
-    assert there(way) >= {"t/a", "t/taken", "t/old"}
+    make(way.destination, "t/dangling", "t/socket", "t/old")
+    result = way.copy("t", delete=True)
+    assert [each.path for each in result.failures] == ["t/dangling"]
+    assert (result.files_deleted, result.files_left_out) == (1, 1)
+    assert there(way) == {"t", "t/a", "t/dangling", "t/socket"}
 
 
-def test_a_folder_that_cannot_be_read(powerless: Way) -> None:
+def test_what_is_below_a_folder_that_cannot_be_listed_stays(powerless: Way) -> None:
     make(powerless.source, "t/a", "t/closed/x")
-    make(powerless.destination, "t/old", "t/closed/x")
+    make(powerless.destination, "t/old", "t/closed/x", "t/closed/deep/y")
     (powerless.source / "t" / "closed").chmod(0)
     try:
         ran = powerless.command("-r", "--delete", names=["t"])
     finally:
         (powerless.source / "t" / "closed").chmod(0o755)
-    assert ran.code == 1
-    assert there(powerless) == {"t", "t/a", "t/old", "t/closed", "t/closed/x"}
+    assert ran.code == 1 and ran.err.count("Permission denied") == 1
+    kept = {"t/closed", "t/closed/x", "t/closed/deep", "t/closed/deep/y"}
+    assert there(powerless) == {"t", "t/a", *kept}
 
 
 def test_a_source_that_is_missing(way: Way) -> None:
@@ -215,6 +218,105 @@ def test_a_source_that_is_missing(way: Way) -> None:
         assert ran.code == 1
         assert "nothing was deleted" in ran.err
         assert there(way) >= {"t/old", "u/old"}
+
+
+# --- another kind of thing
+
+
+def clashes(way: Way) -> None:
+    """Names that are a file at one end, and a folder, a link or a FIFO at the other."""
+    make(way.source, "t/current/a", "t/x/", "t/file", "t/first", "t/kept", "t/pipe", "t/same")
+    os.link(way.source / "t" / "first", way.source / "t" / "second")
+    (way.source / "t" / "link").symlink_to("same")
+    make(way.destination, "outside/z", "t/x", "t/file/deep/er/z", "t/first/z", "t/link/z", "t/same")
+    make(way.destination, "t/kept/in/z.keep")
+    (way.destination / "t" / "current").symlink_to("../outside")
+    os.mkfifo(way.destination / "t" / "pipe")
+
+
+def test_what_is_of_another_kind_is_replaced(way: Way) -> None:
+    """6: a link in place of a folder (releases/current) failed at every run, for ever."""
+    clashes(way)
+    ran = way.command("-an", "--delete", "--exclude", "*.keep", names=["t"])
+    assert "deleting t/file/deep/er/z" in ran.out and "t/second" in ran.out.splitlines()
+    result = way.copy("t", archive=True, delete=True, filters=(("exclude", "*.keep"),))
+    assert {each.path: each.message for each in result.failures} == {
+        "t/kept": "is a folder at the destination, which stays"
+    }
+    assert result.files_deleted == 9
+    assert (way.destination / "outside" / "z").exists()
+    (way.source / "t" / "kept").unlink()
+    shutil.rmtree(way.destination / "t" / "kept")
+    has_hard_links = way.is_push or way.remote == "agent"
+    assert_same_tree(way.source / "t", way.destination / "t", hard_links=has_hard_links)
+
+
+def test_what_is_of_another_kind_counts_for_max_delete(way: Way) -> None:
+    make(way.source, "t/file")
+    make(way.destination, "t/file/one", "t/file/two")
+    for most, code in ((2, 1), (3, 0)):
+        ran = way.command("-r", "--delete", "--max-delete", str(most), names=["t"])
+        assert ran.code == code
+        assert (way.destination / "t" / "file" / "one").exists() is (code == 1)
+    assert (way.destination / "t" / "file").read_text() == "t/file"
+
+
+def test_the_place_of_a_source_itself_is_not_replaced(way: Way) -> None:
+    """A link that was put there, so that the mirror has its place elsewhere."""
+    make(way.source, "t/a")
+    make(way.destination, "elsewhere/x")
+    (way.destination / "t").symlink_to("elsewhere")
+    result = way.copy("t", delete=True)
+    assert not result.ok
+    assert (way.destination / "t").is_symlink()
+    assert there(way) == {"t", "elsewhere", "elsewhere/x"}
+
+
+@pytest.mark.needs_agent(reason="SFTP tells file systems apart, not mounts of the same one")
+def test_a_mount_in_place_of_a_file_stays(way: Way, tmp_path: Path) -> None:
+    make(way.source, "t/file")
+    make(way.destination, "t/file/")
+    make(tmp_path, "other/keep")
+    with mounted(tmp_path / "other", way.destination / "t" / "file"):
+        [failure] = way.copy("t", delete=True).failures
+        assert failure.message == "is a folder at the destination, which stays"
+        assert (tmp_path / "other" / "keep").exists()
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize("folder", ["../old/monday", "old"])
+def test_what_is_deleted_is_kept(way: Way, folder: str) -> None:
+    """7: rsync's -a --delete --backup --backup-dir=../old/DATE could not be ported."""
+    clashes(way)
+    before = {path: (way.destination / path).read_text() for path in there(way)
+              if (way.destination / path).is_file() and path.startswith("t/")}  # fmt: skip
+    (way.destination / "t" / "same").write_text("older")
+    for _ in range(2):
+        result = way.copy("t/.", to="t/", archive=True, delete=True, backup=True, backup_dir=folder)
+        assert result.ok, result.failures
+    kept = way.destination / "t" / folder
+    assert (kept / "same").read_text() == "older"
+    assert (kept / "current").is_symlink()
+    for path in before.keys() - {"t/same", "t/kept"}:
+        assert (kept / path.removeprefix("t/")).read_text() == before[path], path
+    if folder == "old":
+        shutil.rmtree(kept)
+    assert_same_tree(way.source / "t", way.destination / "t", hard_links=True)
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("../t", "is DEST, in it or above"), ("../t/in", "is DEST, in it or above"),
+     ("../../there", "is DEST, in it or above"), ("/dev/shm/b", "is on another file system")],
+)  # fmt: skip
+def test_a_folder_that_can_have_no_backups(push: Way, folder: str, why: str) -> None:
+    make(push.source, "t/a")
+    make(push.destination, "there/t/old")
+    words = ("-a", "--delete", "--backup", "--backup-dir", folder)
+    ran = push.command(*words, names=["t/."], to="there/t/")
+    assert (ran.code, why in ran.err) == (1, True), ran.err
+    assert there(push) == {"there", "there/t", "there/t/old"}
 
 
 @pytest.mark.parametrize(("most", "is_deleted"), [(0, False), (3, False), (4, True)])

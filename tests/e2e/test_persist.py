@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 from conftest import MakeServer, until
@@ -86,7 +86,7 @@ def logins(server: PrivateServer) -> int:
 
 @pytest.mark.parametrize("plane", ["plain", "tls"])
 def test_a_direct_plane_begins_on_a_connection_that_stays(
-    plane: str, source: Path, make_sshd: MakeServer
+    plane: Any, source: Path, make_sshd: MakeServer
 ) -> None:
     server = make_sshd()
     source.write_bytes(os.urandom(12 * MIB))
@@ -97,7 +97,7 @@ def test_a_direct_plane_begins_on_a_connection_that_stays(
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_the_next_copy_logs_in_no_more(
-    remote: str, source: Path, make_sshd: MakeServer, capfd: pytest.CaptureFixture[str]
+    remote: Any, source: Path, make_sshd: MakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = make_sshd()
     for _ in range(3):
@@ -455,7 +455,7 @@ def test_the_users_own_master_carries_the_first_lane(
 
 @pytest.mark.parametrize("transport", ["asyncssh", "paramiko"])
 def test_a_librarys_connections_end_with_the_run(
-    transport: str, source: Path, sshd: PrivateServer
+    transport: Any, source: Path, sshd: PrivateServer
 ) -> None:
     notes = copied(sshd, source, transport=transport)
     assert sum("--persist is for --transport openssh" in note for note in notes) == 1

@@ -249,10 +249,10 @@ def test_what_lands_where_another_source_does_is_told_by_its_own_name(push: Way)
     """N3: the path that was told did not exist."""
     write(push.source / "a/b/1", "one")
     write(push.source / "b/2", "two")
-    os.mkfifo(push.source / "a/b/fifo")
+    (push.source / "a/b/gone").symlink_to("nowhere")
     ran = push.command("-r", names=["a/.", "b"])
     assert ran.code == 1
-    assert f"{push.source}/a/b/fifo: is not a file, a folder or a link" in ran.err
+    assert f"{push.source}/a/b/gone: is a dangling link (to nowhere)" in ran.err
     for name in ("a/b", "a/b/1"):
         assert f"{push.source}/{name}: another source has this name" in ran.err
     assert f"{push.source}/b" not in ran.err

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import forked
 from servers.private import PrivateServer
@@ -48,9 +48,9 @@ class Way:
     session: pscp.Session | None = None  # with connections that are open already
     prefix: tuple[str, ...] = ()  # what the command is run by
     umask: int = -1  # of the command
-    remote: str = "agent"  # or sftp
-    transport: str = "auto"
-    plane: str = "auto"
+    remote: Any = "agent"  # or sftp
+    transport: Any = "auto"
+    plane: Any = "auto"
 
     @property
     def own(self) -> Way:

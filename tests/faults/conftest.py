@@ -193,9 +193,9 @@ class Way:
     is_push: bool
     server: PrivateServer
     home: Path  # where all of the test's is
-    transport: str = "openssh"
-    remote: str = "agent"
-    plane: str = "auto"
+    transport: Any = "openssh"
+    remote: Any = "agent"
+    plane: Any = "auto"
 
     @property
     def source(self) -> Path:

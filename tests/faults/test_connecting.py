@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
@@ -98,7 +99,7 @@ def no_journal_is_held(own_home: Path) -> bool:
 
 @OVER_EACH
 def test_c1_a_host_that_takes_connections_and_says_nothing(
-    transport: str, file: Path, config: Callable[[int], Path], silent_port: int, own_home: Path
+    transport: Any, file: Path, config: Callable[[int], Path], silent_port: int, own_home: Path
 ) -> None:
     """C1, A8: it is given up after the timeout; the error says where, how long, and what to try."""
     words = ["-F", str(config(silent_port)), "--transport", transport]
@@ -117,7 +118,7 @@ TRICKLING = "while :; do echo still here >&2; echo and here; sleep 0.2; done"
     ("remote", "says"), [("agent", SILENT), ("sftp", SILENT), ("agent", TRICKLING)]
 )
 def test_c1_a_far_end_that_logs_in_and_gives_no_answer(
-    remote: str, says: str, file: Path, make_sshd: MakeServer, own_home: Path,
+    remote: Any, says: str, file: Path, make_sshd: MakeServer, own_home: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """C1: with -B; the agent's HELLO never comes, nor the SFTP server's answer to INIT."""
@@ -159,7 +160,7 @@ def test_c1_the_timeout_of_ssh_config_holds(own_home: Path, file: Path) -> None:
 
 @OVER_EACH
 def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
-    transport: str, file: Path, config: Callable[[int], Path]
+    transport: Any, file: Path, config: Callable[[int], Path]
 ) -> None:
     """A15: retry is True, so that programs wait for a host that boots."""
     with pytest.raises(Unreachable, match=r"[Rr]efused") as raised:
@@ -187,7 +188,7 @@ def wrapper(own_home: Path) -> Path:
 
 @pytest.mark.parametrize(("how", "remote"), [("-S", "agent"), ("PATH", "sftp")])
 def test_c2_a_wrapper_of_ssh_lets_a_copy_end(
-    way: Way, remote: str, how: str, wrapper: Path
+    way: Way, remote: Any, how: str, wrapper: Path
 ) -> None:
     """C2: on push and on pull, over several connections."""
     data = fill(way.source / "big", 3 * MIB)
@@ -246,7 +247,7 @@ def test_c5_no_more_logins_than_chunks(make_sshd: MakeServer, own_home: Path, fi
 
 @pytest.mark.parametrize("remote", ["agent", "sftp", "session"])
 def test_c5_logins_under_way_at_the_end_are_not_cut(
-    remote: str, make_sshd: MakeServer, own_home: Path, file: Path
+    remote: Any, make_sshd: MakeServer, own_home: Path, file: Path
 ) -> None:
     """C5: they end by themselves, once they are in, and nothing is left of them; also where the
     program goes on after its copy.
@@ -328,7 +329,7 @@ def test_a_time_that_is_none(option: str, text: str, capfd: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("remote", ["auto", "agent", "sftp"])
 def test_a7_the_greeting_of_a_forced_command(
-    remote: str, make_sshd: MakeServer, file: Path
+    remote: Any, make_sshd: MakeServer, file: Path
 ) -> None:
     """A7: no broken protocol, but what it is, with its hint."""
     server = make_sshd(["ForceCommand echo Welcome, no shell here"])

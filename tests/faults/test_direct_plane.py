@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -152,7 +153,7 @@ def assert_copied(way: Way, result: pscp.Result) -> None:
 
 
 @PLANES
-def test_lanes_are_cut_and_come_again(way: Way, plane: str, between: Between) -> None:
+def test_lanes_are_cut_and_come_again(way: Way, plane: Any, between: Between) -> None:
     fill(way.source / "big", BIG_BYTES)
     between.meet = Once(6 * MIB, cut)
     result = way.copy(connections=2, plane=plane, chunk_bytes=MIB)
@@ -162,7 +163,7 @@ def test_lanes_are_cut_and_come_again(way: Way, plane: str, between: Between) ->
 
 
 @PLANES
-def test_somebody_in_between_changes_a_bit(way: Way, plane: str, between: Between) -> None:
+def test_somebody_in_between_changes_a_bit(way: Way, plane: Any, between: Between) -> None:
     """With TLS the lane is lost; without, the digest finds it, or the frame's header is none."""
     fill(way.source / "big", BIG_BYTES)
     between.meet = once = Once(6 * MIB, flip)
@@ -184,7 +185,7 @@ def test_many_lanes_are_cut_and_nothing_is_left(push: Way, between: Between) -> 
 
 @PLANES
 def test_a_filtered_port_is_dialled_from_there(
-    push: Way, plane: str, monkeypatch: pytest.MonkeyPatch
+    push: Way, plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_sockets, "places", lambda *_: [closed_port()])
     fill(push.source / "big", 3 * MIB)
@@ -202,7 +203,7 @@ def closed_port() -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def session(way: Way, plane: str, config: str = "") -> Iterator[pscp.Session]:
+def session(way: Way, plane: Any, config: str = "") -> Iterator[pscp.Session]:
     with pscp.Session(
         way.server.host,
         config_file=config or way.server.ssh_config, plane=plane, recursive=True, batch=True,

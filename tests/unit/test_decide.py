@@ -17,7 +17,7 @@ from pscp.options.options import Options
 from pscp.transfer.walk import decide
 from pscp.transfer.walk.decide import ROWS, Action, Fact, State, Terms, There
 
-KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER)
+KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO)
 FLAGS = (
     "existing", "ignore_existing", "update", "dry_run", "check", "size_only", "checksum", "strong",
     "preserve", "archive", "remove_source_files",
@@ -57,10 +57,14 @@ def test_what_holds_whatever_the_facts_are() -> None:
             assert action is Action.SKIP
         if Fact.EXISTING in facts and not is_there:
             assert action is Action.SKIP
-        if state in (State.FOLDER, State.SPECIAL) and kind != tree.FOLDER:
-            assert action in (Action.REFUSE, Action.SKIP)
+        is_in_the_way = state in (State.FOLDER, State.SPECIAL)
+        if is_in_the_way and kind != tree.FOLDER:
+            stays = Action.REPLACE if Fact.MIRRORS in facts else Action.REFUSE
+            assert action in (stays, Action.SKIP)
         if kind == tree.FOLDER and is_there:
-            assert action is (Action.SEND if state is State.FOLDER else Action.REFUSE)
+            may_replace = Fact.MIRRORS in facts and Fact.IGNORE_EXISTING not in facts
+            is_sent = state is State.FOLDER or may_replace
+            assert action is (Action.SEND if is_sent else Action.REFUSE)
         if Fact.NEWER in facts and kind == tree.FILE and state in HAS_FILE:
             assert action is Action.SKIP
         if action is Action.UNCHANGED:
@@ -102,7 +106,7 @@ def test_what_the_docs_promise(
         assert action is not Action.UNCHANGED  # what was not read is not removed at its source
     if given.strong and is_file and not given.size_only:
         assert action is not Action.UNCHANGED
-    if not given.resume and not given.dry_run:
+    if not given.resume and not given.dry_run and entry.kind != tree.FIFO:
         assert action is not Action.UNCHANGED and action is not Action.HASH
     if given.update and is_file and there.mtime_ns > entry.mtime_ns:
         assert action is Action.SKIP

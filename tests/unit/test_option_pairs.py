@@ -41,6 +41,8 @@ def sample(*names: str) -> dict[str, object]:
     for name in names:
         given |= SAMPLES.get(name, {name: True})
         given |= sample(*(pair.other for pair in NEEDED if pair.one == name))
+    if {"delete", "backup"} <= given.keys():
+        given |= SAMPLES["backup_dir"]
     return given
 
 

@@ -38,6 +38,7 @@ NAMES_OF_A_PERSON = {
 REPLACES = {
     "endpoint/writing/commit.py replace": "a durable part takes the name; what had it is kept",
     "endpoint/writing/backup.py _link": "the backup's name; without links the file itself gets it",
+    "sftp/protocol/paths.py _make_way": "a mirror's folder takes the name",
     "sftp/sink.py _rename": "a synced part takes the name",
     "sftp/sink.py _make_file": "a synced part takes the name; or the part goes",
     "sftp/sink.py _make_link": "a link's part takes the name; or the part goes",

@@ -44,7 +44,7 @@ KINDS = [
     kernel.Kernel, owners.Owners, listed_paths.WalkPaths, listed_paths.Above, *ONWARD,
     lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
-    mirror.Extras, mirror.Absent, mirror.Remove,
+    mirror.Extras, mirror.InTheWay, mirror.Absent, mirror.Remove,
     moving.SamePlace, moving.Mark, moving.MakeDurable, moving.Destination,
     moving.RemoveSources,
     *OF_A_COPY,

@@ -41,6 +41,8 @@ def ask(prompt: str, hint: str, is_secret: bool, until: Sequence[int]) -> str | 
     try:
         with terminal_text.pause_progress():
             return _on_terminal(fd, prompt, hint, is_secret, until)
+    except (OSError, termios.error):  # it was closed meanwhile
+        raise NobodyToAsk from None
     finally:
         os.close(fd)
 
@@ -120,7 +122,8 @@ def _without_echo(fd: int) -> Iterator[None]:
         silent[6][key] = bytes([os.fpathconf(fd, "PC_VDISABLE")])
 
     def restore() -> None:
-        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(fd, termios.TCSAFLUSH, before)
 
     with last_act(restore):
         termios.tcsetattr(fd, termios.TCSAFLUSH, silent)

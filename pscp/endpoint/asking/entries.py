@@ -56,7 +56,7 @@ def check_sizes(
             continue
         if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
             raise wire.WireError("a pack's row that does not fit its entry")
-        if value.kind not in (tree.FILE, tree.FOLDER, tree.LINK):
+        if value.kind not in (tree.FILE, tree.FOLDER, tree.LINK, tree.FIFO):
             raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
         if value.kind == tree.LINK and not _is_target(value.target):
             raise wire.WireError("a link without a target")

@@ -71,6 +71,7 @@ class Target(NamedTuple):
     nonce: str  # of this run ("": a dry run)
     known: List[str]  # runs that it may take the copy over from
     mkpath: bool  # whether the folders above it are made as well
+    backups: str = ""  # the folder of --backup-dir that is not in DEST
 
 
 class Claim(NamedTuple):
@@ -133,6 +134,8 @@ class BeginSink(NamedTuple):
     # (DEST's path below the root, its whole one, and folders with names to give; empty: none)
     link_dest: List[str] = []
     made: str = ""  # as in the answer to Target
+    # Folders ("" is the root) below which a folder takes the place of a file or link.
+    replaces: List[str] = []
 
 
 class BeginStream(NamedTuple):

@@ -7,10 +7,12 @@ Not here: contents (files.py), extended attributes (xattrs.py). Read next: ../wr
 """
 
 import contextlib
+import errno
 import functools
 import grp
 import os
 import pwd
+import stat
 from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ..frames import wire
@@ -153,6 +155,17 @@ def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
     if policy.preserve and os.utime in os.supports_follow_symlinks:
         times = (_atime_ns(entry), entry.mtime_ns)
         os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
+
+
+def apply_to_fifo(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+    """Give a FIFO that was just made its metadata. Raises OSError where it is another thing."""
+    fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder_fd)
+    try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        apply_to_file(fd, entry, policy, None)
+    finally:
+        os.close(fd)
 
 
 def _atime_ns(entry: "Entry") -> int:

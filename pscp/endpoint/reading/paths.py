@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import threading
-from typing import Iterable, List, Tuple
+from typing import Callable, Iterable, List, Optional, Tuple
 
 from ..frames.failures import UNSAFE, Refusal
 
@@ -106,6 +106,8 @@ class Root:
         self.lock = threading.RLock()
         self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._marked, self._marker = "", b""
+        # Removes the file or link at this path, in whose place a folder comes.
+        self.make_way: Optional[Callable[[str], None]] = None
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -177,8 +179,14 @@ class Root:
         fd = self._folders[known] if known else self.fd
         for name in folder[len(known) :].split("/") if known != folder else ():
             if name:
-                fd = self._open(fd, to_bytes(name), path, make)
                 known = known + "/" + name if known else name
+                try:
+                    fd = self._open(fd, to_bytes(name), path, make)
+                except Refusal:
+                    if not make or self.make_way is None:
+                        raise
+                    self.make_way(known)  # which may close fd
+                    fd = self._open(*self.at(known), path=path, make=make)
                 if make and known == self._marked:
                     self._put_marker(fd)
                 self._keep(known, fd)

@@ -20,7 +20,14 @@ from .files import FileChanged
 from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
-KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR])
+FIFO, SPECIAL = "fifo", "special"  # the second: a socket or a device, of which nothing is copied
+KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR, FIFO, SPECIAL])
+_OF_MODES = {
+    stat.S_IFREG: FILE,
+    stat.S_IFDIR: FOLDER,
+    stat.S_IFLNK: LINK,
+    stat.S_IFIFO: FIFO,
+}
 
 
 class Entry(NamedTuple):
@@ -71,6 +78,11 @@ def is_excluded(filters: Filters, path: str, is_folder: bool) -> bool:
             if pattern.match(subject):
                 return excludes
     return False
+
+
+def kind_of(mode: int) -> str:
+    """Return the kind of what has this mode (inode(7))."""
+    return _OF_MODES.get(stat.S_IFMT(mode), SPECIAL)
 
 
 def place(top: int, path: str) -> Tuple[int, List[bytes]]:
@@ -195,9 +207,9 @@ class Walk:
     def _described(
         self, top: int, path: str, full: bytes, place: files.Place, status: os.stat_result
     ) -> Entry:
-        kind, problem = self._kind(status.st_mode)
-        if problem:
-            failure = failures.data(failures.UNSUPPORTED, path, problem)
+        kind = kind_of(status.st_mode)
+        if kind == FOLDER and not self._rules.recursive:
+            failure = failures.data(failures.UNSUPPORTED, path, "is a folder (use -r)")
             return self._error(top, path, failure)
         try:
             extra = metadata.read(full, place, status, self._rules)
@@ -210,15 +222,6 @@ class Walk:
         size = status.st_size if kind in (FILE, HARDLINK) else 0
         mtime_ns = status.st_mtime_ns
         return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
-
-    def _kind(self, mode: int) -> Tuple[str, str]:
-        if stat.S_ISREG(mode):
-            return FILE, ""
-        if stat.S_ISDIR(mode):
-            return FOLDER, "" if self._rules.recursive else "is a folder (use -r)"
-        if stat.S_ISLNK(mode):
-            return LINK, ""
-        return ERROR, "is not a file, a folder or a link"
 
     def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, object]) -> str:
         if status.st_blocks * 512 < status.st_size:

@@ -148,7 +148,13 @@ class End:
         if request.backup:
             from ..writing import backup
 
-            made.settler.keeper = backup.Keeper(made.root, made.parts, *request.backup)
+            suffix, folder = request.backup
+            made.settler.keeper = backup.Keeper(made.root, made.parts, request.root, suffix, folder)
+        if request.replaces:
+            from ..there import mirror
+
+            below = tuple(path and path + "/" for path in request.replaces)
+            made.root.make_way = functools.partial(mirror.make_way, made, below)
         if request.link_dest:
             from ..there import linkdest
 
@@ -207,8 +213,10 @@ def _expand(of: End, request: requests.Expand) -> "List[Union[List[source.Top], 
 def _target(of: End, request: requests.Target) -> List[object]:
     from ..writing import placing
 
-    path, names, folders, token, nonce, known, mkpath = request
+    path, names, folders, token, nonce, known, mkpath, backups = request
     target = placing.resolve(path, names, folders, make=bool(nonce), mkpath=mkpath, token=token)
+    if backups:
+        placing.beside(target.root, backups)
     if not nonce:
         return [*target, None]
     return [*target, _claim(of, requests.Claim(target.root, token, nonce, known))]

@@ -11,7 +11,6 @@ Sent when a copy begins that may find something at its destination. Not here: wh
 import contextlib
 import functools
 import os
-import stat
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 # Of a Lookup's answer: mode, owner and target of what is not there.
 _NOTHING: List[object] = [0, [], ""]
-_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 _ROOM_BYTES = 1 << 18
 
 Extents = List[Tuple[bool, str, requests.Pieces]]
@@ -97,7 +95,7 @@ def _found(folder_fd: int, name: bytes) -> List[object]:
     mode = status.st_mode
     if is_unfinished(mode):
         return ["", 0, 0, *_NOTHING]
-    kind = _KINDS.get(stat.S_IFMT(mode), "other")
+    kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     owner = [status.st_uid, status.st_gid]
     return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]

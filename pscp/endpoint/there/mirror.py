@@ -10,6 +10,7 @@ Sent with BeginSource and BeginSink where a copy is to be a mirror. Not here: wh
 asked, and what the filters protect (../../transfer/ending/mirror.py).
 """
 
+import contextlib
 import errno
 import functools
 import os
@@ -25,15 +26,11 @@ from ..reading.paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, 
 from ..writing import sink
 from ..writing.removal import remove_user_name
 
-MOUNT, OTHER = (
-    "mount",
-    "other",
-)  # kinds beside those of ../reading/tree.py; a mount point is never removed
+MOUNT = "mount"  # a kind beside those of ../reading/tree.py, which is never removed
 
 ANSWER_BYTES = 768 * 1024  # of rows in one answer
 _ROW_BYTES = 80  # of a row, beside the name
 _FOLLOWED_FLAGS = FOLDER_FLAGS & ~os.O_NOFOLLOW
-_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
 
 Piece = Tuple[str, str, str, List[str]]
 Row = List[str]  # the name, its kind, and what was seen of it, which remove() compares
@@ -47,6 +44,14 @@ class Extras(NamedTuple):
     """
 
     pieces: List[Piece]  # (`[folder, after this name, up to this one or "", the list]`)
+
+
+class InTheWay(NamedTuple):
+    """Ask what has these names, where the source has another kind of thing. Answer: per path
+    `[kind, what was seen of it]`, kind "" where there is nothing, or a failure.
+    """
+
+    paths: List[str]
 
 
 class Absent(NamedTuple):
@@ -82,11 +87,21 @@ def extras(root: Root, pieces: List[Piece]) -> List[object]:
         except FileNotFoundError:  # then there is nothing
             rows, is_all = [], True
         except (OSError, failures.Refusal) as error:
-            answers.append(failures.from_exception(error, piece[0]))
+            if is_no_folder(error):
+                answers.append([[], False])
+            else:
+                answers.append(failures.from_exception(error, piece[0]))
             continue
         left_bytes -= sum(weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
     return answers
+
+
+def is_no_folder(error: Exception) -> bool:
+    """Is there a file or a link where the copy has a folder? Then nothing is in it; where the copy
+    has not replaced it that has been told.
+    """
+    return isinstance(error, failures.Refusal) and error.kind == failures.UNSAFE
 
 
 def weight_bytes(name: str) -> int:
@@ -118,14 +133,29 @@ def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
             key = status.st_dev, status.st_ino
             if key in same or ((low or high) and key in _keys(fd, variants(name) - there)):
                 continue
-            kind = _kind(status) if status.st_dev == device else MOUNT
-            if kind == tree.FOLDER and _mount_id(fd) != _mount_id(fd, name):  # bound there
-                kind = MOUNT
-            rows.append([to_text(name), kind, _seen(status)])
+            rows.append([to_text(name), _kind(fd, device, name, status), _seen(status)])
             most_bytes -= weight_bytes(rows[-1][0])
         return rows, True
     finally:
         os.close(fd)
+
+
+def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> str:
+    """Return the kind of what is in a folder of this device; MOUNT where that is mounted there."""
+    kind = tree.kind_of(status.st_mode) if status.st_dev == device else MOUNT
+    if kind == tree.FOLDER and _mount_id(folder_fd) != _mount_id(folder_fd, name):  # bound there
+        kind = MOUNT
+    return kind
+
+
+def _in_the_way(root: Root, path: str) -> List[str]:
+    with root.lock:
+        folder_fd, name = root.at(path)
+        try:
+            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return ["", ""]
+        return [_kind(folder_fd, os.fstat(folder_fd).st_dev, name, status), _seen(status)]
 
 
 def in_piece(names: Iterable[bytes], low: str, high: str) -> List[bytes]:
@@ -157,10 +187,6 @@ def _keys(fd: int, names: Iterable[bytes]) -> Set[Tuple[int, int]]:
     return keys
 
 
-def _kind(status: os.stat_result) -> str:
-    return _KINDS.get(stat.S_IFMT(status.st_mode), OTHER)
-
-
 def _mount_id(folder_fd: int, name: bytes = b".") -> bytes:
     """Return which mount a folder belongs to; b"" where the system does not say (proc(5))."""
     try:
@@ -189,15 +215,36 @@ def remove(of: sink.Sink, extra: Extra) -> None:
             status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
         except FileNotFoundError:  # removed already, maybe by a lane that was lost then
             return
-        if (_kind(status), _seen(status)) != (kind, seen) or not without_own([name]):
+        if (tree.kind_of(status.st_mode), _seen(status)) != (kind, seen) or not without_own([name]):
             raise not_as_listed(path)
         try:
-            remove_user_name(folder_fd, name, kind == tree.FOLDER)
+            _take_away(of, path, status)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             _remove_parts(of, path)
             remove_user_name(*of.root.at(path), True)
+
+
+def make_way(of: sink.Sink, below: Tuple[str, ...], path: str) -> None:
+    """Remove a file or link in whose place a folder comes. The caller holds the fence and the
+    root's lock. Raises OSError, and Refusal for a path that begins with none of `below`.
+    """
+    if not path.startswith(below):
+        message = "is a link or a file there, not a folder"
+        raise failures.Refusal(failures.DESTINATION, path, message)
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another lane's folder
+        folder_fd, name = of.root.at(path)
+        _take_away(of, path, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
+
+
+def _take_away(of: sink.Sink, path: str, status: os.stat_result) -> None:
+    """Remove a name that has this status, and keep what had it where that is wanted."""
+    if of.settler.keeper is not None and not stat.S_ISDIR(status.st_mode):
+        of.settler.keeper.keep_removed(path, status)
+    folder_fd, name = of.root.at(path)
+    with contextlib.suppress(FileNotFoundError):  # a backup took it
+        remove_user_name(folder_fd, name, stat.S_ISDIR(status.st_mode))
 
 
 def _remove_parts(of: sink.Sink, folder: str) -> None:
@@ -287,7 +334,18 @@ def _remove(of: sink.Sink, request: Remove) -> List[object]:
 
 
 answers.add(answers.SOURCE, {Absent: _absent})
+
+
+def _all_in_the_way(of: sink.Sink, request: InTheWay) -> List[object]:
+    act = functools.partial(_in_the_way, of.root)
+    return answers.results((path, functools.partial(act, path)) for path in request.paths)
+
+
 answers.add(
     answers.WRITING_SINK,
-    {Extras: lambda of, request: extras(of.root, request.pieces), Remove: _remove},
+    {
+        Extras: lambda of, request: extras(of.root, request.pieces),
+        InTheWay: _all_in_the_way,
+        Remove: _remove,
+    },
 )

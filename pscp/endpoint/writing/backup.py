@@ -13,12 +13,12 @@ import contextlib
 import errno
 import os
 import stat
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from ..frames import failures
 from ..reading import files, source
 from ..reading.paths import Root
-from . import commit, removal
+from . import commit, placing, removal
 from .parts import Parts
 
 _ROOM_BYTES = 1 << 18
@@ -34,12 +34,32 @@ def place(path: str, suffix: str, folder: str) -> str:
 class Keeper:
     """Gives files and links the names of their backups."""
 
-    def __init__(self, root: Root, parts: Parts, suffix: str, folder: str) -> None:
+    def __init__(self, root: Root, parts: Parts, path: str, suffix: str, folder: str) -> None:
+        """`path` is the root's; a folder that is not in it is as placing.beside() takes it."""
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
+        self._outside = ""  # the whole path of a folder that is not below the root
+        self._opened: Optional[Root] = None
+        if folder.startswith(("/", "../")):
+            self._outside, self._folder = placing.beside(path, folder), ""
 
-    def folders(self, of: List[str]) -> List[str]:
+    def folders(self, of: List[str]) -> List[Tuple[Root, str]]:
         """Return the folders elsewhere that have the backups of what is in these."""
-        return [place(path, "", self._folder).rstrip("/") for path in of] if self._folder else []
+        if not self._folder and self._opened is None:
+            return []
+        return [(self._there(), place(path, "", self._folder).rstrip("/")) for path in of]
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _there(self) -> Root:
+        """Return the root that backups are below, made if need be. Raises OSError, Refusal."""
+        if not self._outside:
+            return self._root
+        if self._opened is None:
+            os.makedirs(self._outside, 0o700, exist_ok=True)
+            self._opened = Root(self._outside)
+        return self._opened
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
         """Return whether a large part has the contents of the file that it replaces, and which file
@@ -83,11 +103,28 @@ class Keeper:
         finally:
             os.close(folder_fd)
 
+    def keep_removed(self, path: str, status: os.stat_result) -> None:
+        """Give what has this path, and is about to be removed, its backup's name, durably. The
+        caller holds the fence and the root's lock. Raises OSError and Refusal.
+
+        Without hard links it has only that name afterwards. Special files are not kept.
+        """
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            return
+        folder_fd, name = self._root.at(path)
+        folder_fd = os.dup(folder_fd)
+        try:
+            self._link(folder_fd, name, path, status)
+            removal.sync_folder(folder_fd)
+        finally:
+            os.close(folder_fd)
+
     def _link(self, folder_fd: int, name: bytes, path: str, before: os.stat_result) -> None:
         backup = place(path, self._suffix, self._folder)
-        if self._folder:
+        is_elsewhere = bool(self._folder or self._outside)
+        if is_elsewhere:
             self._make_folders(backup.rpartition("/")[0])
-        there_fd, there = self._root.at(backup)
+        there_fd, there = self._there().at(backup)
         commit.file_to_replace(there_fd, there, backup)
         _check_sticky(folder_fd, before)
         _check_sticky(there_fd, before)
@@ -107,20 +144,21 @@ class Keeper:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=there_fd)  # rename(2) left it if both are one file
-        if self._folder:  # else the folder is synced once all of a batch have their names
+        if is_elsewhere:  # else the folder is synced once all of a batch have their names
             removal.sync_folder(there_fd)
 
     def _make_folders(self, path: str) -> None:
         """Make the folders that are missing, as private as those whose files they take."""
-        made = ""
-        for name in path.split("/"):
+        made, there = "", self._there()
+        for name in path.split("/") if path else ():
             made = made + "/" + name if made else name
             try:
-                self._root.folder(made)
+                there.folder(made)
             except FileNotFoundError:
-                mode = os.fstat(self._root.folder(made[len(self._folder) + 1 :])).st_mode
-                os.fchmod(self._root.folder(made, make=True), mode & 0o777)
-                removal.sync_folder(self._root.folder(made.rpartition("/")[0]))
+                of = made[len(self._folder) + 1 :] if self._folder else made
+                mode = os.fstat(self._root.folder(of)).st_mode
+                os.fchmod(there.folder(made, make=True), mode & 0o777)
+                removal.sync_folder(there.folder(made.rpartition("/")[0]))
 
 
 def _check_sticky(folder_fd: int, file: os.stat_result) -> None:

@@ -48,11 +48,13 @@ if TYPE_CHECKING:
     class Keeper(Protocol):
         """Keeps what loses its name (backup.py)."""
 
-        def folders(self, of: List[str]) -> List[str]: ...
+        def folders(self, of: List[str]) -> List[Tuple[Root, str]]: ...
         def compare(self, part: Part) -> Optional[Compared]: ...
         def keep(
             self, folder_fd: int, name: bytes, path: str, part: bytes, compared: Optional[Compared]
         ) -> None: ...
+        def keep_removed(self, path: str, status: os.stat_result) -> None: ...
+        def close(self) -> None: ...
 
 
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
@@ -112,6 +114,8 @@ class Settler:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        if self.keeper is not None:
+            self.keeper.close()
 
     def _run(self) -> None:
         while True:

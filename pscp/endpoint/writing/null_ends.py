@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from . import commit
 
 
+_BY_NAME = (tree.LINK, tree.FIFO)  # they have no content
+
+
 class NullSink(source.FileTable):
     """The transfer test's sink: verifies what arrives, and writes nothing."""
 
@@ -85,9 +88,9 @@ class NullSink(source.FileTable):
                 outcome[place] = failure
             done(outcome)
 
-        links = [n for n, v in enumerate(listed) if v.kind == tree.LINK and outcome[n] is None]
-        synced = self.make_names_durable([listed[place] for place in links])
-        for place, failure in zip(links, synced):
+        made = [n for n, v in enumerate(listed) if v.kind in _BY_NAME and outcome[n] is None]
+        synced = self.make_names_durable([listed[place] for place in made])
+        for place, failure in zip(made, synced):
             outcome[place] = failure
         if parts:
             self._settle(list(parts.values()), settled)
@@ -97,8 +100,8 @@ class NullSink(source.FileTable):
     def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
         if value.kind == tree.FOLDER:
             self._make_folder(value)
-        elif value.kind == tree.LINK:
-            self._make_link(value)
+        elif value.kind in _BY_NAME:
+            self._make_by_name(value)
         else:
             hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
             hasher.update(body)
@@ -115,7 +118,7 @@ class NullSink(source.FileTable):
     def _make_folder(self, value: tree.Entry) -> None:
         pass
 
-    def _make_link(self, value: tree.Entry) -> None:
+    def _make_by_name(self, value: tree.Entry) -> None:
         pass
 
     def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:

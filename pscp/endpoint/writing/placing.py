@@ -110,6 +110,23 @@ def existing(root: bytes, names: List[str]) -> Target:
     return Target(to_text(root), names, there)
 
 
+def beside(path: str, folder: str) -> str:
+    """Return the whole path of a folder for backups ("../old" or "/old") of the root `path`. Raises
+    Refusal where it lies in the root, has the root in it, or is on another file system.
+    """
+    there = os.path.realpath(os.path.join(path, folder))
+    root, other = os.path.join(os.path.realpath(path), ""), os.path.join(there, "")
+    if root.startswith(other) or other.startswith(root):
+        raise Refusal(DESTINATION, there, "--backup-dir is DEST, in it or above")
+    above = there
+    while not os.path.exists(above):
+        above = os.path.dirname(above)
+    if os.stat(above).st_dev != os.stat(root).st_dev:
+        why = "--backup-dir is on another file system than DEST"
+        raise Refusal(DESTINATION, there, why)
+    return there
+
+
 def _is_own(folder: bytes, token: str) -> bool:
     """Did a run of this copy, which is not complete, make this folder for its source?"""
     marker = _seen(os.path.join(folder, marker_name(token)))

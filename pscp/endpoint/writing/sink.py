@@ -14,6 +14,7 @@ Read next: commit.py.
 
 import contextlib
 import os
+import stat
 from typing import (
     TYPE_CHECKING,
     Callable,
@@ -249,12 +250,21 @@ class Sink(NullSink):
         with self._fence.held(), self.root.lock:
             self.root.folder(value.path, make=True)
 
-    def _make_link(self, value: tree.Entry) -> None:
+    def _make_by_name(self, value: tree.Entry) -> None:
+        """Make a link or a FIFO."""
+
         def make(part: bytes, folder_fd: int) -> None:
-            os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
-            metadata.apply_to_link(folder_fd, part, value, self.policy)
+            if value.kind == tree.FIFO:
+                os.mkfifo(part, 0o600, dir_fd=folder_fd)
+                metadata.apply_to_fifo(folder_fd, part, value, self.policy)
+            else:
+                os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
+                metadata.apply_to_link(folder_fd, part, value, self.policy)
 
         def is_made(name: bytes, folder_fd: int) -> bool:
+            if value.kind == tree.FIFO:
+                status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                return stat.S_ISFIFO(status.st_mode)
             return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
 
         self.put(value.path, make, is_made)
@@ -312,9 +322,9 @@ class Sink(NullSink):
     def sweep(self, folders: List[str]) -> None:
         nonces = [*self.copy.earlier, self.copy.nonce]
         of_backups = self.settler.keeper.folders(folders) if self.settler.keeper else []
-        for path in [*folders, *of_backups]:
+        for root, path in [*((self.root, path) for path in folders), *of_backups]:
             with contextlib.suppress(OSError, failures.Refusal), self.held(), self.root.lock:
-                fd = self.root.folder(path)
+                fd = root.folder(path)
                 names = map(os.fsencode, os.listdir(fd))
                 for name in private_parts(names, self.copy.token, nonces):
                     os.unlink(name, dir_fd=fd)

@@ -45,8 +45,7 @@ MAX_NAMES = 65536  # in one answer
 NO_SFTP_STATUS = 95  # a lane's program exits with it where no SFTP server answers
 _WORDS_MAX_BYTES = 200  # of a server's, in an error
 NANO = 1_000_000_000
-OTHER = "other"  # a kind beside those of endpoint/reading/tree.py
-_KINDS = {stat.S_IFREG: tree.FILE, stat.S_IFDIR: tree.FOLDER, stat.S_IFLNK: tree.LINK}
+OTHER = "other"  # a kind beside those of endpoint/reading/tree.py: the server tells none
 
 
 class SftpError(OSError):
@@ -87,7 +86,8 @@ class Attrs(NamedTuple):
     @property
     def kind(self) -> str:
         """Return the kind as endpoint/reading/tree.py has it, or OTHER."""
-        return _KINDS.get(stat.S_IFMT(self.mode or 0), OTHER)
+        mode = self.mode or 0
+        return tree.kind_of(mode) if stat.S_IFMT(mode) else OTHER
 
     @property
     def is_folder(self) -> bool:

@@ -74,6 +74,7 @@ class Root:
         self._client, self._path = client, to_bytes(path)
         self._checks: dict[tuple[str, bool], Task[None]] = {}  # by folder, and whether it is made
         self._marked, self._marker = "", b""
+        self.replaces: tuple[str, ...] = ()  # what a folder's path begins with that replaces a file
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder when it is made, as
@@ -143,9 +144,17 @@ class Root:
         except failures.Refusal as error:  # it may name another path below the folder
             raise failures.Refusal(error.kind, path, str(error)) from None
 
+    async def _make_way(self, full: bytes) -> None:
+        """Remove a file or link in whose place a folder comes. Raises SftpError."""
+        found = await lookup(self._client, full)
+        if found is not None and not found.is_folder:
+            await self._client.remove(full)
+
     async def _check(self, folder: str, path: str, make: bool) -> None:
         await self.folder(folder.rpartition("/")[0], path, make)
         full, problem = self.full(folder), None
+        if make and folder.startswith(self.replaces):
+            await self._make_way(full)
         if make:  # a folder that is there stays as it is
             problem, status = await outcomes(
                 self._client.mkdir(full, UNFINISHED), self._client.lstat(full)

@@ -43,16 +43,24 @@ class Ending:
         self._terms, self._queue, self._results = terms, terms.queue, results
         # Filled by later writes (../lanes/work_queue.py).
         self.links = Spool()  # with the path at the source
+        self._blocked_links = Spool()  # of files that wait for the mirror
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
-    def finish(self, copy_now: CopyNow, mirror: Mirror | None, moving: Moving | None) -> None:
+    def finish(
+        self,
+        copy_now: CopyNow,
+        copy_blocked: CopyNow,
+        mirror: Mirror | None,
+        moving: Moving | None,
+    ) -> None:
         """Make hard links, delete, finish folders, and release the fence. For the main thread.
 
         Args:
             copy_now: copies items, and returns once that is done.
+            copy_blocked: does so with those in whose way something was.
             mirror: deletes at the destination (--delete).
             moving: removes files of the source (--remove-source-files), once all else is done.
         """
@@ -64,7 +72,10 @@ class Ending:
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
         if mirror is not None:
-            mirror.finish()
+            copy_blocked(mirror.finish())
+            self.links, self._blocked_links = self._blocked_links, self.links
+            self._finish_links(copy_now)
+        self._check_told()
         if moving is not None:
             moving.check_place()
         folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
@@ -78,7 +89,7 @@ class Ending:
             self._queue.wait_for(self._queue.is_idle)
 
     def close(self) -> None:
-        for spool in (self.folders, self.links, self.swept):
+        for spool in (self.folders, self.links, self._blocked_links, self.swept):
             spool.close()
 
     def _sweep(self) -> None:
@@ -94,10 +105,12 @@ class Ending:
         """
         of = self._terms.counters
         told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked
-        untold = of.files_total - told - of.files_skipped - of.files_failed
+        waiting = len(self._results.blocked) + len(self._blocked_links)
+        untold = of.files_total - told - of.files_skipped - of.files_failed - waiting
         if untold > 0 and not self._results.failures:  # --check tells of folders as well
             message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
             failure = failures.data(failures.SYSTEM, "", message)
+            self._results.is_partial = True
             self._queue.run_alone(lambda: self._results.failed(failure))
 
     def _finish(self, entries: Iterable[tree.Entry], request: _OfEntries) -> None:
@@ -127,6 +140,8 @@ class Ending:
             first = results.skipped_firsts.get(link.target)
             if link.target in results.firsts:
                 yield link
+            elif link.target in results.blocked:
+                self._blocked_links.add([*row, known_path])
             elif first is None:
                 why = f"is another name of {link.target}, which was not copied"
                 failure = failures.data(failures.DESTINATION, link.path, why)

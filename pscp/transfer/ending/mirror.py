@@ -24,7 +24,7 @@ from pscp.endpoint.writing import removal
 from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
 from pscp.options import filters
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Ask, PlannedEntry
+from pscp.transfer.pieces.plan import QUESTION_ITEMS, Ask, PlannedEntry
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -77,6 +77,7 @@ class Mirror:
         self._further = Spool()  # pieces to be asked about next
         self._files, self._folders = Spool(), Spool()  # what is to be removed
         self._kept: set[str] = set()  # folders with something in them that is protected
+        self._freed: set[str] = set()  # paths of blocked entries in whose way nothing is any more
         self._has_begun = False
 
     def close(self) -> None:
@@ -112,15 +113,33 @@ class Mirror:
 
     # --- the main thread
 
-    def finish(self) -> None:
-        """Delete what the source does not have. All else has landed, or has failed."""
+    def finish(self) -> list[PlannedEntry]:
+        """Delete what the source does not have, and what blocks names. All else has landed, or has
+        failed. Return the entries that can be copied now; the other blocked ones fail.
+        """
+        blocked = self._results.blocked
+        self._delete()
+        self._results.blocked = {}
+        freed: list[PlannedEntry] = []
+        for path, (item, kind) in blocked.items():
+            if path in self._freed:
+                freed.append(item)
+            else:
+                what = "a folder" if kind == tree.FOLDER else "a special file"
+                message = f"is {what} at the destination, which stays"
+                failure = failures.data(failures.DESTINATION, path, message)
+                self._queue.run_alone(partial(self._results.failed, failure))
+        return freed
+
+    def _delete(self) -> None:
         while self._open:
             self._pieces.add(self._open.pop().piece(""))
         if self._is_refused():
             return
+        blocked = list(self._results.blocked)
+        for begin in range(0, len(blocked), QUESTION_ITEMS):
+            self._settle([self._ask_in_the_way(blocked[begin : begin + QUESTION_ITEMS])])
         self._gather()
-        if self._is_refused():
-            return
         count = len(self._files) + sum(row[0] not in self._kept for row in self._folders.take())
         most = self._terms.options.max_delete
         if most is not None and count > most:
@@ -129,6 +148,7 @@ class Mirror:
         elif self._terms.options.dry_run:
             for spool in (self._files, self._folders):
                 for group in grouped_rows(self._to_remove(spool)):
+                    self._gone(group)
                     self._show(group)
         else:
             self._has_begun = True
@@ -143,14 +163,21 @@ class Mirror:
         self._terms.reporter.note(f"{why}: the copy was not completed")
 
     def _is_refused(self) -> bool:
-        """Tell why nothing is deleted, if something is wrong with the copy. Return whether so."""
-        failed = self._terms.counters.files_failed or self._results.failures
+        """Tell why nothing is deleted, if something is wrong with the copy. Return whether so.
+
+        A file that failed is in the source all the same: so nothing that it lacks is kept for it.
+        """
+        is_synced = self._results.is_all_durable
         if self._problem:
             self._fail(f"nothing was deleted: {self._problem}")
-        elif failed:
-            self._terms.reporter.note("nothing was deleted, since something failed")
-        proof = "" if self._problem else removal.DIGEST  # what the source has has landed
-        return not is_safe_to_remove(Durable(proof, is_synced=not failed, is_elsewhere=True))
+        elif self._results.is_partial:
+            self._terms.reporter.note("nothing was deleted, since a source is missing")
+        elif not is_synced:
+            why = "what has landed may not be on the disk there"
+            self._terms.reporter.note(f"nothing was deleted: {why}")
+        is_known = not (self._problem or self._results.is_partial)
+        proof = removal.DIGEST if is_known else ""  # the whole source was walked
+        return not is_safe_to_remove(Durable(proof, is_synced=is_synced, is_elsewhere=True))
 
     def _fail(self, why: str) -> None:
         failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
@@ -166,10 +193,27 @@ class Mirror:
 
     # --- what is to be deleted
 
+    def _ask_in_the_way(self, paths: list[str]) -> Ask:
+        def then(answer: object) -> None:
+            for path, row in zip(paths, answers.items(answer), strict=True):
+                if isinstance(row, dict):
+                    self._results.failed(failures.parse_failure(row))
+                    continue
+                kind, seen = answers.texts(row)
+                top = self._results.blocked[path][0].known.top
+                if kind in (tree.FILE, tree.LINK, ""):  # it is another thing by now
+                    self._freed.add(path)
+                elif kind == mirror.MOUNT:
+                    self._terms.reporter.note(f"{path}: is a mount point, and is not deleted")
+                else:
+                    self._delete_later(top, path, kind, seen)
+
+        return Ask(False, mirror.InTheWay(paths), then, self._results.failed)
+
     def _gather(self) -> None:
         """Find all that is to be deleted. Each turn finds what is in the last one's folders."""
         pieces = self._pieces
-        while len(pieces):
+        while len(pieces) or len(self._further):
             self._settle(map(self._question, grouped_rows(pieces.take())))
             pieces.close()
             pieces, self._further = self._further, Spool()
@@ -215,8 +259,10 @@ class Mirror:
 
         def then(answer: object) -> None:
             [there] = answers.items(answer)
-            if isinstance(there, dict):
-                self._results.failed(answers.from_source(failures.parse_failure(there)))
+            if isinstance(there, dict):  # so what is below it is not known, and stays
+                failure = answers.from_source(failures.parse_failure(there))
+                if failure["path"] not in {each.path for each in self._results.failures}:
+                    self._results.failed(failure)
                 return
             names = set(answers.texts(there))
             self._take(piece, [row for row in found if row[0] not in names])
@@ -234,16 +280,26 @@ class Mirror:
             if self._is_protected(top, path, kind):
                 if inode is None:
                     self._keep(folder)
-            elif kind == tree.FOLDER:
-                self._queue.write_later(partial(self._folders.add, [path, kind, seen]))
-                self._queue.write_later(partial(self._further.add, [top, path, None, "", "", []]))
             else:
-                self._queue.write_later(partial(self._files.add, [path, kind, seen]))
+                self._delete_later(top, path, kind, seen)
+
+    def _delete_later(self, top: int, path: str, kind: str, seen: str) -> None:
+        """Keep what is to be deleted; of a folder also that what is in it is to be asked about."""
+        if kind == tree.FOLDER:
+            self._queue.write_later(partial(self._folders.add, [path, kind, seen]))
+            self._queue.write_later(partial(self._further.add, [top, path, None, "", "", []]))
+        else:
+            self._queue.write_later(partial(self._files.add, [path, kind, seen]))
 
     def _is_protected(self, top: int, path: str, kind: str) -> bool:
-        """Return whether filters leave a name out of the copy, or it is a mount point."""
+        """Return whether filters leave a name out of the copy, or it is a mount point, or it has
+        the backups.
+        """
         if kind == mirror.MOUNT:
             self._terms.reporter.note(f"{path}: is a mount point, and is not deleted")
+            return True
+        backups = self._terms.options.backup_dir
+        if backups and f"{path}/".startswith(f"{backups.rstrip('/')}/"):
             return True
         known = self._terms.placement.known(top, path)
         return tree.is_excluded(self._filters, known, kind == tree.FOLDER)
@@ -266,12 +322,17 @@ class Mirror:
             for failure in failed.values():
                 self._results.failed(failure)
             gone = [row for place, row in enumerate(extras) if place not in failed]
+            self._gone(gone)
             self._terms.counters.add(files_deleted=len(gone))
             if self._terms.options.verbose:
                 self._queue.write_later(lambda: self._show(gone))
 
         request = mirror.Remove([(path, kind, seen) for path, kind, seen in extras])
         return Ask(False, request, then, self._results.failed, is_exclusive=True)
+
+    def _gone(self, rows: Iterable[_Piece]) -> None:
+        """Note whose names are free now, or would be."""
+        self._freed |= {row[0] for row in rows} & self._results.blocked.keys()
 
     def _show(self, rows: Iterable[_Piece]) -> None:
         for path, kind, _ in rows:

@@ -245,7 +245,7 @@ def as_new(item: PlannedEntry) -> PlannedEntry:
 
 
 def goes_in_pack(entry: tree.Entry) -> bool:
-    """Return whether an entry travels whole: a small file, a folder or a link."""
+    """Return whether an entry travels whole: a small file, or what has no content."""
     return entry.size <= source.PACK_FILE_BYTES
 
 
@@ -338,11 +338,17 @@ class SourceRules:
         self._entered = (0, "")  # the last folder that is known not to be left out
 
     def check(self, entry: tree.Entry) -> None:
-        """Raise ValueError for an entry that was not asked for, LookupError for its source."""
+        """Raise ValueError for an entry that was not asked for, LookupError for its source, and
+        Refusal for one that no copy of single files has.
+        """
         top = self._tops[entry.top]
         is_no_link = self._options.follows_links and entry.kind == tree.LINK
         if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
             raise ValueError("is a link, which only -a without -L asks for")
+        is_special = entry.kind in (tree.FIFO, tree.SPECIAL)
+        if is_special and not (self._options.recursive or self._options.files_from):
+            what = "is no file or folder: -r leaves it out, -a makes FIFOs"
+            raise failures.Refusal(failures.UNSUPPORTED, entry.path, what)
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
         if is_in_folder and not (self._options.recursive or self._options.files_from):
             raise ValueError("is a folder, or in one, which only -r asks for")

@@ -120,7 +120,8 @@ class CopyRequest:
         """The destination's path; where it is a folder in any case, with a slash at its end."""
         path = self.to.path if self.to.is_remote else self.to.literal_path
         options = self.options
-        is_folder = self.listed is not None or options.relative or options.link_dest
+        beside = (options.backup_dir or "").startswith("../")  # which is beside a folder
+        is_folder = self.listed is not None or options.relative or options.link_dest or beside
         return f"{path}/" if is_folder and path and not path.endswith("/") else path
 
     def explain(self, text: str) -> None:
@@ -195,6 +196,7 @@ class CopyTerms(CopyRequest):
     checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    makes_fifos: bool = False  # else they are left out
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
     nonce: str = ""  # of this run

@@ -47,6 +47,10 @@ _ERRORS: dict[str, type[errors.FileError]] = {
 
 
 LINES_MOST = 20  # for one reason
+_LEFT_OUT = {
+    tree.FIFO: "left out: a FIFO",
+    tree.SPECIAL: "left out: a socket or a device",
+}
 
 # These are about a whole file system, not about a folder of it.
 _OF_ALL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -106,8 +110,9 @@ class FailureLines:
         self._note, self._is_live = reporter.note, reporter.is_live
         self._places, self._all = places, all
         self._lines: dict[_Reason, dict[str, _Line]] = {}  # by folder, or file
-        self._beyond: Counter[_Reason] = Counter()  # those that have no line
+        self._beyond: Counter[_Reason] = Counter()  # failures that have no line
         self._hinted: set[str] = set()
+        self._left_out: Counter[str] = Counter()  # by kind
 
     def add(self, error: errors.FileError, of_source: bool, place: str = "") -> None:
         """Show a failure now, or count it for a line that close() shows.
@@ -135,7 +140,17 @@ class FailureLines:
             if self._is_live or not reason.has_folder:
                 self._show(line.text, error)
 
+    def leave_out(self, place: str, kind: str) -> None:
+        """Show that no copy has this FIFO, socket or device; of many only the first."""
+        self._left_out[kind] += 1
+        if self._left_out[kind] == 1 or self._all:
+            self._note(f"{place}: {_LEFT_OUT[kind]}")
+
     def close(self) -> None:
+        for kind, number in self._left_out.items():
+            if number > 1 and not self._all:
+                self._note(f"and {number - 1} more: {_LEFT_OUT[kind]} (-v shows each)")
+        self._left_out.clear()
         for reason, lines in self._lines.items():
             for line in lines.values() if reason.has_folder else ():
                 if line.more or not self._is_live:
@@ -171,6 +186,9 @@ class Results:
         # and those that an option left out. The first alone get their other names.
         self.firsts: set[str] = set()
         self.skipped_firsts: dict[str, PlannedEntry] = {}
+        # Entries whose names have something that the mirror deletes first, and its kind; by path.
+        self.blocked: dict[str, tuple[PlannedEntry, str]] = {}
+        self.is_partial = False  # not all of the source was seen: a source was missing
         self._doubted: set[str] = set()  # paths at the destination: what is there, and below
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = ignored
@@ -198,6 +216,11 @@ class Results:
         while path and path not in self._doubted:
             path = path.rpartition("/")[0]
         return path not in self._doubted
+
+    @property
+    def is_all_durable(self) -> bool:
+        """Return whether nothing is known that puts in doubt what has landed."""
+        return not self._doubted
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""
@@ -237,6 +260,8 @@ class Results:
         error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
+        if failure["errno"] == errno.EIO and not of_source:
+            self.doubt([error.path])
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
             kind = type(error).__name__

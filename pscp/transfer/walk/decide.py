@@ -31,6 +31,7 @@ class Action(enum.Enum):
     LINK = "it becomes another name of its file, once that has landed"
     UNCHANGED = "it is taken for the same; metadata that differs is given to it"
     SKIP = "an option leaves it out"
+    REPLACE = "it is copied once the mirror has deleted what is in the way"
     REFUSE = "it fails, and what is in the way stays"
 
 
@@ -56,6 +57,7 @@ class Fact(enum.Enum):
     LISTS = "-n or --check"
     TELLS_TIMES = "--check, where times decide"
     PART = "an earlier run left a part of this large file"
+    MIRRORS = "--delete"
 
 
 class There(NamedTuple):
@@ -88,7 +90,7 @@ def _row(
     return Row(named, frozenset(every), when, unless, action)
 
 
-_KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER])
+_KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO])
 
 # The first row that fits decides.
 ROWS = (
@@ -96,8 +98,11 @@ ROWS = (
     _row("hardlink", "NOTHING", Action.LINK),
     _row("any", "NOTHING", Action.SEND),
     _row("folder", "FOLDER", Action.SEND),  # its metadata
+    _row("folder", "any", Action.SEND, when=Fact.MIRRORS, unless=Fact.IGNORE_EXISTING),
     _row("folder", "any", Action.REFUSE),
     _row("any", "any", Action.SKIP, when=Fact.IGNORE_EXISTING),
+    _row("fifo", "SAME", Action.UNCHANGED),
+    _row("any", "FOLDER SPECIAL", Action.REPLACE, when=Fact.MIRRORS),
     _row("any", "FOLDER SPECIAL", Action.REFUSE),
     _row("hardlink", "SAME", Action.UNCHANGED, when=Fact.LISTS),
     _row("hardlink", "any", Action.SKIP, when=Fact.NEWER),
@@ -133,6 +138,7 @@ class Terms(NamedTuple):
             Fact.IGNORE_EXISTING: options.ignore_existing,
             Fact.NO_RESUME: not (options.resume or options.check),
             Fact.LISTS: options.dry_run,
+            Fact.MIRRORS: options.delete,
             Fact.TELLS_TIMES: options.check and by_time,
         }
         facts = frozenset(fact for fact, is_so in said.items() if is_so)
@@ -177,6 +183,8 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.NOTHING
     if there.kind == tree.FOLDER:
         return State.FOLDER
+    if there.kind == entry.kind == tree.FIFO:
+        return State.SAME  # whatever its time: that of its last use
     if there.kind not in (tree.FILE, tree.LINK):
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
@@ -196,9 +204,9 @@ def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:
     """
     if is_new:
         return False
-    # Whatever has the name of a hard link is replaced, unless one of these asks about it.
+    # Whatever file has the name of a hard link is replaced, unless one of these asks about it.
     asks = options.existing or options.ignore_existing or options.update or options.dry_run
-    return entry.kind != tree.HARDLINK or asks
+    return entry.kind != tree.HARDLINK or asks or options.delete
 
 
 def goes_by_time(options: Options) -> bool:
@@ -219,7 +227,7 @@ def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
 
     Attributes are not looked up, so that a file that has some is given them again.
     """
-    if not terms.preserve:
+    if not terms.preserve or entry.kind == tree.FIFO:
         return True
     if not is_same_time(entry.mtime_ns, there.mtime_ns):
         return False

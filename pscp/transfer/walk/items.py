@@ -15,7 +15,15 @@ from pscp.endpoint.there import lookup
 from pscp.progress.progress import Outcome, what_became
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Failure, Pack, PackBuilder, PlannedEntry, goes_in_pack, groups
+from pscp.transfer.pieces.plan import (
+    Failure,
+    Pack,
+    PackBuilder,
+    PlannedEntry,
+    as_new,
+    goes_in_pack,
+    groups,
+)
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.journal import FileNotes
 from pscp.transfer.terms.results import Results
@@ -75,6 +83,14 @@ class Items:
 
     def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
+
+    def send_blocked(self, items: list[PlannedEntry]) -> None:
+        """Copy items whose names had something that is deleted by now."""
+        for item in items:
+            if item.entry.kind == tree.HARDLINK and not self._options.dry_run:
+                self.link_later(item)
+            else:
+                self.send(as_new(item))
 
     def link_later(self, item: PlannedEntry) -> None:
         row = [*item.entry, item.known.path]

@@ -34,6 +34,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.terms.journal import FileNotes, PartUse, decide_part_use
 from pscp.transfer.walk.decide import (
     CONTENT,
+    KIND,
     Action,
     State,
     Terms,
@@ -52,7 +53,11 @@ if TYPE_CHECKING:
 
 
 # What no file and no link replaces; so nothing of it is sent.
-_IN_THE_WAY = {tree.FOLDER: "a folder", "other": "a special file"}
+_IN_THE_WAY = {
+    tree.FOLDER: "a folder",
+    tree.FIFO: "a special file",
+    tree.SPECIAL: "a special file",
+}
 _NOTHING_THERE = There("", 0, 0, [])
 
 FileAnswer = answers.Digests | Failure
@@ -149,7 +154,9 @@ class DestinationLookup:
     def _carry_out(self, item: PlannedEntry, there: There, action: Action) -> None:
         """Send, link, skip or refuse an entry, of which there is this at the destination."""
         entry, why = item.entry, difference(item.entry, there)
-        if action is Action.REFUSE:
+        if action is Action.REPLACE:
+            self._items.results.blocked[entry.path] = item, there.kind
+        elif action is Action.REFUSE:
             message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
             self._items.results.failed(failures.data(failures.DESTINATION, entry.path, message))
         elif action is Action.SKIP:
@@ -159,7 +166,8 @@ class DestinationLookup:
         elif entry.kind == tree.FILE:
             self._send(item, there, why)
         else:
-            self._items.send(as_new(item) if there.kind == "" else item, why=why)
+            is_new = there.kind == "" or why == KIND
+            self._items.send(as_new(item) if is_new else item, why=why)
 
     def _skip(self, item: PlannedEntry, there: There) -> None:
         entry, results = item.entry, self._items.results

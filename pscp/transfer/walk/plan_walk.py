@@ -220,7 +220,7 @@ class PlanWalk(threading.Thread):
             return
         item = self._unless_refused(entry, partial(self._land, entry))
         # Not within that: what a program's `select` raises is no refusal.
-        if item is None or self._selection.leaves_out(entry):
+        if item is None or self._is_left_out(entry):
             return
         if self._unless_refused(entry, partial(self._check_name, item)) is None:
             return
@@ -233,6 +233,20 @@ class PlanWalk(threading.Thread):
             self._look_up(item)
         else:
             self._queue.run_with_room(self._lookup.take_new, item)
+
+    def _is_left_out(self, entry: tree.Entry) -> bool:
+        """Return whether the entry is left out, neither copied nor a failure, and count it."""
+        terms = self._terms
+        is_special = entry.kind == tree.SPECIAL or (
+            entry.kind == tree.FIFO and not terms.makes_fifos
+        )
+        if not (is_special or self._selection.leaves_out(entry)):
+            return False
+        terms.counters.add(files_left_out=1)
+        if is_special and not terms.options.quiet:
+            where = terms.places.of_entry(entry)
+            self._queue.run_alone(lambda: self._items.results.lines.leave_out(where, entry.kind))
+        return True
 
     def _unless_refused(
         self, entry: tree.Entry, step: Callable[[], PlannedEntry]
