@@ -313,7 +313,7 @@ def test_a_hostile_source_ends_the_copy(
     [
         ("x", "there:y", {}, "from host to host"),
         ("here:x", "y", {}, "from host to host"),
-        ("here:x", "there:y", {"plane": "tls"}, "--plane"),
+        ("here:x", "there:y", {"plane": "tls"}, "direct does not go with plane"),
         ("here:x", "there:y", {"remote": "sftp"}, "needs the agent"),
     ],
 )
