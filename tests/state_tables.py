@@ -1,6 +1,6 @@
 """What holds for every table of states (pscp/endpoint/streams/machine.py): for the tests of each.
 
-Not here: the tables (unit/test_states.py, unit/test_stream_states.py).
+Not here: the tables (unit/test_states.py).
 """
 
 from __future__ import annotations

@@ -68,17 +68,20 @@ def clean(
     options: Options | None = None,
     *,
     remove: bool = False,
+    force: bool = False,
     note: Callable[[str], None] = lambda text: None,
     **fields: Unpack[OptionFields],
 ) -> Cleaned:
     """Find what cut copies left below a folder, "host:folder" or one here; or remove it.
 
-    `fields` are fields of Options; with dry_run nothing is removed. `note` gets what the login
+    `fields` are fields of Options; with dry_run nothing is removed. `force` takes also what is
+    younger than a day where nobody can tell whether a copy works on it. `note` gets what the login
     says to people. Raises DestinationError where there is no such folder, and as copy() does.
     """
     location = as_location(where)
     chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
-    request = requests.Clean(location.path, remove and not chosen.dry_run)
+    removes = remove and not chosen.dry_run
+    request = requests.Clean(location.path, removes, force=force)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)
         return _ask_all(_near_ask(), near, False)
@@ -177,16 +180,15 @@ def _shown_path(where: Location, path: str) -> str:
 
 def _conclusion(found: Cleaned, where: Location, options: Options) -> Iterator[str]:
     if not found.found:
-        yield f"nothing that cut copies left lies below {where.text}"
+        nothing = "nothing else" if found.held else "nothing"
+        yield f"{nothing} that cut copies left lies below {where.text}"
     else:
         size = format_bytes(sum(each.size_bytes for each in found.found))
         what = f"{count(len(found.found), 'file')} that cut copies left, {size}"
         yield f"{what}: removed" if found.removed else f"{what}; --yes removes them"
     if found.held:
-        yield (
-            f"left alone: {count(len(found.held), 'file')} that a copy works on, or may: "
-            "whether one that began within a day was killed is not always known"
-        )
+        what = f"left alone: {count(len(found.held), 'file')} that a copy works on, or may"
+        yield f"{what}; --force takes those that nobody is seen to hold"
         for each in found.held if options.verbose else ():
             yield _row(each, where)
     if found.by_age:

@@ -63,6 +63,7 @@ class Clean(NamedTuple):
     where: Location
     options: Options
     remove: bool
+    force: bool
 
 
 class Connections(NamedTuple):
@@ -145,8 +146,8 @@ def as_no_copy(
         return as_connections(texts, options, others)
     if "save" in others and "measure" not in others:
         raise UsageError("--save goes with --measure: it keeps what that found best")
-    if "yes" in others and "clean" not in others:
-        raise UsageError("--yes goes with --clean: it removes what that lists")
+    if others & {"yes", "force"} and "clean" not in others:
+        raise UsageError("--yes and --force go with --clean: they remove what that lists")
     if others >= {"measure", "clean"}:
         raise UsageError("--measure and --clean do not go together: give one of them")
     if "measure" in others:
@@ -155,7 +156,7 @@ def as_no_copy(
         return Measure(parse_host(texts[0]), options, "save" in others)
     if len(texts) != 1:
         raise UsageError("--clean takes one folder", "usage: pscp --clean [options] HOST:DIR")
-    return Clean(parse_location(texts[0]), options, "yes" in others)
+    return Clean(parse_location(texts[0]), options, "yes" in others, "force" in others)
 
 
 def as_connections(texts: list[str], options: Options, others: set[str]) -> Connections:
@@ -262,7 +263,7 @@ def run_clean(command: Clean) -> int:
         measure_report.show_steps(options) as say,
     ):
         say(f"looking below {where.text}")
-        found = clean(where, options, remove=command.remove, note=note)
+        found = clean(where, options, remove=command.remove, force=command.force, note=note)
     show(found, where, options)
     return 0 if found.ok else 1
 

@@ -333,6 +333,9 @@ class CopyArguments:
         "list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on",
     )
     yes: bool = NO_COPY.flag("--yes", "with --clean: remove it")
+    force: bool = NO_COPY.flag(
+        "--force", "with --clean: also what is new, where nobody can tell who works on it"
+    )
     list_connections: bool = NO_COPY.flag(
         "--list-connections", "list the connections that --persist keeps"
     )

@@ -77,19 +77,19 @@ class _CommonFields(TypedDict, total=False):
     """Also compare a SHA-256 of each file, read back at the destination, with the source."""
     transfer_test: bool
     """Send made-up data of the sources' sizes; no disk is read or written."""
-    verify: Literal["auto", "read-back", "none"]
+    verify: Literal['auto', 'read-back', 'none']
     """Over SFTP, where no agent can verify: auto (by a hash program there, else reading back), read-back, or none."""
     resume: bool
     """Go on with what an earlier run left; False begins afresh."""
     manifest: str | os.PathLike[str] | None
     """Write a manifest of what is good at the destination to this file here: paths, SHA-256s."""
-    manifest_format: Literal["jsonl", "sha256sum", "bagit"] | None
+    manifest_format: Literal['jsonl', 'sha256sum', 'bagit'] | None
     """Its form: jsonl, sha256sum or bagit (by the name of FILE, else jsonl)."""
     sign: str | os.PathLike[str] | None
     """Sign the manifest with this SSH key, as FILE.sig."""
     check: bool
     """Report what differs at the destination and how, and copy nothing; `files` counts it."""
-    remote: Literal["auto", "agent", "sftp"]
+    remote: Literal['auto', 'agent', 'sftp']
     """What to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)."""
     connections: int | None
     """The number of connections; None: found out while it runs."""
@@ -101,7 +101,7 @@ class _CommonFields(TypedDict, total=False):
     """What is verified and resent as one (4M, less toward the end)."""
     limit_kbit_s: int | None
     """The most to send, in kbit/s."""
-    plane: Literal["auto", "ssh", "tls", "plain"]
+    plane: Literal['auto', 'ssh', 'tls', 'plain']
     """What carries the lanes: ssh, or TCP connections beside it with tls, or plain without any cipher (auto: ssh)."""
     congestion: str | None
     """The TCP congestion control to use, such as bbr."""
@@ -165,15 +165,11 @@ class _CommonFields(TypedDict, total=False):
     """For the command line: send notes, errors and the summary to syslog as well."""
 
 class OptionFields(_CommonFields, total=False):
-    transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
+    transport: Literal['auto', 'openssh', 'asyncssh', 'paramiko']
     """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
 
 class SessionFields(_CommonFields, total=False):
-    transport: (
-        Literal["auto", "openssh", "asyncssh", "paramiko"]
-        | paramiko.SSHClient
-        | asyncssh.SSHClientConnection
-    )
+    transport: Literal['auto', 'openssh', 'asyncssh', 'paramiko'] | paramiko.SSHClient | asyncssh.SSHClientConnection
     """As for copy(), or a connection that is open already, over which everything then goes."""
 
 class ReplicateFields(OptionFields, total=False):

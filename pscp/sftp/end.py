@@ -108,7 +108,7 @@ class End:
 
     async def clean(self, request: requests.Clean) -> dict[str, object]:
         if request.path is not None:
-            self._search = Search(self._client, request.path, request.remove)
+            self._search = Search(self._client, request.path, request.remove, force=request.force)
         if self._search is None:
             raise not_here("search")
         return await self._search.page()

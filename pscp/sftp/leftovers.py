@@ -25,8 +25,9 @@ from pscp.sftp.tree import list_folder
 class Search:
     """A search below one folder, whose results come page by page."""
 
-    def __init__(self, client: Client, path: str, remove: bool) -> None:
+    def __init__(self, client: Client, path: str, remove: bool, *, force: bool = False) -> None:
         self._client, self._path, self._remove = client, path, remove
+        self._young_s = 0 if force else DAY_S
         self._items = self._search()
 
     async def page(self) -> dict[str, object]:
@@ -52,7 +53,7 @@ class Search:
                     yield _failed(path, error)
                 continue
             found = [(name, status) for name, status in listed if name and b"/" not in name]
-            young = {fence_token(name) for name, status in found if _age_s(status) < DAY_S}
+            young = {fence_token(name) for name, status in found if _age_s(status) < self._young_s}
             fenced |= young - {b""}
             folders = []
             for name, status in found:
@@ -72,7 +73,7 @@ class Search:
         if not (status.is_file or status.is_link):
             return None
         row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0), was_file(status)]
-        if _age_s(status) < DAY_S or part_token(name) in fenced:
+        if _age_s(status) < self._young_s or part_token(name) in fenced:
             return known.HELD, row
         try:
             now = await self._client.lstat(full)

@@ -145,6 +145,9 @@ def resolve(host: Location, options: Options) -> SshSetup:
             child.kill()
             child.communicate()
         raise
+    if asked.returncode in (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP):  # as we are, too
+        is_interrupted = asked.returncode == -signal.SIGINT
+        raise (errors.Interrupted if is_interrupted else errors.Terminated)("interrupted")
     if asked.returncode:
         lines = messages.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
         raise errors.UsageError(f"{options.program}: {lines[0]}", "see ssh_config(5)")
@@ -365,7 +368,8 @@ _MEANINGS: tuple[tuple[str, type[errors.ConnectError]], ...] = (
     (r"Host key verification failed|No .* host key is known", errors.HostKeyError),
     (r"REMOTE HOST IDENTIFICATION", errors.HostKeyError),
     (r"Bad configuration option|Unable to negotiate|no matching|"
-     r"Address family for hostname not supported|Bad owner or permissions",
+     r"Address family for hostname not supported|Bad owner or permissions|"
+     r"environment variable|env var|bad configuration options",
      errors.ConnectError),
     (r"Could not resolve hostname|Connection refused|No route to host|Network is unreachable|"
      r"Network is down|Host is down|Cannot assign requested|Operation timed out|"

@@ -1,7 +1,7 @@
 """The sinks of two lanes of one copy, step by step: late, damaged and refused
 (endpoint/writing/sink.py).
 
-Not here: frames (test_agent.py), which folders are synced (../unit/test_sink_durable.py), the order
+Not here: frames (test_agent.py), which folders are synced (../unit/test_removal.py), the order
 of system calls (tests/model).
 """
 

@@ -5,7 +5,7 @@ first is the gatherer's own, the other is handed over to it. All bytes arrive, o
 no file has the name; it always ends.
 
 Not here: commands at the far end (../e2e/test_streams.py), agents and clients that are killed
-(../faults/test_streams_lost.py), the tables of states (../unit/test_stream_states.py).
+(../faults/test_streams_lost.py), the tables of states (../unit/test_states.py).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import pscp
 from e2e.ways import Ran, Way
 from pscp.calls.cleaning import _ask_all, format_age
 from pscp.endpoint.asking import requests
+from pscp.endpoint.there import leftovers
 from pscp.ground.errors import DestinationError, ProtocolError
 from pscp.options.option_fields import OptionFields
 
@@ -135,15 +136,31 @@ def test_n2_a_part_that_was_the_file_itself_is_told_apart(
 
 
 @pytest.mark.parametrize("where", [FENCE, f"data/{FENCE}"])
-def test_the_fence_of_a_run_keeps_its_parts(left: Way, where: str) -> None:
-    """In the folder of the part, above it, and above the folder that is asked for."""
-    put(left.destination / where, DAY_S - 600)
-    put(left.destination / "data" / ".other.89abcdef.pscp-part")
-    ran = cleaned(left, "--yes", below="" if left.remote == "sftp" and left.is_push else "data")
+def test_the_parts_of_a_run_that_was_killed_a_minute_ago(left: Way, where: str) -> None:
+    """4: they were kept for a day. The fence is in the part's folder, or above it."""
+    put(left.destination / where, 60)
+    ran = cleaned(left, "--yes")
+    is_sftp = left.remote == "sftp" and left.is_push
     assert ran.code == 0, ran.err
-    kept = {where, *PARTS} | ({FENCE} if there(left) & {FENCE} else set())
-    assert there(left) == {*OTHERS, *kept}
-    assert "left alone: " in ran.out
+    assert there(left) == {*OTHERS, *([*PARTS, where, FENCE] if is_sftp else [])} - (
+        {FENCE} if is_sftp and where != FENCE else set()
+    )
+    assert ("--force takes those" in ran.out) is is_sftp
+    assert cleaned(left, "--yes", "--force").code == 0
+    assert there(left) == set(OTHERS)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_fence_of_a_run_that_may_be_on_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    """Above the folder that is asked for as well."""
+    monkeypatch.setattr(leftovers, "_OF_ONE_MACHINE", frozenset())
+    put(tmp_path / FENCE, DAY_S - 600)
+    parts = [put(tmp_path / path) for path in PARTS]
+    page: Any = leftovers.Search(str(tmp_path / "data"), True, force=force).page()
+    assert len(page["held" if not force else "found"]) == len(parts)
+    assert [path.exists() for path in parts] == [not force] * len(parts)
 
 
 @contextmanager
@@ -256,7 +273,8 @@ def test_through_the_api(left: Way) -> None:
     [
         (("--clean",), "--clean takes one folder"),
         (("--clean", "HOST:a", "HOST:b"), "--clean takes one folder"),
-        (("--yes", "a", "HOST:"), "--yes goes with --clean"),
+        (("--yes", "a", "HOST:"), "--yes and --force go with --clean"),
+        (("-a", "--force", "a", "HOST:"), "--yes and --force go with --clean"),
         (("--clean", "--measure", "HOST:"), "do not go together"),
         (("--clean", "--save", "HOST:"), "--save goes with --measure"),
     ],

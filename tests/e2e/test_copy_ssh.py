@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from servers.private import PrivateServer, free_port, make_key
 
+import pscp
 from e2e.ways import Ran, Way
 from pscp.ground import state
 
@@ -268,3 +269,24 @@ def test_two_sources_of_one_host_with_two_spellings(filled: Way) -> None:
     ran = filled.typed(f"{host}:/x", f"root@{host}:/y", str(filled.destination))
     assert ran.code == 2
     assert "different hosts" in ran.err
+
+
+def test_a_variable_that_is_not_set_is_not_tried_again(filled: Way, config: WriteConfig) -> None:
+    """9: it was tried for as long as --retry-for says."""
+    text = Path(config()).read_text()
+    path = Path(config())
+    path.write_text(re.sub("IdentityFile .*", "IdentityFile ${NO_SUCH_VARIABLE}/key", text))
+    ran = tried(filled, str(path), "--retry-for", "600")
+    assert refused(ran, "NO_SUCH_VARIABLE|environment variable")
+    assert "trying again" not in ran.err
+
+
+def test_an_ssh_that_ends_with_us_says_nothing_of_its_configuration(
+    filled: Way, tmp_path: Path
+) -> None:
+    """20: Ctrl-C goes to the whole group: "misconfigured", exit code 2."""
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\nkill -INT $$\n")
+    program.chmod(0o700)
+    with pytest.raises(pscp.Interrupted):
+        pscp.copy(filled.source, "nowhere.invalid:x", recursive=True, program=str(program))

@@ -95,11 +95,6 @@ def test_no_more_connections_are_tried_once_they_bring_nothing() -> None:
 # --- what is best
 
 
-def test_the_fastest_cipher() -> None:
-    best = advice.best_cipher([point(100, near=1), point(300, cipher="fast", near=9)])
-    assert best.cipher == "fast"
-
-
 def test_within_five_percent_the_cheapest_cipher_at_both_ends() -> None:
     points = [
         point(100, cipher="first", near=1.0, far=3.0),
@@ -117,20 +112,6 @@ def test_ciphers_of_unknown_cost_stay_in_their_order() -> None:
 def test_a_recommended_cipher_is_close_to_the_best(both: list[tuple[float, float]]) -> None:
     points = [point(push, pull, cipher=str(n)) for n, (push, pull) in enumerate(both)]
     assert sum(advice.best_cipher(points).rates()) >= 0.95 * max(sum(p.rates()) for p in points)
-
-
-@pytest.mark.parametrize(
-    ("rates", "number"),
-    [
-        ((100,), 1),
-        ((100, 103), 1),
-        ((100, 200, 400, 800, 1600), 16),
-        ((100, 200, 390, 400, 402), 4),
-        ((100, 200, 400, 300, 200), 4),
-    ],
-)
-def test_the_fewest_connections_that_are_enough(rates: tuple[float, ...], number: int) -> None:
-    assert advice.enough_connections(over(*rates)).connections == number
 
 
 def test_enough_is_for_both_directions() -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import pscp
 from pscp.endpoint.reading import tree
 from pscp.ground.errors import UsageError
-from pscp.options.attributes import Attributes, Ids, Owner, changed_mode, parse_modes, parse_owner
+from pscp.options.attributes import Attributes, Ids, changed_mode, parse_modes
 
 MODES = (0o644, 0o600, 0o755, 0o711, 0o777, 0o4755, 0o2770, 0o1777)
 UMASK = 0o027
@@ -122,20 +122,6 @@ def test_owners(attributes: Attributes, owner: list[object]) -> None:
 def test_an_entry_without_an_owner_gets_only_a_whole_one() -> None:
     assert "o" not in Attributes(ids=Ids(7, None)).change(entry()).extra
     assert Attributes(ids=Ids(7, 8)).change(entry()).extra["o"] == [7, 8, "", ""]
-
-
-@pytest.mark.parametrize(
-    ("text", "owner"),
-    [
-        ("u:g", ("u", "g")),
-        ("u", ("u", "")),
-        (":g", ("", "g")),
-        ("0:1", ("0", "1")),
-        ("u:", ("u", "")),
-    ],
-)
-def test_an_owner_as_typed(text: str, owner: tuple[str, str]) -> None:
-    assert parse_owner(text) == Owner(*owner)
 
 
 @pytest.mark.parametrize(

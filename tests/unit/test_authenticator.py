@@ -16,8 +16,6 @@ from pscp.connect.logins.authenticator import Authenticator
 from pscp.ground.errors import AuthenticationError, ConnectionLost
 from pscp.options.options import Options
 
-BATCH = Options(batch=True)
-
 
 class Logins:
     """What was opened, and with which environment."""
@@ -51,16 +49,6 @@ def far() -> Any:
     return object()
 
 
-def test_further_logins_are_answered_once_there_was_a_prompt(
-    policy: Authenticator, prompts: FakePrompts, logins: Logins
-) -> None:
-    policy.log_in("key", Options(), True, logins.open)
-    policy.log_in("key", Options(), False, logins.open)
-    prompts.was_asked = True
-    policy.log_in("key", Options(), False, logins.open)
-    assert [environment is not None for environment in logins.environments] == [True, False, True]
-
-
 def test_a_refusal_is_that_of_its_channel(
     policy: Authenticator, prompts: FakePrompts, logins: Logins
 ) -> None:
@@ -69,24 +57,6 @@ def test_a_refusal_is_that_of_its_channel(
     assert policy.end_login(one) is None
     assert policy.end_login(other) is prompts.refused["2"]
     assert policy.end_login(other) is None  # it has ended
-
-
-def test_after_the_end_nothing_is_known(
-    policy: Authenticator, prompts: FakePrompts, logins: Logins
-) -> None:
-    channel = policy.log_in("key", Options(), True, logins.open)
-    prompts.refused["1"] = AuthenticationError("refused")
-    prompts.was_asked = prompts.is_single_use = True
-    assert policy.was_asked and policy.is_single_use
-    policy.close()
-    assert prompts.is_closed and policy.end_login(channel) is None
-    assert not policy.was_asked and not policy.is_single_use and policy.waited_s == 0.0
-    policy.close()
-
-
-def test_nobody_is_asked_before_the_first_login(policy: Authenticator) -> None:
-    assert not policy.was_asked and not policy.is_single_use
-    assert policy.repeat(far) is not None
 
 
 def test_a_login_that_is_lost_is_no_refusal(
@@ -118,9 +88,3 @@ def test_answers_that_were_good_twice_are_good(
     with pytest.raises(AuthenticationError):
         policy.repeat(refused)
     assert policy.repeat(far) is not None
-
-
-def test_in_batch_mode_without_a_password_nobody_answers() -> None:
-    policy, logins = Authenticator(), Logins()
-    policy.log_in("key", BATCH, True, logins.open)
-    assert logins.environments == [None]

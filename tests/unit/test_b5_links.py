@@ -1,9 +1,6 @@
 """tree.py and source.py with -a: what somebody puts in a folder's place meanwhile is not read.
 
-Finding B5: root archives a tree that another user can change, who swaps a folder and a link to a
-folder that only root may read.
-
-Read next: pscp/endpoint/reading/tree.py.
+Finding B5: root archives a tree of another user, who swaps a folder and a link to a private one.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from pscp.ground.errors import (
 )
 from pscp.ground.locations import parse_location
 from pscp.options.options import Options
-from pscp.transports import Control, SshSetup
+from pscp.transports import SshSetup
 
 HOST = parse_location("host:")
 OPTIONS = Options(batch=True)
@@ -86,24 +86,6 @@ def three_lanes(
 
 def remembered(logins: int) -> None:
     HostMemory(HOST, OPTIONS).remember(True, PathRecord(logins, logins, 0.1))
-
-
-def test_the_next_copy_has_the_connections_of_the_last() -> None:
-    session, opener = made()
-    agents = take(session)
-    session.give(agents)
-    assert take(session) == agents and agents[0].was_kept
-    assert len(opener.opened) == 1
-
-
-def test_a_connection_that_died_meanwhile_is_replaced() -> None:
-    session, opener = made()
-    [far] = take(session)
-    session.give([far])
-    far.is_dead = True
-    start(session)
-    assert far.channel.is_closed and len(opener.opened) == 2
-    assert take(session)[0].channel is opener.opened[1]
 
 
 def test_as_many_logins_begin_as_passed_the_last_time() -> None:
@@ -160,24 +142,6 @@ def test_a_session_can_be_closed_while_a_login_goes_on() -> None:
         assert taken.result(WAIT_S)[0].channel is first
 
 
-def test_a_login_that_ends_after_the_copy_is_for_the_next_one() -> None:
-    session, opener = made()
-    far = session.connect(OPTIONS, wanted())
-    session.idle.give([far])
-    assert take(session) == [far] and far.was_kept and len(opener.opened) == 1
-
-
-def test_a_login_that_ends_after_the_session_is_closed() -> None:
-    session, _ = made()
-    idle, far = session.idle, session.connect(OPTIONS, wanted())
-    idle.expect(1)
-    session.close()
-    idle.give([far])
-    idle.no_longer_expect()
-    assert far.channel.is_closed  # type: ignore[attr-defined]
-    assert take(session)[0] is not far
-
-
 def test_a_lane_whose_turn_comes_after_the_end_logs_in_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -200,13 +164,6 @@ def test_a_lane_has_the_connection_that_came_late() -> None:
     assert session.connect(OPTIONS, wanted(opened.append)) is good
     assert opened == [good.channel] and dead.channel.is_closed  # type: ignore[attr-defined]
     assert len(opener.opened) == 2
-
-
-def test_a_further_channel_shares_a_connection() -> None:
-    session, opener = made()
-    of = FakeChannel(shared=Control("/path", True))
-    session.connect(OPTIONS, wanted(of=of))
-    assert opener.opened[0].control == of.control
 
 
 def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,14 +209,6 @@ def test_a_setup_that_changed_begins_anew() -> None:
     session.check_logins(OPTIONS, is_push=True, is_small=False)
     assert [channel.is_closed for channel in opener.opened] == [True, False]
     assert take(session)[0].channel is opener.opened[1]
-
-
-def test_a_setup_that_is_the_same_changes_nothing() -> None:
-    take(made()[0])
-    session, opener = made()
-    start(session)
-    session.check_logins(OPTIONS, is_push=True, is_small=False)
-    assert take(session)[0].channel is opener.opened[0] and len(opener.opened) == 1
 
 
 def test_between_two_attempts_others_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,19 +288,6 @@ def test_without_the_package_for_keys_nobody_is_contacted(monkeypatch: pytest.Mo
     with pytest.raises(UsageError, match="cryptography is not installed"):
         session.check(Options(batch=True, plane="tls"), True)
     assert session.check(Options(batch=True, plane="plain"), True) == [] and opener.opened == []
-
-
-def test_only_a_connection_of_the_same_kind_is_used_again() -> None:
-    """Over SFTP it was also begun with a way to verify."""
-    session, opener = made()
-    sftp, other = (Options(batch=True, remote="sftp", verify=verify) for verify in ("auto", "none"))
-    [far] = take(session)
-    for options in (sftp, other, OPTIONS):
-        session.give([far])
-        session.start_logins(options, is_push=True, is_small=True)
-        assert far.channel.is_closed
-        [far] = session.take(options, lambda text: None)
-    assert len(opener.opened) == 4
 
 
 def test_w1_connections_of_other_calls_are_looked_at_one_by_one() -> None:

@@ -6,8 +6,6 @@ Not here: the same through a whole pull (../faults/test_hostile.py), which names
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pscp.endpoint.asking import entries
@@ -17,10 +15,6 @@ from pscp.ground.errors import ProtocolError
 from pscp.transfer import negotiation
 
 FILE = tree.Entry(tree.FILE, 0, "tree/e", 5, 0o644, 0, 1, {})
-
-
-def test_an_entry_as_it_should_be() -> None:
-    assert entries.entry(json.loads(wire.to_json(FILE))) == FILE
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pscp.endpoint.frames.failures import SUPERSEDED, Refusal
 from pscp.endpoint.writing import fence
 
 TOKEN = "01234567"
-FIRST, SECOND, THIRD = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 
 
 @pytest.fixture
@@ -54,41 +54,6 @@ def refused(root: int, nonce: str, lane: int = 1) -> bool:
         late.close()
 
 
-def test_a_run_owns_the_copy_until_it_lets_go(root: int) -> None:
-    assert fence.claim(root, TOKEN, FIRST, []) == {"held": "", "earlier": []}
-    assert not refused(root, FIRST)
-    fence.release(root, TOKEN, FIRST)
-    assert os.listdir(root) == []
-    assert refused(root, FIRST)
-
-
-def test_a_known_run_is_taken_over_from_and_what_it_left_is_remembered(root: int) -> None:
-    fence.claim(root, TOKEN, FIRST, [])
-    before = fence.Fence(root, TOKEN, FIRST, 1)
-    assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
-    with pytest.raises(Refusal), before.held():
-        pass
-    before.close()
-    assert fence.claim(root, TOKEN, THIRD, [FIRST, SECOND])["earlier"] == [FIRST, SECOND]
-    assert refused(root, FIRST) and refused(root, SECOND) and not refused(root, THIRD)
-
-
-def test_a_late_claim_takes_nothing_over(root: int) -> None:
-    """The first run's claim comes, or comes again, when the second one owns the copy."""
-    fence.claim(root, TOKEN, SECOND, [FIRST])
-    assert fence.claim(root, TOKEN, FIRST, [])["held"] == SECOND
-    assert not refused(root, SECOND)
-
-
-def test_who_knows_the_owner_by_its_name_takes_over(root: int) -> None:
-    """As where the journal was lost: the first answer names the owner."""
-    fence.claim(root, TOKEN, FIRST, [])
-    held = fence.claim(root, TOKEN, SECOND, [])["held"]
-    assert fence.claim(root, TOKEN, SECOND, [held]) == {
-        "held": "", "earlier": [FIRST],
-    }  # fmt: skip
-
-
 def test_claiming_twice_is_claiming_once(root: int) -> None:
     fence.claim(root, TOKEN, FIRST, [])
     assert fence.claim(root, TOKEN, FIRST, [])["held"] == ""
@@ -100,21 +65,6 @@ def test_a_late_release_removes_no_others_fence(root: int) -> None:
     fence.claim(root, TOKEN, SECOND, [FIRST])
     fence.release(root, TOKEN, FIRST)
     assert not refused(root, SECOND)
-
-
-def test_a_lost_lane_is_refused_and_others_go_on(root: int) -> None:
-    fence.claim(root, TOKEN, FIRST, [])
-    lost, other = (fence.Fence(root, TOKEN, FIRST, lane) for lane in (1, 2))
-    with lost.held():
-        pass
-    fence.revoke(root, TOKEN, FIRST, 1)
-    with pytest.raises(Refusal), lost.held():
-        pass
-    with other.held():
-        pass
-    lost.close()
-    other.close()
-    assert refused(root, FIRST, lane=1)
 
 
 def test_nobody_takes_over_while_the_fence_is_held(root: int) -> None:
@@ -182,34 +132,6 @@ def test_a_root_without_locks_has_its_fence_elsewhere(
     assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
     assert refused(root, FIRST) and not refused(root, SECOND)
     fence.release(root, TOKEN, SECOND)
-
-
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b'{"run": 1}', b"[" * 100_000])
-def test_what_says_nothing_sensible_is_nobodys(root: int, text: bytes) -> None:
-    fd = os.open(fence.fence_name(TOKEN), os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root)
-    os.write(fd, text)
-    os.close(fd)
-    assert fence.claim(root, TOKEN, FIRST, [])["held"] == ""
-    assert not refused(root, FIRST)
-
-
-def test_the_roots_times_are_as_before(root: int, tmp_path: Path) -> None:
-    before = tmp_path.stat().st_mtime_ns
-    fence.claim(root, TOKEN, FIRST, [])
-    assert tmp_path.stat().st_mtime_ns == before
-    fence.release(root, TOKEN, FIRST)
-    assert tmp_path.stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("text", ["", None])
-def test_of_a_fence_that_was_lost_the_journal_knows_the_runs(
-    root: int, tmp_path: Path, text: str | None
-) -> None:
-    """After a power cut it is there without its content, or not at all."""
-    if text is not None:
-        (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).write_text(text)
-    assert fence.claim(root, TOKEN, SECOND, [FIRST])["earlier"] == [FIRST]
-    assert content(root)["earlier"] == [FIRST]
 
 
 def test_where_modes_are_not_kept_nobody_waits_for_turns(

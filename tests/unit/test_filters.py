@@ -142,13 +142,6 @@ def test_rsync_copies_the_same_files(
     assert walked(source, name, given) == by_rsync(rsync, source, name, given)
 
 
-def test_the_first_that_matches_decides(source: Path) -> None:
-    one, other = ("include", "a*"), ("exclude", "*b")
-    assert "src/ab" in walked(source, "src", [one, other])
-    assert "src/ab" not in walked(source, "src", [other, one])
-    assert "src/ab" not in walked(source, "src", [("exclude", "x"), ("exclude", "ab"), one])
-
-
 def test_what_a_file_of_patterns_may_hold() -> None:
     files = {"list": ["a", "- b", "+ c", "-d", " e "], "later": ["x", "!", "y"]}
     given = [("exclude", "0"), ("include-from", "list"), ("exclude", "+ f")]

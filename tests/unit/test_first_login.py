@@ -19,7 +19,7 @@ from pscp.connect.known.host_memory import HostMemory
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.spare_logins import EarlyLogins
-from pscp.ground.errors import ConnectError, ConnectionLost, NoAgent, NoPython, NoSftp, Unreachable
+from pscp.ground.errors import ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.ground.locations import parse_location
 from pscp.options.options import Options
 from pscp.transports import Channel, Control, SshSetup
@@ -100,15 +100,6 @@ def test_whether_processors_were_busy_meanwhile(
     assert login.was_crowded is crowded
 
 
-def test_what_was_started_is_waited_for() -> None:
-    opener = FakeOpener()
-    login = made(opener)
-    assert login.start(setup()) and login.is_started
-    far, said = finish(login)
-    assert [far.channel] == opener.opened and not said and not login.is_started
-    assert login.login_s > 0
-
-
 def test_what_was_started_and_never_waited_for_is_closed() -> None:
     opener = FakeOpener()
     login = made(opener)
@@ -116,13 +107,6 @@ def test_what_was_started_and_never_waited_for_is_closed() -> None:
     login.close()
     assert opener.opened[0].is_closed and not login.is_started
     login.close()
-
-
-def test_where_no_agent_can_be_it_is_sftp_now_and_the_next_time() -> None:
-    opener = FakeOpener(failing(NoPython("no python3.")))
-    far, said = finish(made(opener))
-    assert far.is_sftp and said == ["no python3: using SFTP"]
-    assert finish(made(FakeOpener()))[0].is_sftp
 
 
 def test_where_sftp_is_no_more_it_is_the_agent_again() -> None:
@@ -142,22 +126,6 @@ def test_where_there_is_neither_the_reason_is_why_there_is_no_agent() -> None:
     assert not finish(login)[0].is_sftp  # the next time the agent is tried first again
 
 
-@pytest.mark.parametrize("remote", ["agent", "sftp"])
-def test_what_was_asked_for_is_not_replaced(remote: str) -> None:
-    opener = FakeOpener(failing(NoPython("none") if remote == "agent" else NoSftp("none")))
-    with pytest.raises((NoPython, NoSftp)):
-        finish(made(opener), Options(batch=True, remote=remote))
-    assert len(opener.opened) == 1
-
-
-def test_one_login_carries_the_first_channel() -> None:
-    opener = MasterOpener([FakeMaster()])
-    login = made(opener)
-    assert not login.start(setup()) and not opener.opened
-    far, _ = finish(login)
-    assert far.channel.control == CONTROL
-
-
 def test_one_login_that_fails_is_begun_anew_the_next_time() -> None:
     bad, good = FakeMaster(Unreachable("away", "ssh HOST")), FakeMaster()
     login = made(MasterOpener([bad, good]))
@@ -175,20 +143,6 @@ def test_a_connection_of_one_login_that_was_lost_is_replaced() -> None:
     lost.is_lost = True
     finish(login)
     assert lost.is_closed and not good.is_closed
-
-
-def test_a_channel_that_is_refused_on_a_good_connection_means_no_agent() -> None:
-    opener = MasterOpener([FakeMaster()], failing(ConnectionLost("closed")))
-    far, said = finish(made(opener))
-    assert far.is_sftp and said == ["the far end runs no commands: using SFTP"]
-
-
-def test_login_once_is_the_only_login() -> None:
-    login = made(MasterOpener([FakeMaster()]))
-    login.start(setup(Options(batch=True)))
-    assert not login.has_one_login
-    login.start(setup(Options(login_once=True)))
-    assert login.has_one_login
 
 
 def test_what_is_asked_for_goes_before_what_is_remembered() -> None:

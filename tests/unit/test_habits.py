@@ -1,8 +1,13 @@
-"""What users of scp and rsync type is taken as they mean it, or explained."""
+"""What users of other programs type is taken as they mean it, or explained, as the docs say."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,15 +31,12 @@ A = {"archive": True}
         ("-avP", {**A, "verbose": True}),
         ("-a --progress", A),
         ("-a --progress plain", {**A, "progress": "plain"}),
-        ("-P 2222", {"port": 2222}),
         ("-aP2222", {**A, "port": 2222}),
         ("--bwlimit=1000", {"limit_kbit_s": 8192}),
         ("--bwlimit 1.5m", {"limit_kbit_s": 12583}),
-        ("-l 800", {"limit_kbit_s": 800}),
         ("-l 10M", {"limit_kbit_s": 10_000}),
         ("-l 1.5Gbit/s", {"limit_kbit_s": 1_500_000}),
         ("--transfer-test -r", {"transfer_test": True, "recursive": True}),
-        ("-t", {"transfer_test": True}),
         ("--exclude -z", None),
         ("--exclude=-z", {"filters": (("exclude", "-z"),)}),
         ("-rF -z", {"recursive": True, "config_file": "-z"}),
@@ -113,3 +115,59 @@ def test_did_you_mean(parse: Any, words: list[str], meant: str) -> None:
     with pytest.raises(UsageError, match="no such option") as refused:
         parse(words)
     assert f"did you mean {meant}?" in refused.value.hint
+
+
+# --- each line of docs/coming-from.md
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
+
+
+class Row(NamedTuple):
+    program: str
+    theirs: str
+    ours: str
+    difference: str
+
+
+def rows() -> Iterator[Row]:
+    program = ""
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("## "):
+            program = line.removeprefix("## ")
+        elif line.startswith("| `"):
+            theirs, ours, difference = line[1:-1].split("|")
+            yield Row(program, theirs.strip(" `"), ours.strip(" `"), difference.strip())
+
+
+ROWS = list(rows())
+
+
+def parsed(text: str) -> Any:
+    """The command of these words, to which a source and a destination are added if need be."""
+    words = shlex.split(text)
+    if not any(":" in word and not word.startswith("-") for word in words):
+        words += ["src/x", "host:dst"]
+    return cli.parse(words)
+
+
+def plain(command: Any) -> Any:
+    """The options, but for -r, which a row leaves out where it does not matter."""
+    return dataclasses.replace(command.options, recursive=command.options.archive)
+
+
+def test_there_is_a_table_for_each_program() -> None:
+    assert {row.program for row in ROWS} == {"scp", "rsync", "rclone", "mscp"}
+    assert len(ROWS) > 50
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.program}:{row.theirs}")
+def test_it_is_as_the_page_says(row: Row) -> None:
+    if row.ours != "-" and row.ours != "--help":
+        ours = parsed(row.ours)
+        if row.difference.startswith("the same"):
+            assert plain(parsed(row.theirs)) == plain(ours)
+    if said := re.search('says "(.*?)"', row.difference):
+        with pytest.raises(UsageError) as refused:
+            parsed(row.theirs)
+        assert said[1] in f"{refused.value.message} {refused.value.hint}"

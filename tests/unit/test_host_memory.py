@@ -1,4 +1,4 @@
-"""What is remembered of a host, and that nothing depends on it."""
+"""What is kept of a host: lanes, advice, and ssh's configuration, each for its own key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from pscp.connect.known.host_memory import HostMemory, PathRecord
-from pscp.ground.locations import parse_location
+from pscp.connect.known.host_setup import SetupSource, setup_key
+from pscp.ground.locations import Location, parse_location
 from pscp.ground.state import folder as state_folder
 from pscp.options.options import Options
-from pscp.transports import transport_of
+from pscp.transports import SshSetup, transport_of
 
 HOST = parse_location("someone@host:")
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -23,14 +24,6 @@ def damage(value: str) -> None:
     [file] = (Path(state_folder()) / "hosts").iterdir()
     key = json.loads(file.read_text())["key"]
     file.write_text(f'{{"key": {json.dumps(key)}, "value": {value}}}')
-
-
-def test_each_direction_is_remembered() -> None:
-    assert HostMemory(HOST, Options()).recall(True) == PathRecord()
-    HostMemory(HOST, Options()).remember(True, PathRecord(8, 8, 0.1, "bbr"))
-    HostMemory(HOST, Options()).remember(False, PathRecord(3, 2, 0.2))
-    assert HostMemory(HOST, Options()).recall(True) == PathRecord(8, 8, 0.1, "bbr")
-    assert HostMemory(HOST, Options()).recall(False) == PathRecord(3, 2, 0.2)
 
 
 def test_another_way_to_the_host_is_another_host() -> None:
@@ -182,3 +175,57 @@ def test_that_no_direct_lane_was_let_in_holds_for_an_hour(monkeypatch: pytest.Mo
     for passed_s, is_believed in ((3500, True), (3700, False), (-4000, False)):
         monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now_s + passed_s)
         assert HostMemory(HOST, options).refuses_direct() == is_believed
+
+
+# --- ssh's configuration
+
+
+OPTIONS = Options(transport="openssh")
+
+
+class Ssh:
+    """What `ssh -G` says, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.setup, self.asked = SshSetup(offered=("aes128-ctr",)), 0
+
+    def resolve(self, host: Location, options: Options) -> SshSetup:
+        self.asked += 1
+        return self.setup
+
+
+@pytest.fixture
+def ssh(own_state: Path) -> Ssh:
+    return Ssh()
+
+
+def test_what_was_remembered_is_checked_once(ssh: Ssh) -> None:
+    SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    setup = SetupSource(ssh.resolve)
+    assert not setup.has_changed(HOST, OPTIONS)  # nobody needed it yet
+    setup.get(HOST, OPTIONS)
+    assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
+    assert not setup.has_changed(HOST, OPTIONS) and ssh.asked == 2
+
+
+def test_what_the_far_end_says_of_its_processor_is_no_change(ssh: Ssh) -> None:
+    SetupSource(ssh.resolve).get(HOST, OPTIONS)
+    setup = SetupSource(ssh.resolve)
+    setup.get(HOST, OPTIONS)
+    setup.learn_aes("yes")
+    assert setup.get(HOST, OPTIONS).ssh.far_aes is None
+    setup.learn_aes(True)
+    setup.learn_aes(False)
+    assert setup.get(HOST, OPTIONS).ssh.far_aes is True
+    assert not setup.has_changed(HOST, OPTIONS)
+
+
+def test_other_options_of_ssh_are_another_way() -> None:
+    """Passwords are shared by these keys, so nothing that leads elsewhere may be left out."""
+    others = [
+        Options(port=2222), Options(jump="gate"), Options(config_file="other"),
+        Options(ssh_options=("HostName=other",)), Options(program="/other/ssh"),
+    ]  # fmt: skip
+    keys = {setup_key(HOST, options) for options in [OPTIONS, *others]}
+    keys |= {setup_key(parse_location(text), OPTIONS) for text in ("me@host:", "other:")}
+    assert len(keys) == 8

@@ -55,28 +55,6 @@ class Machine:
         return ready
 
 
-def test_a_file_is_old_enough_by_its_time() -> None:
-    machine = Machine()
-    new, old = ("new", 1, machine.wall_s - 599), ("old", 1, machine.wall_s - 600)
-    assert machine.looks(new, old, min_age_s=600) == {"old"}
-    machine.passes(1)
-    assert machine.looks(new, old, min_age_s=600) == {"new", "old"}
-
-
-def test_a_file_settles_between_two_looks() -> None:
-    machine = Machine()
-    file = "a", 10, machine.wall_s - HOUR_S
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(59)
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == {"a"}
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == {"a"}  # still, though it was taken
-    grown = "a", 11, machine.wall_s - HOUR_S
-    assert machine.looks(grown, settled_for_s=60) == set()
-
-
 def test_what_was_not_looked_at_in_a_cut_run_is_still_known() -> None:
     machine = Machine()
     file = "a", 10, machine.wall_s
@@ -86,18 +64,6 @@ def test_what_was_not_looked_at_in_a_cut_run_is_still_known() -> None:
     assert machine.looks(file, settled_for_s=60) == {"a"}
     machine.looks(settled_for_s=60)
     assert machine.looks(file, settled_for_s=60) == set()
-
-
-@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S, 10 * 365 * 24 * HOUR_S])
-def test_a_clock_that_is_set_settles_nothing(step_s: float) -> None:
-    machine = Machine()
-    file = "a", 10, machine.wall_s
-    machine.looks(file, settled_for_s=60)
-    machine.wall_s += step_s
-    machine.passes(1)
-    assert machine.looks(file, settled_for_s=60) == set()
-    machine.passes(59)
-    assert machine.looks(file, settled_for_s=60) == {"a"}
 
 
 def test_a_clock_that_is_set_forth_makes_no_growing_file_old() -> None:
@@ -283,11 +249,6 @@ def test_a_file_that_is_named_as_a_pattern_hides_no_others(tmp_path: Path) -> No
     assert found(f"{tmp_path}/c[1].rec") == [f"{tmp_path}/c[1].rec"]
 
 
-def test_no_match_is_nothing_and_a_missing_name_is_for_the_copy_to_tell(tmp_path: Path) -> None:
-    assert found(f"{tmp_path}/*.rec") == []
-    assert found(f"{tmp_path}/gone") == [f"{tmp_path}/gone"]
-
-
 def test_a_pattern_in_a_folder_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     """A disk that is not mounted is no quiet night."""
     with pytest.raises(errors.CopyError, match=f"^{tmp_path}/disk: No such file"):
@@ -324,7 +285,3 @@ def test_a_command_that_fails_lists_nothing(command: tuple[str, ...], why: str) 
     with pytest.raises(errors.CopyError, match=f"^sources-command: {why}$"):
         found(sources_command=command, keep=kept)
     assert kept[0].output == ("why\n" if "why" in str(command) else "")
-
-
-def test_a_home_folder_is_expanded_as_a_shell_does() -> None:
-    assert found("~/none") == [os.path.expanduser("~/none")]

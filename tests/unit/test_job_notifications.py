@@ -184,12 +184,6 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield receiver
 
 
-def test_the_service_manager_is_told(manager: socket.socket) -> None:
-    systemd.notify("READY=1")
-    systemd.notify("WATCHDOG=1")
-    assert heard(manager) == [b"READY=1", b"WATCHDOG=1"]
-
-
 def test_an_abstract_socket_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"pscp-test-{os.getpid()}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
@@ -398,13 +392,6 @@ def test_a_command_that_failed_is_told_with_what_it_said(tmp_path: Path) -> None
     assert not any("fine" in line for line in lines)
     assert sum("line 1" in line for line in lines) == 5
     assert "exit status 3" in (tmp_path / "page").read_text()
-
-
-def test_what_happens_is_said_to_who_asked() -> None:
-    notes: list[str] = []
-    teller = notifications.Teller(Remembered(), notes.append, is_verbose=True)
-    teller.says("recordings", "again in 5 s")
-    assert notes == ["recordings: again in 5 s"]
 
 
 def test_a_copy_that_stands_still_is_told_to_no_watchdog(

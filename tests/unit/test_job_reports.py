@@ -90,11 +90,6 @@ def test_every_field_of_json_is_documented() -> None:
             assert f"| `{each.name}` |" in told, (record, each.name)
 
 
-def test_the_exit_code_of_several_runs_is_the_worst_one() -> None:
-    runs = [run_of(part()), run_of(part(outcome=Outcome.UNREACHABLE)), run_of()]
-    assert json.loads(report.as_json(runs))["exit_code"] == 3
-
-
 def hostile_run() -> JobRun:
     failed = part(
         HOSTILE, outcome=Outcome.FAILED, message=HOSTILE,

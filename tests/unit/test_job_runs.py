@@ -351,17 +351,6 @@ def test_to_wait_for_the_lock(own_state: Path) -> None:
             pass
 
 
-def test_what_a_run_starts_does_not_hold_its_lock(own_state: Path, tmp_path: Path) -> None:
-    path, pid = state_path("/etc/jobs.toml", "job"), tmp_path / "pid"
-    with locked(path):
-        run_command("before", f"sleep 1000 & echo $! > {pid}", {})
-    try:
-        with locked(path):
-            pass
-    finally:
-        os.kill(int(pid.read_text()), 9)
-
-
 def test_jobs_of_one_name_in_two_files_are_two(own_state: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs.toml").touch()
     (tmp_path / "link").symlink_to("jobs.toml")
@@ -471,15 +460,6 @@ def test_a_damaged_history_is_moved_aside(history: History, notes: list[str], wh
     assert [run.run for run in history.runs()] == ["1000"]
     assert len(notes) == 1 and "was damaged" in notes[0]
     assert any(each.read_bytes() == damaged for each in path.parent.iterdir())
-
-
-def test_a_history_that_cannot_be_written_is_noted(tmp_path: Path, notes: list[str]) -> None:
-    (tmp_path / "file").touch()
-    history = History(str(tmp_path / "file" / "history.sqlite"), notes.append)
-    history.begin(job_run(1))
-    history.record(job_run(1))
-    assert history.runs() == []
-    assert len(notes) == 2 and "not in the history" in notes[0]
 
 
 def test_to_look_at_a_history_makes_none(history: History) -> None:

@@ -160,10 +160,6 @@ def behind(past: Remembered, timer: Timer | None = None) -> list[str]:
     return [each.behind for each in status.standings([JOB], past, known, NOW_S, {})]
 
 
-def test_a_job_that_never_ran_is_behind() -> None:
-    assert behind(Remembered()) == ["never run", "never run"]
-
-
 def test_what_went_well_is_not_behind() -> None:
     run = run_of(part(), part("store2:/vault/", outcome=Outcome.NOTHING))
     past = Remembered([run])

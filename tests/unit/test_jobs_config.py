@@ -380,12 +380,6 @@ def test_no_file_is_written_twice(tmp_path: Path) -> None:
         jobs_of(tmp_path, f"defaults.metrics = '{folder}'\n{SOUND}{other}")
 
 
-def test_each_destination_has_a_manifest_of_its_own(tmp_path: Path) -> None:
-    text = "[job.a]\nsources = '/s'\ndestinations = ['h:d', 'i:d']\nmanifest = 'm'\n"
-    [(line, said)] = mistakes(tmp_path, text)
-    assert (line, "put {destination} into its name" in said) == (4, True)
-
-
 def test_a_host_that_no_job_knows_is_a_mistake(tmp_path: Path) -> None:
     text = f"{SOUND}[host.h]\nport = 2\n[host.H]\nport = 3\n"
     [(line, said)] = mistakes(tmp_path, text)

@@ -151,12 +151,6 @@ def assert_only_what_was_written(text: str, jobs: Mapping[str, Job]) -> None:
 
 
 @RANDOM
-@given(st.binary(max_size=60) | toml_ish.map(str.encode))
-def test_any_text(tmp_path: Path, content: bytes) -> None:
-    assert jobs_of(tmp_path, content) == {}
-
-
-@RANDOM
 @given(documents)
 def test_jobs_that_may_be_sound(tmp_path: Path, document: dict[str, Any]) -> None:
     text = written(document)

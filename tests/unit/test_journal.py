@@ -1,6 +1,6 @@
 """transfer/terms/journal.py: whatever end a run came to, its journal loads and says what was so.
 
-Read next: pscp/transfer/terms/journal.py.
+Not here: copies that go on (../core/test_clones.py, ../core/test_earlier_versions.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Identity
 from pscp.ground.errors import CopyRunning
 from pscp.ground.state import folder as state_folder
-from pscp.transfer.terms.journal import Journal, token_of
+from pscp.transfer.terms.journal import (
+    UNKNOWN,
+    ZEROS,
+    FileNotes,
+    Journal,
+    PartUse,
+    decide_part_use,
+    rest_of,
+    token_of,
+)
 
 ONE = Identity(1000, 1_700_000_000_000_000_001, 12)
 TWO = Identity(2000, 1_700_000_000_000_000_002, 13)
@@ -144,16 +154,6 @@ def test_a_file_that_is_done_is_not_known_any_more() -> None:
         again.close(complete=False)
 
 
-def test_numbers_go_on_after_those_of_the_run_before() -> None:
-    with state():
-        journal = Journal("key")
-        first = journal.file("a", ONE, "sha256", "zeros")
-        journal.close(complete=False)
-        again = Journal("key")
-        assert again.file("b", ONE, "sha256", "zeros") > first
-        again.close(complete=False)
-
-
 def test_the_same_copy_cannot_run_twice_at_once() -> None:
     with state():
         journal = Journal("key")
@@ -199,26 +199,12 @@ def test_a_journal_that_can_be_neither_removed_nor_shortened_is_no_failure(
         Journal("key").close(True)  # the lock was let go of
 
 
-def test_starting_afresh_forgets_what_was_known() -> None:
-    with state():
-        run([("a", 0)], "d1")
-        run([("a", 100)], "d2", keep=False)
-        assert read() == expected([("a", 100)], "d2")
-
-
 def test_a_journal_is_for_its_owner_alone() -> None:
     with state() as path:
         journal = Journal("key")
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         journal.close(complete=True)
-
-
-def test_no_place_for_a_journal_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """What it costs is for the copy to say."""
-    (tmp_path / "pscp").write_text("a file where the folder should be")
-    with state(tmp_path), pytest.raises(FileExistsError):
-        Journal("key")
 
 
 def test_what_is_no_file_is_no_journal() -> None:
@@ -293,3 +279,91 @@ def test_a_token_tells_one_copy_from_another(first: list[str], second: list[str]
     token = token_of(*first)
     assert token == token_of(*first) and len(token) == 8 and int(token, 16) >= 0
     assert (token == token_of(*second)) is (first == second)
+
+
+# --- the one condition under which a part of an earlier run goes on
+
+
+DENSE = tree.Entry(tree.FILE, 0, "a", 100, 0o644, 1, 1, {})
+SPARSE = DENSE._replace(extra={"sparse": 1})
+ANEW, COMPARED, NOTED_COMPARED, AS_NOTED = PartUse
+SMALL = Identity(100, 1, 1)
+
+
+def landed(**runs: str) -> FileNotes:
+    return FileNotes("sha256", runs=runs)
+
+
+@pytest.mark.parametrize(
+    ("noted", "of_dense", "of_sparse"),
+    [
+        (None, COMPARED, ANEW),
+        (landed(), COMPARED, ANEW),
+        (landed(another=ZEROS), COMPARED, ANEW),
+        (landed(run=UNKNOWN), AS_NOTED, ANEW),
+        (landed(run="of a later version"), AS_NOTED, ANEW),
+        (landed(run=ZEROS), AS_NOTED, AS_NOTED),
+    ],
+)
+@pytest.mark.parametrize("is_anothers", [False, True])
+@pytest.mark.parametrize("resume", [False, True])
+def test_n1_what_is_in_holes_is_noted_and_never_inferred(
+    noted: FileNotes | None, of_dense: PartUse, of_sparse: PartUse, is_anothers: bool, resume: bool
+) -> None:
+    for entry, expected in ((DENSE, of_dense), (SPARSE, of_sparse)):
+        how = decide_part_use(
+            entry, "run", noted, is_anothers=is_anothers, resume=resume, by_time=True
+        )
+        assert how is (expected if resume and not is_anothers else ANEW)
+
+
+def test_p10_the_journal_is_not_asked_where_times_do_not_decide() -> None:
+    for entry, noted in ((DENSE, UNKNOWN), (SPARSE, ZEROS)):
+        how = decide_part_use(
+            entry, "run", landed(run=noted), is_anothers=False, resume=True, by_time=False
+        )
+        assert how is NOTED_COMPARED
+
+
+def test_only_the_part_of_a_file_with_holes_is_zeros_beside_its_chunks() -> None:
+    assert (rest_of(SPARSE), rest_of(DENSE)) == (ZEROS, UNKNOWN)
+
+
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: object, *lines: str) -> dict[str, str]:
+    """What a journal of these lines knows of the runs that copied the file."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    journal = Journal("key")
+    journal.close(complete=False)
+    with open(journal._path, "w") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    again = Journal("key")
+    found = again.landed("a", SMALL)
+    again.close(complete=False)
+    assert found is not None
+    return found.runs
+
+
+def test_n1_a_line_is_of_the_run_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    """The line that says that the run began may be lost, as on a full disk."""
+    line = '["file",1,"a",100,1,1,"sha256","second","zeros"]'
+    assert written(monkeypatch, tmp_path, '["run","first"]', line) == {"second": "zeros"}
+
+
+def test_n1_a_line_of_an_earlier_version_tells_of_no_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    line = '["file",1,"a",100,1,1,"sha256"]'
+    assert written(monkeypatch, tmp_path, '["run","first"]', line) == {}
+
+
+def test_n1_what_a_run_noted_first_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    """A later line of it may be about a part that it did not make anew."""
+    first, second = (
+        f'["file",{number},"a",100,1,1,"sha256","run","{rest}"]'
+        for number, rest in ((1, "unknown"), (2, "zeros"))
+    )
+    assert written(monkeypatch, tmp_path, first, second) == {"run": "unknown"}

@@ -1,5 +1,4 @@
-"""The sockets of direct lanes: bytes arrive as they were sent, or not at all
-(endpoint/plane/link.py).
+"""The sockets of direct lanes: bytes arrive as they were sent, or not at all.
 
 Not here: who may connect (test_gate.py), lanes over them (../faults/test_direct_plane.py).
 """
@@ -8,18 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pscp
 from pscp.connect.direct_sockets import Identity, new_identity
 from pscp.endpoint.frames import wire
 from pscp.endpoint.plane import link
+from pscp.transports import tls_pump
 
 WAIT_S = 20.0
 HERE, THERE, STRANGER = new_identity(), new_identity(), new_identity()
@@ -310,3 +315,22 @@ def test_a_python_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "HAS_TLS", False)
     with pytest.raises(OSError, match=r"no TLS 1\.3"):
         link.context(True, HERE.both, THERE.certificate)
+
+
+# --- the program of a lane
+
+
+def test_w4_a_lane_that_is_not_let_in_is_lost_as_any_other() -> None:
+    """Its exit status was that of an agent that has failed, which ended the whole copy."""
+    here, there = socket.socketpair()
+    lane, peer = socket.socketpair()
+    peer.close()
+    package = str(Path(pscp.__file__).parent.parent)
+    with here, there, lane:
+        argv = [sys.executable, tls_pump.__file__, package, str(there.fileno())]
+        child = subprocess.Popen(argv, stderr=subprocess.PIPE, pass_fds=[there.fileno()])
+        settings = {"is_server": False, "peer": "", "own": "", "token": "0" * 32}
+        socket.send_fds(here, [json.dumps(settings).encode()], [lane.fileno()])
+        _, messages = child.communicate(timeout=30)
+    assert child.returncode == 255, messages
+    assert messages.startswith(b"Connection closed: a direct lane: ")

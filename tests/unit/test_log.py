@@ -13,36 +13,6 @@ from pscp.progress.callbacks import ProgramReporter
 from pscp.progress.progress import Silent
 
 
-def test_nothing_is_written_unless_somebody_asks(capfd: pytest.CaptureFixture[str]) -> None:
-    room = log.Log("test")
-    room.debug("nobody hears %s", "this")
-    assert not room.is_wanted
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_program_that_asks_gets_records(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "pscp")
-    room = log.Log("test")
-    room.debug("lane %d of %s", 3, "four")
-    assert room.is_wanted
-    assert caplog.record_tuples == [("pscp.test", logging.DEBUG, "lane 3 of four")]
-
-
-def test_what_is_shown_names_the_thread_and_ends_with_its_block() -> None:
-    lines: list[str] = []
-    room = log.Log("test")
-    with log.show_records(True, lines.append):
-        room.debug("inside")
-    room.debug("after")
-    assert [line.split(" s, ")[1] for line in lines] == ["MainThread: inside"]
-    assert not room.is_wanted
-
-
-def test_nothing_is_shown_where_it_is_not_wanted() -> None:
-    with log.show_records(False, pytest.fail):
-        log.Log("test").debug("inside")
-
-
 def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """G: once, and by level: to everybody, and with -v."""
     caplog.set_level(logging.INFO, "pscp")

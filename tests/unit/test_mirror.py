@@ -84,18 +84,6 @@ def test_pages(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rows_of(more), more[1]) == ([["d", "folder"]], False)
 
 
-def test_a_mount_point_is_told(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = os.stat
-
-    def stat(name: Any, **named: Any) -> os.stat_result:
-        found = plain(name, **named)
-        return os.stat_result((*found[:2], found.st_dev + (name == b"c"), *found[3:]))
-
-    monkeypatch.setattr(os, "stat", stat)
-    [answer] = extras(root, [("", "a", "", ["b"])])
-    assert rows_of(answer) == [["c", "mount"], ["d", "folder"]]
-
-
 def test_a_link_is_not_looked_through(root: Root, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     assert extras(root, [("link", "", "", [])]) == [[[], False]]

@@ -20,7 +20,7 @@ import pytest
 from pscp.ground.errors import ConnectionFull, ConnectionLost
 from pscp.transports import Control, Request
 from pscp.transports.mux_channel import MuxChannel, sent_environment
-from pscp.transports.mux_protocol import MuxMaster, MuxRefusal, process_of
+from pscp.transports.mux_protocol import MuxMaster, process_of
 
 HELLO = struct.pack(">III", 8, 1, 4)
 ALIVE = struct.pack(">IIII", 12, 0x80000005, 0, 4711)
@@ -76,10 +76,6 @@ def opened(path: str) -> MuxChannel:
     return MuxChannel(Control(path, False, "60"), Request("true"), ["LANG=C"])
 
 
-def test_the_process_of_an_ssh(serve: Serve) -> None:
-    assert process_of(serve(HELLO + ALIVE)) == 4711
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -104,29 +100,18 @@ def test_what_is_no_ssh(answer: bytes, serve: Serve) -> None:
         channel.close()
 
 
-def test_a_session_and_its_status(serve: Serve) -> None:
-    channel = opened(serve(HELLO + ALIVE + OPENED + EXIT))
+@pytest.mark.parametrize(("status", "said"), [(EXIT, "status 7"), (b"", "")])
+def test_a_session_and_its_status(serve: Serve, status: bytes, said: str) -> None:
+    channel = opened(serve(HELLO + ALIVE + OPENED + status))
     try:
-        assert channel.answers(5.0) and channel.answers(5.0)
-        assert channel.pid == 4711
-        assert "status 7" in channel.explain("").message
+        assert channel.answers(5.0)
+        if status:
+            assert channel.answers(5.0) and channel.pid == 4711
+        error = channel.explain("")
+        assert said in error.message and isinstance(error, ConnectionLost) is (not status)
     finally:
         channel.close()
         channel.close()
-
-
-def test_a_session_without_a_status(serve: Serve) -> None:
-    channel = opened(serve(HELLO + ALIVE + OPENED))
-    assert channel.answers(5.0)
-    assert isinstance(channel.explain(""), ConnectionLost)
-    channel.close()
-
-
-def test_no_more_sessions(serve: Serve) -> None:
-    channel = opened(serve(HELLO + ALIVE + REFUSED))
-    assert not channel.answers(5.0)
-    assert isinstance(channel.explain(""), ConnectionFull)
-    channel.close()
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
@@ -134,13 +119,6 @@ def test_nobody_listens(tmp_path: Path) -> None:
         opened(str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError):
         MuxMaster(str(tmp_path / "none"))
-
-
-def test_a_refusal_is_raised(serve: Serve) -> None:
-    master = MuxMaster(serve(HELLO + REFUSED))
-    with pytest.raises(MuxRefusal, match=REASON):
-        master.wait_for_session(5.0)
-    master.close()
 
 
 def test_silence_has_an_end() -> None:

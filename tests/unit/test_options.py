@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
-from pscp.ground.values import GIB, KIB, MIB, parse_cpus, parse_number, parse_size, show_size
+from pscp.ground.values import GIB, KIB, MIB, parse_cpus, parse_size, show_size
 from pscp.options.options import Options
 
 NAMES = st.binary().filter(lambda name: b"\0" not in name).map(os.fsdecode)
@@ -93,18 +92,6 @@ def test_a_location_made_by_hand_is_checked_too() -> None:
         Location("x", "x", host="-oProxyCommand=x")
 
 
-@given(
-    st.one_of(st.text(), NAMES, st.text("a:/@[]-%\0\n"), st.text("a:/@[]%0").map("ssh://".__add__))
-)
-def test_any_text_is_a_location_or_wrong_use(text: str) -> None:
-    try:
-        location = parse_location(text)
-    except UsageError:
-        return
-    assert location.text == text
-    assert location.is_remote or location.path == text
-
-
 @given(user=st.none() | USERS, host=HOSTS, path=NAMES)
 def test_scp_form_round_trip(user: str | None, host: str, path: str) -> None:
     shown = f"[{host}]" if ":" in host else host
@@ -155,14 +142,6 @@ def test_size_round_trip(size_bytes: int) -> None:
     assert parse_size(show_size(size_bytes), "") == size_bytes
 
 
-@given(st.text(), st.sampled_from([parse_size, parse_number]))
-def test_any_text_is_a_number_or_wrong_use(text: str, read: Callable[[str, str], int]) -> None:
-    try:
-        assert isinstance(read(text, "-x"), int)
-    except UsageError as error:
-        assert error.message.startswith("-x: ")
-
-
 @pytest.mark.parametrize(
     ("text", "cpus"),
     [("0", (0,)), ("0,2-5", (0, 2, 3, 4, 5)), ("7-7, 1", (7, 1)), ("3,3", (3, 3))],
@@ -177,12 +156,6 @@ def test_cpus(text: str, cpus: tuple[int, ...]) -> None:
 def test_no_cpus(text: str) -> None:
     with pytest.raises(UsageError, match=r"--cpus: .* is not a list of processors"):
         parse_cpus(text)
-
-
-def test_archive_sets_recursive_and_preserve() -> None:
-    options = Options(archive=True)
-    assert options.recursive and options.preserve
-    assert not Options().recursive and not Options().preserve
 
 
 @pytest.mark.parametrize(

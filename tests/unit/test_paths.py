@@ -86,21 +86,6 @@ def root(tmp_path: Path) -> paths.Root:
     return paths.Root(str(tmp_path / "root"))
 
 
-def path_of(fd: int) -> str:
-    return os.readlink(f"/proc/self/fd/{fd}")
-
-
-def test_folders_on_the_way_are_made_when_asked_for(root: paths.Root, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        root.at("a/b/file")
-    fd, name = root.at("a/b/file", make=True)
-    assert os.fstat(fd).st_ino == (tmp_path / "root/a/b").stat().st_ino
-    assert name == b"file"
-    assert root.at("file") == (root.fd, b"file")
-    assert root.folder("") == root.fd
-    root.close()
-
-
 @pytest.mark.parametrize("make", [False, True])
 def test_no_link_is_followed_on_the_way(root: paths.Root, tmp_path: Path, make: bool) -> None:
     (tmp_path / "outside").mkdir()
@@ -161,12 +146,3 @@ def test_few_descriptors_are_kept_and_all_are_closed(root: paths.Root, tmp_path:
     assert len(os.listdir("/proc/self/fd")) <= before + paths._FOLDERS_KEPT
     root.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
-
-
-def test_a_root_may_be_reached_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    root = paths.Root(str(tmp_path / "link"))
-    root.at("a/x", make=True)
-    root.close()
-    assert (tmp_path / "real/a").is_dir()

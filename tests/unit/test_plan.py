@@ -1,7 +1,4 @@
-"""transfer/pieces/plan.py: extents against a set of bytes, packs, where entries land, names.
-
-Read next: pscp/transfer/pieces/plan.py.
-"""
+"""transfer/pieces: extents against a set of bytes, packs, where entries land, names, spools."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.reading.files import Extent
 from pscp.options.options import Options
-from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces import plan
+from pscp.transfer.pieces.spool import Spool
 
 LAST = 400
 
@@ -130,20 +126,6 @@ def test_only_files_have_rows_of_the_source() -> None:
             pack.take_rows(rows)
 
 
-def test_a_small_file_goes_in_a_pack_and_a_larger_one_does_not() -> None:
-    assert plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES))
-    assert not plan.goes_in_pack(entry(size=source.PACK_FILE_BYTES + 1))
-    assert plan.goes_in_pack(entry(tree.FOLDER))
-
-
-def test_a_request_is_made_for_the_lane_that_asks_it() -> None:
-    ready = plan.Ask(True, requests.Release(), print, print)
-    one, two = (LaneShare(Window(1, 0.0)) for _ in range(2))
-    made = plan.Ask(True, lambda share: requests.Revoke(int(share is two)), print, print)
-    assert ready.request_for(one) == requests.Release()
-    assert made.request_for(two) == requests.Revoke(1)
-
-
 # --- where entries land
 
 TOPS = [
@@ -157,23 +139,6 @@ PLACEMENT = plan.Placement(TOPS, ["renamed", "", "file"])
 def land(top: int, path: str, **extra: Any) -> str:
     kind = tree.HARDLINK if "to" in extra else tree.FILE
     return PLACEMENT.place(entry(kind, path, **extra)._replace(top=top)).entry.path
-
-
-@pytest.mark.parametrize(
-    ("top", "path", "lands"),
-    [
-        (0, "dir", "renamed"),
-        (0, "dir/sub/x", "renamed/sub/x"),
-        (0, "dir/dir", "renamed/dir"),
-        (1, "", ""),
-        (1, "sub/x", "sub/x"),
-        (2, "file", "file"),
-    ],
-)
-def test_the_name_in_the_manifest_becomes_that_at_the_destination(
-    top: int, path: str, lands: str
-) -> None:
-    assert land(top, path) == lands
 
 
 @pytest.mark.parametrize(
@@ -200,13 +165,6 @@ def test_no_path_leads_out_of_the_destination(top: int, path: str) -> None:
     assert top == 1 or parts[0] == PLACEMENT._names[top]
 
 
-def test_what_a_hard_link_points_to_is_placed_as_well() -> None:
-    one = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="dir/a", **{"in": 0}))
-    assert (one.entry.path, one.entry.extra["to"]) == ("renamed/b", "renamed/a")
-    other = PLACEMENT.place(entry(tree.HARDLINK, "dir/b", to="file", **{"in": 2}))
-    assert other.entry.extra["to"] == "file"
-
-
 @pytest.mark.parametrize(
     ("top", "to"),
     [(0, "../../etc/passwd"), (0, "dir/../../x"), (0, "/etc/passwd"), (1, "../x"), (0, 5),
@@ -215,11 +173,6 @@ def test_what_a_hard_link_points_to_is_placed_as_well() -> None:
 def test_a_hard_link_out_of_the_destination_is_refused(top: Any, to: Any) -> None:
     with pytest.raises((ValueError, LookupError, failures.Refusal)):
         land(0, "dir/b", to=to, **{"in": top})
-
-
-def test_what_the_source_needs_stays_as_the_source_said_it() -> None:
-    one = PLACEMENT.place(entry(path="dir/x", size=7))
-    assert source.listed(one.known) == (0, "dir/x", 7, 1, 2)
 
 
 # --- what a far end may call what was asked for
@@ -360,3 +313,24 @@ def passes(asked: plan.SourceRules, kind: str, path: str) -> bool:
         return True
     except ValueError:
         return False
+
+
+# --- rows that are kept for the end of a copy
+
+
+def test_rows_come_back_in_their_order_and_backwards() -> None:
+    spool = Spool()
+    for row in (["a", 1], ["b", {"c": [2]}]):
+        spool.add(row)
+    assert list(spool.take()) == [["a", 1], ["b", {"c": [2]}]]
+    assert list(spool.take(backwards=True)) == [["b", {"c": [2]}], ["a", 1]]
+    spool.close()
+
+
+def test_what_comes_after_the_end_makes_no_file() -> None:
+    """A copy that failed still writes what it was about to; nobody would close the file."""
+    spool = Spool()
+    spool.close()
+    spool.add(["late"])
+    assert not len(spool)
+    assert spool._file is None

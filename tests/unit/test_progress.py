@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -77,13 +78,6 @@ def test_an_outage_is_said() -> None:
     assert "connection lost, trying again (3rd time, 12 s)" in words(now, 0, 100, 12)[1]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(1, "1st"), (2, "2nd"), (11, "11th"), (23, "23rd"), (112, "112th")]
-)
-def test_ordinals(number: int, text: str) -> None:
-    assert outage(number, 0) == f"connection lost, trying again ({text} time)"
-
-
 def words(*moment: Any) -> tuple[list[str], list[str]]:
     first, second = describe(*moment)
     return [piece.text for piece in first], [piece.text for piece in second]
@@ -113,6 +107,23 @@ def test_large_files_under_way() -> None:
     assert line == " 25% of 200.0 MB \u2026r/5.bin"
 
 
+@dataclasses.dataclass
+class Made:
+    """A reporter that reports when it is told to, and what it has written."""
+
+    reporter: Any
+    err: io.StringIO
+    out: io.StringIO
+    clock: Clock
+
+
+def made(kind: Any, is_on_out: bool = False) -> Made:
+    err, out, clock = io.StringIO(), io.StringIO(), Clock()
+    reporter = kind(out=out, clock=clock) if is_on_out else kind(err, out, clock)
+    reporter.period_s = 3600
+    return Made(reporter, err, out, clock)
+
+
 def progress_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "progress"]
 
@@ -139,25 +150,6 @@ def test_counters_lose_nothing_between_threads() -> None:
     assert (counters.bytes_done, counters.lanes_alive) == (24000, -8000)
 
 
-def test_counters_know_their_fields() -> None:
-    counters = Counters()
-    counters.set(plan_complete=True, lanes_wanted=8)
-    assert counters.plan_complete and counters.lanes_wanted == 8
-    with pytest.raises(AttributeError):
-        counters.add(bites_done=1)
-    with pytest.raises(AttributeError):
-        counters.set(bites_done=1)
-
-
-def test_a_snapshot_stays_as_it_is() -> None:
-    counters = halfway()
-    before = counters.snapshot()
-    assert before == counters
-    counters.add(files_done=1)
-    assert before.files_done == 3
-    assert "_lock" not in before.as_dict()
-
-
 def test_counters_of_copies_that_follow_each_other_are_added() -> None:
     first = Counters(files_done=3, bytes_sent=10, lanes_alive=4, verified=False)
     now = Counters(files_done=2, bytes_sent=5, lanes_alive=8, host="h", started_s=7.0)
@@ -165,11 +157,6 @@ def test_counters_of_copies_that_follow_each_other_are_added() -> None:
     assert (both.files_done, both.bytes_sent, both.verified) == (5, 15, False)
     assert (both.lanes_alive, both.host, both.started_s) == (8, "h", 7.0)
     assert (first.files_done, now.files_done) == (3, 2)
-
-
-def test_result_is_ok_without_failures() -> None:
-    assert Result().ok
-    assert not Result(failures=(Failure("a", "FileError", "gone"),)).ok
 
 
 @pytest.mark.parametrize(
@@ -280,64 +267,36 @@ def test_notes_that_nobody_reads_take_up_little(unread: tuple[int, TextIO]) -> N
 
 
 def test_plain_lines() -> None:
-    clock, err = Clock(), io.StringIO()
-    reporter = PlainLines(err, io.StringIO(), clock)
-    reporter.period_s = 3600
-    counters = halfway()
-    reporter.start(counters)
-    clock.now_s += 2
+    plain, counters = made(PlainLines), halfway()
+    plain.reporter.start(counters)
+    plain.clock.now_s += 2
     counters.add(bytes_done=20 * MB)
-    reporter.tick()
-    reporter.stop(Result())
-    assert err.getvalue() == (
+    plain.reporter.tick()
+    plain.reporter.stop(Result())
+    assert plain.err.getvalue() == (
         "40%, 40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, "
         "3 of 12 files, 2 of 4 lanes, 2.0 s so far, 20.0 MB resumed\n"
     )
 
 
-def test_the_thread_ticks_on_its_own() -> None:
-    ticked = threading.Event()
-
-    class Once(Ticking):
-        period_s = 0.001
-
-        def tick(self) -> None:
-            ticked.set()
-
-    reporter = Once()
-    reporter.start(Counters())
-    assert ticked.wait(60)
-    reporter.stop()
-    assert not progress_threads()
-
-
 def test_json_lines() -> None:
-    clock, out = Clock(), io.StringIO()
-    reporter = JsonLines(out=out, clock=clock)
-    reporter.period_s = 3600
-    reporter.start(halfway())
-    clock.now_s += 1.5
-    reporter.note("a\n\udcff: gone")
-    reporter.line("b")
+    lines = made(JsonLines, is_on_out=True)
+    lines.reporter.start(halfway())
+    lines.clock.now_s += 1.5
+    lines.reporter.note("a\n\udcff: gone")
+    lines.reporter.line("b")
     failure = Failure("a", "VerifyError", "differs")
-    reporter.stop(Result(files=2, digests={"b": "00"}, failures=(failure,)))
-    note, line, progress, end = map(json.loads, out.getvalue().splitlines())
+    lines.reporter.stop(Result(files=2, digests={"b": "00"}, failures=(failure,)))
+    note, line, progress, end = map(json.loads, lines.out.getvalue().splitlines())
     assert note == {"event": "note", "text": "a\n\udcff: gone"}
     assert line == {"event": "line", "text": "b"}
     assert progress["event"] == "progress"
     assert (progress["elapsed_s"], progress["bytes_resumed"]) == (1.5, 20 * MB)
     assert (end["event"], end["ok"], end["files"], end["digests"]) == ("end", False, 2, {"b": "00"})
+    assert {each.name for each in dataclasses.fields(Result)} <= set(end)
     assert end["failures"] == [
         {"path": "a", "error": "VerifyError", "message": "differs", "hint": ""}
     ]
-
-
-def test_json_lines_end_without_a_result() -> None:
-    out = io.StringIO()
-    reporter = JsonLines(out=out)
-    reporter.start(Counters())
-    reporter.stop(None)
-    assert json.loads(out.getvalue().splitlines()[-1]) == {"event": "end", "ok": False}
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 200])
@@ -347,15 +306,13 @@ def test_bar_at_any_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    err = io.StringIO()
-    reporter = RichBar(err, io.StringIO(), Clock())
-    reporter.period_s = 3600
-    reporter.start(counters)
-    reporter.tick()
-    reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
-    reporter.tick()
-    reporter.stop(Result())
-    shown = err.getvalue()
+    bar = made(RichBar)
+    bar.reporter.start(counters)
+    bar.reporter.tick()
+    bar.reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
+    bar.reporter.tick()
+    bar.reporter.stop(Result())
+    shown = bar.err.getvalue()
     assert "pscp: a [b]c[/b] :smile: \\x1b: " + "long " * 30 + "end" in shown
     assert shown.endswith("\x1b[2K")  # the bar is gone
     if columns == 80 and counters.bytes_total:
@@ -370,17 +327,16 @@ def test_a_wide_terminal_shows_the_rate_of_each_lane(
     """And so does a narrow one with -v. A lane that is not up has none."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    err, clock = io.StringIO(), Clock()
-    reporter = RichBar(err, io.StringIO(), clock)
-    reporter.period_s, reporter.shows_lanes = 3600, is_asked
+    bar = made(RichBar)
+    bar.reporter.shows_lanes = is_asked
     moved: list[int | None] = [0, None]
-    reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
-    reporter.tick()
+    bar.reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
+    bar.reporter.tick()
     moved[:] = [30_000_000, 5_000_000, None]  # another lane was opened meanwhile
-    clock.now_s += 2
-    reporter.tick()
-    reporter.stop(Result())
-    assert ("lanes, MB/s: 15.0 0.0 -" in err.getvalue()) is (is_asked or columns == 120)
+    bar.clock.now_s += 2
+    bar.reporter.tick()
+    bar.reporter.stop(Result())
+    assert ("lanes, MB/s: 15.0 0.0 -" in bar.err.getvalue()) is (is_asked or columns == 120)
 
 
 @given(st.lists(st.none() | st.floats(0, 1e12), max_size=300), st.integers(15, 200))
@@ -391,9 +347,8 @@ def test_rates_of_lanes_go_into_a_line(rates: list[float | None], width: int) ->
 
 
 def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None:
-    err = io.StringIO()
-    reporter = RichBar(err, io.StringIO(), Clock())
-    reporter.period_s = 3600
+    bar = made(RichBar)
+    reporter, err = bar.reporter, bar.err
     reporter.start(Counters(host="host\x1b", started_s=97.0))
     reporter.tick()
     assert "connecting to host\\x1b (3.0 s)" in err.getvalue()
@@ -414,18 +369,6 @@ def test_bar_waits_for_the_first_lane() -> None:
     reporter.tick()
     reporter.stop(None)
     assert err.getvalue() == ""
-
-
-def test_callback_is_called_at_the_end() -> None:
-    seen: list[Counters] = []
-    counters = Counters()
-    reporter = CallbackReporter(seen.append)
-    reporter.period_s = 3600
-    reporter.start(counters)
-    counters.add(bytes_done=7)
-    reporter.stop(Result())
-    counters.add(bytes_done=1)
-    assert [now.bytes_done for now in seen] == [7]
 
 
 def test_callback_hands_on_to_the_reporter_inside() -> None:
@@ -486,49 +429,36 @@ def test_describe_any_counters(counters: Counters, bytes_per_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("made", "text"),
     [
-        (0, "0 B"),
-        (999, "999 B"),
-        (999.9, "1.0 kB"),
-        (1000, "1.0 kB"),
-        (268_435_456, "268.4 MB"),
-        (999_949, "999.9 kB"),
-        (999_999, "1.0 MB"),
-        (2**40, "1.1 TB"),
-        (10**21, "1000.0 EB"),
+        (outage(1, 0), "connection lost, trying again (1st time)"),
+        (outage(2, 0), "connection lost, trying again (2nd time)"),
+        (outage(11, 0), "connection lost, trying again (11th time)"),
+        (outage(23, 0), "connection lost, trying again (23rd time)"),
+        (outage(112, 0), "connection lost, trying again (112th time)"),
+        (format_bytes(0), "0 B"),
+        (format_bytes(999), "999 B"),
+        (format_bytes(999.9), "1.0 kB"),
+        (format_bytes(1000), "1.0 kB"),
+        (format_bytes(268_435_456), "268.4 MB"),
+        (format_bytes(999_949), "999.9 kB"),
+        (format_bytes(999_999), "1.0 MB"),
+        (format_bytes(2**40), "1.1 TB"),
+        (format_bytes(10**21), "1000.0 EB"),
+        (format_duration(-1), "0.0 s"),
+        (format_duration(1.23), "1.2 s"),
+        (format_duration(59.94), "59.9 s"),
+        (format_duration(59.96), "1 min 0 s"),
+        (format_duration(3599.6), "1 h 0 min"),
+        (format_duration(7380), "2 h 3 min"),
+        (printable("naïve 名 a\\b"), "naïve 名 a\\b"),
+        (printable("\0\t\r\x7f\x9b"), "\\x00\\x09\\x0d\\x7f\\x9b"),
+        (printable("\udc80\udcff\ud800"), "\\x80\\xff\\ud800"),
+        (printable("a\u202eb\u2028"), "a\\u202eb\\u2028"),
     ],
 )
-def test_format_bytes(number: float, text: str) -> None:
-    assert format_bytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0.0 s"),
-        (1.23, "1.2 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min 0 s"),
-        (3599.6, "1 h 0 min"),
-        (7380, "2 h 3 min"),
-    ],
-)
-def test_format_duration(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("naïve 名 a\\b", "naïve 名 a\\b"),
-        ("\0\t\r\x7f\x9b", "\\x00\\x09\\x0d\\x7f\\x9b"),
-        ("\udc80\udcff\ud800", "\\x80\\xff\\ud800"),
-        ("a\u202eb\u2028", "a\\u202eb\\u2028"),
-    ],
-)
-def test_printable(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_numbers_and_names_as_they_are_shown(made: str, text: str) -> None:
+    assert made == text
 
 
 @given(st.text(st.characters(min_codepoint=0, max_codepoint=0x10FFFF, exclude_categories=[])))

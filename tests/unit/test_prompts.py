@@ -184,11 +184,6 @@ def run_as_ssh(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_program(prompts: Prompts) -> None:
-    done = run_as_ssh(prompts.caller(False)[1])
-    assert (done.returncode, done.stdout) == (0, "secret\nstatus 0\n")
-
-
 def test_the_program_where_nobody_answers(folder: Path) -> None:
     """ssh would send an empty password, and be counted as a failed login."""
     prompts = Prompts(str(folder))
@@ -226,11 +221,6 @@ def test_a_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
 def test_a_file_without_a_password(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UsageError, match="its first line is"):
         read_password(password_file(tmp_path, content))
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a regular file"):
-        read_password(str(tmp_path))
 
 
 def test_what_a_killed_session_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:

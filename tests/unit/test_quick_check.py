@@ -1,10 +1,11 @@
-"""The quick check: its rules for a file, and the listings that compare whole folders.
+"""The quick check: the table of what becomes of an entry, and listings that compare whole folders.
 
-Read next: pscp/transfer/walk/decide.py, pscp/endpoint/there/listings.py.
+Not here: what is done about it (../e2e/test_quick_check.py).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -19,16 +20,125 @@ from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import listings, sameness
 from pscp.endpoint.there.listings import Listing, Rows
-from pscp.options import filters
+from pscp.ground.errors import UsageError
 from pscp.options.options import Options
-from pscp.transfer.walk import folder_check
-from pscp.transfer.walk.decide import Action, Terms, There, decide, has_same_metadata
+from pscp.transfer.walk import decide, folder_check
+from pscp.transfer.walk.decide import ROWS, Action, Fact, State, Terms, There
+
+# --- the table
+
+
+KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO)
+FLAGS = (
+    "existing", "ignore_existing", "update", "dry_run", "check", "size_only", "checksum", "strong",
+    "preserve", "archive", "remove_source_files",
+)  # fmt: skip
+SECOND_NS = 10**9
+HAS_FILE = (State.SAME, State.SIZE, State.OTHER)
+
+
+def every_case() -> itertools.product[tuple[str, State, frozenset[Fact]]]:
+    facts = [
+        frozenset(some)
+        for count in range(len(Fact) + 1)
+        for some in itertools.combinations(Fact, count)
+    ]
+    return itertools.product(KINDS, State, facts)
+
+
+def test_each_row_decides_something_and_nothing_falls_through() -> None:
+    deciding = set()
+    for kind, state, facts in every_case():
+        fitting = [row for row in ROWS if decide._fits(row, kind, state, facts)]
+        assert fitting, (kind, state, facts)
+        deciding.add(ROWS.index(fitting[0]))
+        assert decide._decided(kind, state, facts) is fitting[0].action
+    assert deciding == set(range(len(ROWS)))
+
+
+def test_what_holds_whatever_the_facts_are() -> None:
+    for kind, state, facts in every_case():
+        action = decide._decided(kind, state, facts)
+        is_there = state is not State.NOTHING
+        # N11: a hard link is never sent itself; it has no content of its own.
+        if kind == tree.HARDLINK:
+            assert action is not Action.SEND
+            assert action is not Action.HASH or Fact.LISTS in facts  # where nothing is sent
+        if Fact.IGNORE_EXISTING in facts and is_there and kind != tree.FOLDER:
+            assert action is Action.SKIP
+        if Fact.EXISTING in facts and not is_there:
+            assert action is Action.SKIP
+        is_in_the_way = state in (State.FOLDER, State.SPECIAL)
+        if is_in_the_way and kind != tree.FOLDER:
+            stays = Action.REPLACE if Fact.MIRRORS in facts else Action.REFUSE
+            assert action in (stays, Action.SKIP)
+        if kind == tree.FOLDER and is_there:
+            may_replace = Fact.MIRRORS in facts and Fact.IGNORE_EXISTING not in facts
+            is_sent = state is State.FOLDER or may_replace
+            assert action is (Action.SEND if is_sent else Action.REFUSE)
+        if Fact.NEWER in facts and kind == tree.FILE and state in HAS_FILE:
+            assert action is Action.SKIP
+        if action is Action.UNCHANGED:
+            assert state is State.SAME
+
+
+few = st.integers(0, 3)
+entries = st.builds(
+    lambda kind, size, mtime_s, target: tree.Entry(
+        kind, 0, "x", size, 0o644, mtime_s * SECOND_NS, 1, {"to": target, "in": 0}
+    ),
+    st.sampled_from(KINDS), few, few, st.sampled_from(["a", "b"]),
+)  # fmt: skip
+theres = st.builds(
+    lambda kind, size, mtime_s, left, target: There(
+        kind, size, mtime_s * SECOND_NS, left, 0o644, (), target
+    ),
+    st.sampled_from(["", tree.FILE, tree.LINK, tree.FOLDER, "other"]), few, few,
+    st.sampled_from([[], ["0123abcd"]]), st.sampled_from(["a", "b"]),
+)  # fmt: skip
+
+
+@st.composite
+def options(draw: st.DrawFn) -> Options:
+    flags = dict.fromkeys(draw(st.sets(st.sampled_from(FLAGS))), True)
+    try:
+        return Options(recursive=True, resume=draw(st.booleans()), **flags)  # type: ignore[arg-type]
+    except UsageError:
+        return Options()
+
+
+@given(entries, theres, options(), st.booleans())
+def test_what_the_docs_promise(
+    entry: tree.Entry, there: There, given: Options, has_part: bool
+) -> None:
+    action = decide.decide(entry, there, Terms.of(given), has_part=has_part)
+    is_file = entry.kind == tree.FILE == there.kind
+    if given.remove_source_files and is_file and not given.size_only:
+        assert action is not Action.UNCHANGED  # what was not read is not removed at its source
+    if given.strong and is_file and not given.size_only:
+        assert action is not Action.UNCHANGED
+    if not given.resume and not given.dry_run and entry.kind != tree.FIFO:
+        assert action is not Action.UNCHANGED and action is not Action.HASH
+    if given.update and is_file and there.mtime_ns > entry.mtime_ns:
+        assert action is Action.SKIP
+    if there.kind == "" and not given.existing:
+        wanted = Action.LINK if entry.kind == tree.HARDLINK else Action.SEND
+        assert action is wanted is decide.decide(entry, None, Terms.of(given))
+
+
+@pytest.mark.parametrize("name", ["update", "existing", "ignore_existing", "dry_run"])
+def test_a_hard_link_is_looked_up_where_an_option_asks_what_is_there(name: str) -> None:
+    link = tree.Entry(tree.HARDLINK, 0, "x", 1, 0o644, 1, 1, {"in": 0, "to": "a"})
+    assert decide.must_look(link, False, Options(**{name: True}))  # type: ignore[arg-type]
+    assert not decide.must_look(link, True, Options(**{name: True}))  # type: ignore[arg-type]
+    assert not decide.must_look(link, False, Options())
+
+
+# --- times and listings
+
 
 NS = 1_500_000_000_123_456_789
-FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
-SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
 PLAIN = tree.Rules(True, False, False, False, ())
-KEPT = Options(preserve=True, recursive=True)
 
 
 # --- one file
@@ -49,44 +159,22 @@ def test_a_source_of_whole_seconds_says_no_more() -> None:
     assert not sameness.is_same_time(NS // 10**9 * 10**9, NS)
 
 
-@pytest.mark.parametrize(
-    ("options", "there", "expected"),
-    [
-        (Options(preserve=True), SAME, Action.UNCHANGED),
-        (Options(archive=True), SAME, Action.UNCHANGED),
-        (Options(), SAME, Action.HASH),
-        (Options(preserve=True, checksum=True), SAME, Action.HASH),
-        (Options(preserve=True, strong=True), SAME, Action.HASH),
-        (Options(preserve=True, resume=False), SAME, Action.SEND),
-        (Options(preserve=True), SAME._replace(mtime_ns=NS + 1), Action.HASH),
-        (Options(preserve=True), SAME._replace(size_bytes=6), Action.SEND),
-        (Options(preserve=True), SAME._replace(kind=tree.LINK), Action.SEND),
-        (Options(size_only=True), SAME._replace(mtime_ns=0), Action.UNCHANGED),
-        (Options(size_only=True), SAME._replace(size_bytes=6), Action.SEND),
-        (Options(update=True), SAME, Action.SKIP),
-        (Options(update=True), SAME._replace(mtime_ns=NS + 1), Action.SKIP),
-        (Options(update=True), SAME._replace(mtime_ns=NS - 1), Action.HASH),
-        (Options(existing=True), There("", 0, 0, []), Action.SKIP),
-        (Options(existing=True), There("", 0, 0, ["0123abcd"]), Action.SKIP),
-        (Options(archive=True, remove_source_files=True), SAME, Action.HASH),
-        (Options(ignore_existing=True), SAME._replace(size_bytes=6), Action.SKIP),
-        (Options(ignore_existing=True), There("", 0, 0, []), Action.SEND),
-    ],
-)
-def test_what_becomes_of_a_file(options: Options, there: There, expected: Action) -> None:
-    assert decide(FILE, there, Terms.of(options)) is expected
+FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
+SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
 
 
 def test_metadata_that_is_not_the_same() -> None:
-    archive, kept = Terms.of(Options(archive=True)), Terms.of(KEPT)
-    assert has_same_metadata(FILE, SAME, archive)
-    assert has_same_metadata(FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options()))
-    assert not has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
-    assert not has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
-    assert has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
-    assert not has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
+    archive, kept = Terms.of(Options(archive=True)), Terms.of(Options(preserve=True))
+    assert decide.has_same_metadata(FILE, SAME, archive)
+    assert decide.has_same_metadata(
+        FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options())
+    )
+    assert not decide.has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
+    assert not decide.has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
+    assert decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
+    assert not decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
     attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
-    assert not has_same_metadata(attributes, SAME, archive)
+    assert not decide.has_same_metadata(attributes, SAME, archive)
 
 
 # --- listings
@@ -106,18 +194,11 @@ def test_rows_survive_their_text(found: list[tuple[bytes, int, int, int, bytes]]
     assert listings.unpack(rows.pack()) == rows
 
 
-@given(st.binary(max_size=60), st.integers(0, 59))
-def test_what_is_no_listing(noise: bytes, at: int) -> None:
-    rows = Rows([b"a", b"b"], [stat.S_IFREG, stat.S_IFLNK], [1, 2], [3, 4], {1: b"t"})
-    text = rows.pack()
-    for changed in (noise.decode("latin-1"), text[:at], text[:at] + "A" + text[at + 1 :]):
-        if changed != text:
-            try:
-                listings.unpack(changed)
-            except WireError:
-                continue
-    with pytest.raises(WireError):
-        listings.unpack("")
+def test_a_listing_that_is_cut_short() -> None:
+    text = Rows([b"a", b"b"], [stat.S_IFREG, stat.S_IFLNK], [1, 2], [3, 4], {1: b"t"}).pack()
+    for at in range(len(text)):
+        with pytest.raises(WireError):
+            listings.unpack(text[:at])
 
 
 @pytest.mark.parametrize(
@@ -126,27 +207,6 @@ def test_what_is_no_listing(noise: bytes, at: int) -> None:
 def test_an_extra_that_is_no_listing(value: object) -> None:
     with pytest.raises(WireError):
         listings.listing(value)
-
-
-def test_what_a_listing_leaves_to_entries(tmp_path: Path) -> None:
-    for name in ("a", "b", "named twice", "z"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "in it").touch()
-    (tmp_path / "left out").touch()
-    os.link(tmp_path / "named twice", tmp_path / "folder" / "its other name")
-    os.mkfifo(tmp_path / "pipe")
-    rules = tree.Rules(True, False, True, True, filters.regexes([("exclude", "left out")]))
-    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], rules)
-    entries = {entry.path: entry for entry in walk.entries()}
-    plain = {entry.path for entry in tree.Walk([("top", os.fsencode(tmp_path))], rules).entries()}
-    of_top = listings.listing(entries["top"].extra["list"])
-    rows = listings.unpack(of_top.text)
-    assert rows.names == [b"a", b"b", b"folder", b"z"]
-    assert (of_top.files, of_top.is_whole) == (3, False)
-    assert set(entries) == plain - {"top/a", "top/b", "top/z", "top/folder/in it"}
-    assert entries["top/folder/its other name"].kind == tree.FILE
-    assert entries["top/named twice"].kind == tree.HARDLINK
 
 
 def test_a_folder_with_more_names_than_a_listing_takes(

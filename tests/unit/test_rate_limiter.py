@@ -1,4 +1,4 @@
-"""The rate that lanes keep to together, on a clock that only waiting moves.
+"""What lanes do at once: the rate that they keep to together, their windows, awaited chunks.
 
 Not here: a copy under a limit whose connection dies (../faults/test_lanes_lost.py).
 """
@@ -6,10 +6,13 @@ Not here: a copy under a limit whose connection dies (../faults/test_lanes_lost.
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
@@ -18,7 +21,10 @@ from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes import lane_context as limiter_module
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_context import RateLimiter
+from pscp.transfer.lanes.lane_traffic import ExpectedChunks
 from pscp.transfer.pieces.plan import Chunk
+
+# --- the rate, on a clock that only waiting moves
 
 
 class Clock:
@@ -129,3 +135,104 @@ def test_a_lane_that_waits_for_its_turn_is_not_slow(monkeypatch: pytest.MonkeyPa
         assert share.age_s(1) == 0 and share.held_for(1) is None
     clock.now_s += 2
     assert share.age_s(1) == 2 and share.held_for(1) is chunk
+
+
+# --- the window
+
+
+@given(
+    st.integers(1, 100),
+    st.lists(st.integers(1, 150).map(lambda n: ("take", n)) | st.just(("credit", 0)), max_size=40),
+)
+def test_a_window_is_never_overdrawn_but_by_one_chunk(
+    capacity: int, steps: list[tuple[str, int]]
+) -> None:
+    window, taken = Window(capacity, 0.0), [0] * 0
+    for step, count in steps:
+        if step == "credit" and taken:
+            window.credit(taken.pop(0))
+        elif step == "take":
+            assert window.has_room is (not taken or sum(taken) < capacity)
+            if window.has_room:
+                window.take(count)
+                taken.append(count)
+        assert window.in_flight_bytes == sum(taken)
+        assert sum(taken[:-1]) < capacity
+
+
+def test_no_more_credit_than_was_taken() -> None:
+    window = Window(10, 0.0)
+    window.take(4)
+    with pytest.raises(RuntimeError):
+        window.credit(5)
+    window.credit(4)
+    assert window.in_flight_bytes == 0
+
+
+def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    window = Window(16 << 20, 0.1)
+    for _ in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
+        window.take(4 << 20)
+        now_s[0] += 0.2
+        window.credit(4 << 20)
+        window.follow_pace(4 << 20)
+    assert 6 << 20 < window.capacity_bytes < 12 << 20
+    for _ in range(10):  # a tenth of that
+        window.take(4 << 20)
+        now_s[0] += 2.0
+        window.credit(4 << 20)
+        window.follow_pace(4 << 20)
+    assert window.capacity_bytes == 2 << 20
+
+
+def test_a_fast_lane_gets_more_than_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    window = Window(16 << 20, 0.1, 96 << 20)
+    for _ in range(100):  # 4 MiB each 40 ms: 100 MiB/s
+        window.take(4 << 20)
+        now_s[0] += 0.04
+        window.credit(4 << 20)
+        window.follow_pace(4 << 20)
+    assert 36 << 20 < window.capacity_bytes < 44 << 20
+
+
+# --- chunks that are awaited
+
+
+class Job:
+    """A file whose number is asked for just while the lane's other thread takes a chunk."""
+
+    def __init__(self, expected: ExpectedChunks, number: int) -> None:
+        self._expected, self._number = expected, number
+
+    @property
+    def number(self) -> int:
+        if self._expected.first() is not None:
+            self._expected.take_first()
+        return self._number
+
+
+def expecting(count: int) -> tuple[ExpectedChunks, list[Chunk]]:
+    expected = ExpectedChunks()
+    chunks = [Chunk(cast(Any, Job(expected, number)), 0, 1) for number in range(count)]
+    for number, chunk in enumerate(chunks):
+        expected.add(number, chunk)
+    return expected, chunks
+
+
+def test_a_chunk_may_be_taken_while_the_files_are_listed() -> None:
+    """It was "deque mutated during iteration", which stopped the whole copy."""
+    expected, _ = expecting(5)
+    assert expected.job_numbers() == set(range(5))
+    assert expected.first() is None
+
+
+def test_chunks_are_awaited_in_the_order_of_their_requests() -> None:
+    expected, chunks = expecting(3)
+    expected.remove(1, chunks[1])
+    assert expected.first() == (0, chunks[0])
+    expected.take_first()
+    assert expected.first() == (2, chunks[2])

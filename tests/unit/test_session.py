@@ -1,15 +1,20 @@
-"""session.py: every frame and event in every state, blocks that follow each other.
+"""session.py, frame_server.py: every frame and event in every state, and answers without room.
 
 Not here: the tables as such, which docs/protocol.md has a second time (scripts/docs --check).
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.frames import session, wire
+from pscp.endpoint.reading import source, tree
+from pscp.endpoint.serving.frame_server import FrameServer
 
 TABLES = {"agent": session.AGENT, "guest": session.GUEST, "coordinator": session.COORDINATOR}
 STATES = [(end, state) for end, table in TABLES.items() for state in table]
@@ -139,3 +144,42 @@ def test_after_a_chunk_that_was_given_up_another_begins(
     arriving.abandon()
     assert arrive(arriving, *second)[0] is True
     arriving.complete(second[0], second[1], sum(second[2]))
+
+
+# --- answers
+
+
+def test_an_answer_that_no_frame_has_room_for_is_a_failure() -> None:
+    sent: list[tuple[Any, ...]] = []
+    back_end: Any = None
+    server = FrameServer(session.AGENT, back_end, lambda *frame: sent.append(frame))
+    server.reply(7, ["x" * wire.MAX_PAYLOAD_BYTES])
+    [(type_, id_, _, payload, flags)] = sent
+    assert (type_, id_, flags) == (wire.REPLY, 7, wire.FAILED)
+    assert b"more names than an answer has room for" in bytes(payload)
+
+
+def test_a_file_that_is_over_is_forgotten() -> None:
+    forgotten: list[int] = []
+    role = SimpleNamespace(forget=forgotten.append, place=None)
+    end = SimpleNamespace(sink=role, source=None, the_sink=lambda: role)
+    back_end: Any = SimpleNamespace(end=end)
+    server = FrameServer(session.AGENT, back_end, lambda *frame: None)
+    server.hello({})
+    server.follow_role()
+    server.decoder.feed(wire.frame(wire.FILE, b"", 7))
+    assert server.take_all() and forgotten == [7]
+
+
+def test_a_file_of_a_source_that_there_is_not_is_refused() -> None:
+    """It was an IndexError, which ended the agent with a traceback."""
+    known = source.SourceFile(1, "file", 10, 1, 1)
+    rules = tree.Rules(False, True, False, False, ())
+    top = source.Top("file", "/nowhere/file", False)
+    of = source.Source([top], rules, "sha256", 1 << 16, False)
+    of.know(1, source.entry_of(known))
+    with pytest.raises(wire.WireError, match="of a source that there is not"):
+        of.send_chunk(1, 0, 10, lambda *args: None)
+    for asked in (of.place, lambda value: of.extents(value, 0), lambda value: of.pack([value])):
+        with pytest.raises(wire.WireError, match="of a source that there is not"):
+            asked(source.entry_of(known))

@@ -29,32 +29,12 @@ def proxy_command(options: Options, route: Route = NOWHERE, number: int = 0) -> 
     return second.partition("fdpass.py ")[2]
 
 
-def test_nothing_is_asked_where_nothing_is_wanted() -> None:
-    assert words(Options(), Route("ProxyJump x", address="192.0.2.1"), 3) == []
-    assert check(Options(), Route("ProxyJump x"), False) == []
-
-
-def test_addresses_alone_are_an_option_of_ssh() -> None:
-    options = Options(bind=("192.0.2.1", "192.0.2.2"))
-    given = [words(options, NOWHERE, number) for number in range(3)]
-    assert given == [["-b", "192.0.2.1"], ["-b", "192.0.2.2"], ["-b", "192.0.2.1"]]
-
-
 def test_a_socket_with_settings() -> None:
     options = Options(congestion="bbr", rcvbuf_bytes=MIB, bind=("fe80::1%eth0", "192.0.2.2"))
     assert proxy_command(options) == "'%h' %p any none fe80::1%%eth0 bbr 1048576 -"
     route = Route(family="inet", timeout_s="7", address="192.0.2.9")
     assert proxy_command(options, route, 1) == "'%h' %p inet 7 192.0.2.2 bbr 1048576 -"
     assert proxy_command(Options(sndbuf_bytes=MIB), route) == "'%h' %p inet 7 192.0.2.9 - - 1048576"
-
-
-def test_what_ssh_resolved() -> None:
-    assert Route.read({"proxyusefdpass": "no", "canonicalizehostname": "false"}) == NOWHERE
-    settings = {
-        "proxyjump": "a,b", "addressfamily": "inet6", "connecttimeout": "30",
-        "bindaddress": "::1", "bindinterface": "eth0", "canonicalizehostname": "true",
-    }  # fmt: skip
-    assert Route.read(settings) == Route("ProxyJump a,b", "inet6", "30", "::1", "eth0", True)
 
 
 def test_names_stay_canonical() -> None:

@@ -1,6 +1,6 @@
-"""The states of a lane and of a file's copy: the tables, and what a lane's far end may do.
+"""The states of a lane, of a file's copy, and of a stream: the tables, and a lane's far end.
 
-Not here: lanes and files through all of their states (../core/test_lane.py, test_file_job.py).
+Not here: all of them at work (../core/test_lane.py, test_file_job.py, test_stream.py).
 """
 
 from __future__ import annotations
@@ -9,17 +9,29 @@ import enum
 import json
 import queue as standard_queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from state_tables import assert_no_other_event_may_come, reached
+from state_tables import Table, assert_no_other_event_may_come, reached
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import session, wire
 from pscp.endpoint.reading import tree
+from pscp.endpoint.streams.stream_states import (
+    FAR,
+    INPUT,
+    OUTPUT,
+    Far,
+    FarEvent,
+    Input,
+    InputEvent,
+    Output,
+    OutputEvent,
+)
 from pscp.ground.errors import ConnectionLost, PscpError
+from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lanes import lane as lane_module
 from pscp.transfer.lanes.in_flight import Window
 from pscp.transfer.lanes.lane import Lane
@@ -29,22 +41,31 @@ from pscp.transfer.pieces.plan import Ask, Chunk, PlannedEntry
 from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
 from pscp.transfer.pieces.states import Lane as State
 
-TABLES: list[tuple[Any, enum.Enum]] = [(LANE, State.OPENING), (FILE, File.COPYING)]
-EVENTS: list[type[enum.Enum]] = [LaneEvent, FileEvent]
 WAIT_S = 20.0
+# Each table with the state that it begins in, and the states of its enum that it does not have.
+TABLES: dict[str, tuple[Table, enum.Enum, type[enum.Enum], set[enum.Enum]]] = {
+    "lane": (LANE, State.OPENING, LaneEvent, set()),
+    "file": (FILE, File.COPYING, FileEvent, set()),
+    "input": (INPUT, Input.READING, InputEvent, set()),
+    "output": (OUTPUT, Output.WRITING, OutputEvent, set()),
+    "far": (FAR, Far.RUNNING, FarEvent, set()),
+    "push": (PUSH, Near.MOVING, NearEvent, {Near.DELIVERED, Near.EXITED}),
+    "pull": (PULL, Near.MOVING, NearEvent, {Near.LANDING, Near.CLOSING, Near.DEAF}),
+}
+EACH = pytest.mark.parametrize("name", TABLES)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_every_state_has_a_row_and_can_be_reached(which: int) -> None:
-    table, first = TABLES[which]
-    assert list(table) == list(type(first))
+@EACH
+def test_every_state_has_a_row_and_can_be_reached(name: str) -> None:
+    table, first, _, others = TABLES[name]
+    assert set(table) == set(type(first)) - others
     assert reached(table, first) == set(table)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_an_event_leads_where_the_table_says_and_no_other_may_come(which: int) -> None:
-    table, _ = TABLES[which]
-    assert_no_other_event_may_come(table, EVENTS[which])
+@EACH
+def test_an_event_leads_where_the_table_says_and_no_other_may_come(name: str) -> None:
+    table, _, events, _ = TABLES[name]
+    assert_no_other_event_may_come(table, events)
 
 
 def test_a_lane_may_break_and_be_closed_at_any_time() -> None:
@@ -82,8 +103,8 @@ class FakeAgent:
         payload = memoryview(json.dumps("well").encode())
         self.inbox.put(wire.Frame(wire.REPLY, 0, number, 0, payload))
 
-    def await_sent(self, number: int) -> None:
-        while self.sent.get(timeout=WAIT_S) != (wire.ASK, number):
+    def await_sent(self, type_: int, number: int) -> None:
+        while self.sent.get(timeout=WAIT_S) != (type_, number):
             pass
 
 
@@ -129,42 +150,22 @@ class Running:
         self._thread = threading.Thread(target=self.lane.run, daemon=True)
         self._thread.start()
 
-    def ask(self) -> int:
-        """Give it one piece of work, and wait until that is in flight; returns its number."""
-        self.queue.add(Ask(False, requests.Ping(), lambda answer: None, lambda failure: None))
-        self.agent.await_sent(1)
-        return 1
-
     def wait(self) -> None:
+        """Its channel ends."""
+        self.agent.inbox.put(None)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
 
-@pytest.fixture
-def running() -> Iterator[Running]:
+def test_a_goodbye_that_nobody_asked_for_is_none() -> None:
     running = Running()
-    yield running
-    running.queue.close()
-    running.agent.inbox.put(None)
-    running.wait()
-
-
-def test_a_channel_that_ends_instead_of_a_goodbye_is_no_loss(running: Running) -> None:
-    running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.inbox.put(None)
-    running.wait()
-    assert not running.lane.ended_well and running.lane.error is None
-
-
-def test_a_goodbye_that_nobody_asked_for_is_none(running: Running) -> None:
-    number = running.ask()
-    running.agent.reply(lane_module._END)
-    running.agent.reply(number)
+    running.queue.add(Ask(False, requests.Ping(), lambda answer: None, lambda failure: None))
+    running.agent.await_sent(wire.ASK, 1)
+    for number in (lane_module._END, 1):
+        running.agent.reply(number)
     assert running.queue.wait_until(running.queue.is_idle, WAIT_S)
     running.queue.close()
-    running.agent.await_sent(lane_module._END)
-    running.agent.inbox.put(None)
+    running.agent.await_sent(wire.ASK, lane_module._END)
     running.wait()
     assert running.lane.share.has_worked and not running.lane.ended_well
 
@@ -185,17 +186,49 @@ def test_a_chunk_dropped_while_another_lane_finds_it_damaged_is_sent_again() -> 
         for type_, payload in ((wire.DATA, b"some"), (wire.DIGEST, wire.COUNT.pack(4) + b"digest")):
             running.agent.inbox.put(wire.Frame(type_, 0, 7, 0, memoryview(payload)))
 
-    def await_get() -> None:
-        while running.agent.sent.get(timeout=WAIT_S) != (wire.GET, 7):
-            pass
-
-    await_get()
+    running.agent.await_sent(wire.GET, 7)
     chunk.is_over = True
     running.sink.before_it_settles = lambda: setattr(chunk, "is_over", False)
     send()
-    await_get()
+    running.agent.await_sent(wire.GET, 7)
     send()
     assert landed.wait(WAIT_S) and running.sink.landed == [0]
     running.queue.close()
-    running.agent.inbox.put(None)
     running.wait()
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("table", [PUSH, PULL])
+def test_a_stream_can_be_cut_short_at_any_time(table: Table) -> None:
+    """And what was cut short stays so, whatever comes late."""
+    assert all(row[NearEvent.CUT] is Near.CUT_SHORT for row in table.values())
+    assert reached(table, Near.CUT_SHORT) == {Near.CUT_SHORT}
+
+
+def test_a_command_may_end_at_any_time() -> None:
+    for table, over in ((PUSH, {Near.OVER}), (PULL, {Near.OVER, Near.EXITED})):
+        for state in set(table) - {Near.OVER, Near.EXITED, Near.CUT_SHORT}:
+            assert table[state][NearEvent.EXIT] in over
+            assert table[state][NearEvent.FAIL] is Near.OVER
+
+
+def test_what_is_pulled_is_over_only_when_it_was_delivered() -> None:
+    assert NearEvent.EXIT not in PULL[Near.EXITED]
+    assert {PULL[state].get(NearEvent.DELIVER) for state in (Near.MOVING, Near.EXITED)} == {
+        Near.DELIVERED, Near.OVER
+    }  # fmt: skip
+
+
+def test_a_descriptor_may_be_stopped_at_any_time_and_only_its_own_end_is_one() -> None:
+    assert all(InputEvent.STOP in row for row in INPUT.values())
+    assert all(OutputEvent.STOP in row for row in OUTPUT.values())
+    assert Input.ENDED not in reached(INPUT, Input.STOPPED) | reached(INPUT, Input.FAILED)
+    ends = {Output.COMPLETE, Output.DROPPED}
+    assert not ends & (reached(OUTPUT, Output.STOPPED) | reached(OUTPUT, Output.FAILED))
+
+
+def test_a_far_end_that_was_left_or_closed_stays_so() -> None:
+    assert reached(FAR, Far.LEAVING) == {Far.LEAVING, Far.LEFT, Far.CLOSED}
+    assert reached(FAR, Far.CLOSED) == {Far.CLOSED}

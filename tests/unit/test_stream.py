@@ -1,8 +1,6 @@
-"""endpoint/streams/stream.py: a stream cut at one end and put in order at the other, however it
-arrives.
+"""endpoint/streams: a stream cut at one end and put in order at the other, however it arrives.
 
-Read next: pscp/endpoint/streams/stream.py. Not here: the command at the far end
-(../e2e/test_streams.py).
+Not here: commands at the far end (../e2e/test_streams.py), lanes (../core/test_stream.py).
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +23,6 @@ from pscp.endpoint.frames import failures, hashes, system, wire
 from pscp.endpoint.streams import stream, stream_process, stream_server
 from pscp.endpoint.streams.stream import (
     SLOT_BYTES,
-    AskedSource,
     Cutter,
     PipeSink,
     PipeSource,
@@ -125,22 +121,6 @@ def deliver(sink: PipeSink, number: int, data: bytes, block: int = BLOCK_BYTES) 
 # --- Cutter
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES + 7]
-)
-def test_what_is_cut_is_what_came(pipe: Pipe, size: int) -> None:
-    data = random.Random(size).randbytes(size)
-    cutter = Cutter(pipe.read_fd)
-    with running(lambda: write(pipe.write_fd, data)):
-        lengths = []
-        while length := cutter.cut():
-            lengths.append(length)
-    assert sum(lengths) == size
-    assert cutter.end == cutter.count == len(lengths)
-    assert b"".join(bytes(cutter.get(number)) for number in range(cutter.count)) == data
-    assert not cutter.get(cutter.count) and not cutter.get(cutter.count + 5)
-
-
 @given(pieces=st.lists(st.binary(min_size=1, max_size=50), max_size=6))
 def test_a_chunk_is_what_came_until_now(pieces: list[bytes]) -> None:
     """It waits for no more than the producer has to say, and nothing but the end ends it."""
@@ -211,18 +191,6 @@ def test_input_that_cannot_be_read_is_no_end(tmp_path: object) -> None:
         cutter.get(0)
 
 
-def test_it_cuts_no_more_than_is_wanted(pipe: Pipe) -> None:
-    cutter = Cutter(pipe.read_fd)
-    with running(cutter.run):
-        os.write(pipe.write_fd, b"x" * 1000)
-        cutter.want(0)
-        assert len(cutter.get(0)) == 1000
-        os.write(pipe.write_fd, b"y" * 1000)
-        cutter.want(0)
-        cutter.stop()
-    assert cutter.count == 1
-
-
 @given(order=st.permutations(range(6)), below=st.integers(0, 8))
 def test_what_has_landed_is_held_no_more(order: list[int], below: int) -> None:
     pipe = Pipe()
@@ -264,19 +232,6 @@ def test_lanes_that_say_at_once_what_has_landed(pipe: Pipe) -> None:
 # --- PipeSource
 
 
-def test_a_source_sends_blocks_and_their_digest(pipe: Pipe) -> None:
-    data = os.urandom(60_000)
-    os.write(pipe.write_fd, data)
-    cutter, frames = Cutter(pipe.read_fd), Frames()
-    cutter.cut()
-    PipeSource(cutter, HASH, 4096).send_chunk(7, 0, SLOT_BYTES, frames.send)
-    *blocks, last = frames
-    assert [(type_, id_, flags) for type_, id_, _, _, flags in blocks] == [(wire.DATA, 7, 0)] * 15
-    assert [offset for _, _, offset, _, _ in blocks] == list(range(0, 60_000, 4096))
-    assert b"".join(payload for _, _, _, payload, _ in blocks) == data
-    assert last == (wire.DIGEST, 7, 0, wire.COUNT.pack(60_000) + digest(data), 0)
-
-
 @pytest.mark.parametrize("why", ["stopped", "landed"])
 def test_a_source_that_has_no_such_chunk_says_that_it_failed(pipe: Pipe, why: str) -> None:
     """It is not the end of the stream, and it ends no lane."""
@@ -292,36 +247,6 @@ def test_a_source_that_has_no_such_chunk_says_that_it_failed(pipe: Pipe, why: st
     source.send_chunk(7, place * SLOT_BYTES, SLOT_BYTES, frames.send)
     [(type_, _, offset, _, flags)] = frames
     assert (type_, offset, flags) == (wire.DIGEST, place * SLOT_BYTES, wire.FAILED)
-
-
-def test_a_far_source_answers_in_the_order_of_the_questions(pipe: Pipe) -> None:
-    cutter, frames, are_sent = Cutter(pipe.read_fd), Frames(), threading.Event()
-    source = AskedSource(cutter, HASH, 4096, 4)
-
-    def send(type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0) -> None:
-        frames.send(type_, id_, offset, payload, flags)
-        if len(frames) == 5:
-            are_sent.set()
-
-    with running(cutter.run):
-        for number in range(3):
-            source.send_chunk(1, number * SLOT_BYTES, SLOT_BYTES, send)
-        os.write(pipe.write_fd, b"one")
-        assert bytes(cutter.get(0)) == b"one"
-        os.write(pipe.write_fd, b"two")
-        assert bytes(cutter.get(1)) == b"two"
-        pipe.end()
-        assert not cutter.get(2)
-        are_sent.wait(SENT_S)  # close() drops what is not sent yet
-        cutter.stop()
-        source.close()
-        assert source._thread is not None
-        source._thread.join(SENT_S)
-    got = [(type_, offset // SLOT_BYTES, payload) for type_, _, offset, payload, _ in frames]
-    assert [each[:2] for each in got] == [
-        (wire.DATA, 0), (wire.DIGEST, 0), (wire.DATA, 1), (wire.DIGEST, 1), (wire.DIGEST, 2),
-    ]  # fmt: skip
-    assert got[4][2] == wire.COUNT.pack(0) + digest(b"")
 
 
 # --- Reorder and PipeSink
@@ -390,23 +315,6 @@ def test_the_bytes_come_out_in_order(
     read(pipe.read_fd, out)
     assert b"".join(out) == b"".join(chunks)
     pipe.close()
-
-
-def test_nothing_is_written_before_what_is_missing(pipe: Pipe) -> None:
-    written = Written()
-    reorder = Reorder(pipe.write_fd, 4)
-    sink = PipeSink(reorder, HASH)
-    with running(lambda: reorder.run(written)):
-        for number in (1, 2, 3):
-            assert deliver(sink, number, b"%d" % number)
-        os.set_blocking(pipe.read_fd, False)
-        with pytest.raises(BlockingIOError):
-            os.read(pipe.read_fd, 1)
-        assert deliver(sink, 0, b"0")
-        written.wait(4)
-        assert os.read(pipe.read_fd, 10) == b"0123"
-        reorder.stop()
-    assert not reorder.is_complete  # stop() is no end
 
 
 def test_stop_while_nobody_reads(pipe: Pipe) -> None:
@@ -498,41 +406,6 @@ def test_a_digest_for_other_bytes_than_came_is_refused(pipe: Pipe) -> None:
     sink.write(1, 0, memoryview(b"some"))
     with pytest.raises(wire.WireError, match="digest"):
         sink.complete(1, 0, 3, digest(b"som"))
-
-
-def test_an_abandoned_chunk_leaves_nothing_in_the_next(pipe: Pipe) -> None:
-    reorder = Reorder(pipe.write_fd, 4)
-    sink = PipeSink(reorder, HASH)
-    sink.write(1, 0, memoryview(b"long and abandoned"))
-    sink.abandon()
-    assert deliver(sink, 0, b"new") and deliver(sink, 1, b"")
-    reorder.run()
-    assert os.read(pipe.read_fd, 100) == b"new"
-
-
-def test_who_does_not_read_any_more_holds_up_nothing(pipe: Pipe) -> None:
-    """A command may end before its input does: the rest is dropped, and the end still comes."""
-    os.close(pipe.read_fd)
-    reorder = Reorder(pipe.write_fd, 4)
-    sink = PipeSink(reorder, HASH)
-    for number, data in enumerate([b"a", b"b", b""]):
-        assert deliver(sink, number, data)
-    reorder.run()
-    assert reorder.is_deaf and reorder.error is None
-    assert reorder.is_complete
-
-
-def test_what_cannot_be_written_is_an_error_and_ends_it() -> None:
-    """Nothing that comes later is taken for written."""
-    fd = os.open("/dev/full", os.O_WRONLY)
-    reorder = Reorder(fd, 4)
-    sink = PipeSink(reorder, HASH)
-    for number in range(2):
-        assert deliver(sink, number, b"x")
-    reorder.run()
-    os.close(fd)
-    assert reorder.error is not None and reorder.error.strerror == "No space left on device"
-    assert not reorder.is_complete and reorder.written <= 1
 
 
 @pytest.mark.parametrize("has_come", [True, False])

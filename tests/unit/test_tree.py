@@ -1,6 +1,6 @@
-"""tree.py: filters, the order of a walk, and going on after any entry of it.
+"""tree.py and metadata.py: filters, the order of a walk, going on after any entry, what is read.
 
-Read next: pscp/endpoint/reading/tree.py.
+Not here: what arrives (../e2e/test_copy_metadata.py), what filters match (test_filters.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pscp.endpoint.reading import tree
+from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.metadata import Policy
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.options import filters
 
 PLAIN = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())
 LINKING = PLAIN._replace(archive=True)  # without access times, which a walk itself changes
-ARCHIVE = PLAIN._replace(follow=False, preserve=True, archive=True)
 
 
 def filtered(*given: tuple[str, str]) -> tree.Rules:
@@ -33,11 +33,6 @@ def filtered(*given: tuple[str, str]) -> tree.Rules:
 def walked(path: Path, rules: tree.Rules = PLAIN, name: str = "top", **extra: Any) -> list[str]:
     walk = tree.Walk([(name, os.fsencode(path))], rules)
     return [entry.path for entry in walk.entries(**extra)]
-
-
-def by_path(path: Path, rules: tree.Rules = PLAIN) -> dict[str, tree.Entry]:
-    walk = tree.Walk([("top", os.fsencode(path))], rules)
-    return {entry.path.removeprefix("top/"): entry for entry in walk.entries()}
 
 
 # --- filters: what a pattern matches is in test_filters.py
@@ -153,59 +148,6 @@ def test_a_tree_deeper_than_the_stack_is_walked(tmp_path: Path) -> None:
             tmp_path.with_name("next").rename(while_there)
 
 
-def test_what_each_entry_is(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    (tmp_path / "file").chmod(0o4751)
-    os.utime(tmp_path / "file", ns=(1, 1_600_000_000_123_456_789))
-    (tmp_path / "link").symlink_to("file")
-    (tmp_path / "same").hardlink_to(tmp_path / "file")
-    with open(tmp_path / "sparse", "wb") as sparse:
-        sparse.truncate(1 << 20)
-    found = by_path(tmp_path, ARCHIVE)
-    assert {path: entry.kind for path, entry in found.items()} == {
-        "top": tree.FOLDER, "file": tree.FILE, "link": tree.LINK, "same": tree.HARDLINK,
-        "sparse": tree.FILE,
-    }  # fmt: skip
-    file = found["file"]
-    status = os.stat(tmp_path / "file")
-    assert (file.size, file.mode, file.mtime_ns) == (5, 0o4751, 1_600_000_000_123_456_789)
-    assert file.inode == status.st_ino
-    assert (found["same"].size, found["link"].size, found["top"].size) == (5, 0, 0)
-    assert found["link"].extra["to"] == "file"
-    assert (found["same"].extra["in"], found["same"].extra["to"]) == (0, "top/file")
-    assert found["sparse"].extra["sparse"] and "sparse" not in file.extra
-    followed = by_path(tmp_path, PLAIN)
-    assert (followed["link"].kind, followed["link"].size) == (tree.FILE, 5)
-    assert followed["same"].kind == tree.FILE
-
-
-def test_what_cannot_be_copied_is_an_error_and_the_walk_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "dangling").symlink_to("nowhere")
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/loop").symlink_to("..")
-    (tmp_path / "self").symlink_to("self")
-    (tmp_path / "z").touch()
-    found = by_path(tmp_path)
-    problems = {path: e.extra["message"] for path, e in found.items() if e.kind == tree.ERROR}
-    assert problems == {
-        "dangling": "is a dangling link (to nowhere)",
-        "folder/loop": "a loop of links",
-        "self": f"is a link that cannot be followed: {os.strerror(errno.ELOOP)}",
-    }
-    assert found["z"].kind == tree.FILE
-    archived = by_path(tmp_path, ARCHIVE)
-    assert [path for path, entry in archived.items() if entry.kind == tree.ERROR] == []
-    assert archived["fifo"].kind == tree.FIFO
-
-
-def test_a_folder_needs_recursive(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
-    found = by_path(tmp_path, PLAIN._replace(recursive=False))
-    assert found.keys() == {"top"}
-    assert found["top"].extra["message"] == "is a folder (use -r)"
-
-
 def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,3 +173,33 @@ def test_a_folder_that_cannot_be_read_is_named_even_if_the_walk_went_on_after_it
     for place, entry in enumerate(whole, 1):
         rest = tree.Walk(tops, PLAIN).entries(after=(0, entry.path))
         assert list(rest) == whole[place:]
+
+
+# --- metadata
+
+
+NS = 1_600_000_000_123_456_789
+
+
+@pytest.mark.parametrize(
+    ("preserve", "is_new", "mode"),
+    [(False, False, 0o700), (False, True, 0o755), (True, False, 0o1777)],
+)
+def test_a_folder_s_mode_is_set_when_it_is_new_or_with_p(
+    tmp_path: Path, preserve: bool, is_new: bool, mode: int
+) -> None:
+    tmp_path.chmod(0o700)
+    folder = tree.Entry(tree.FOLDER, 0, "a", 0, 0o1777, NS, 1, {})
+    fd = os.open(tmp_path, os.O_RDONLY)
+    metadata.apply_to_folder(fd, folder, Policy(preserve, False, 0o022), is_new)
+    os.close(fd)
+    assert tmp_path.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.parametrize("extra", [{}, {"o": 1}, {"o": [1]}, {"o": ["x", "y", 1, 2]}, {"a": "x"}])
+def test_metadata_of_another_shape_is_passed_over(tmp_path: Path, extra: dict[str, Any]) -> None:
+    entry = tree.Entry(tree.FILE, 0, "a", 0, 0o600, NS, 1, extra)
+    with open(tmp_path / "a", "wb") as file:
+        metadata.apply_to_file(file.fileno(), entry, Policy(True, True, 0o022), None)
+    status = (tmp_path / "a").stat()
+    assert (status.st_uid, status.st_mtime_ns) == (os.getuid(), NS)

@@ -1,18 +1,21 @@
-"""wire.py: frames survive any split of the stream, and garbage is refused in one known way.
+"""wire.py and hashes.py: frames survive any split of the stream, and garbage is refused; digests.
 
 Read next: test_session.py.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import example, given, settings
+import xxhash
+from conftest import unavailable
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pscp.endpoint.frames import wire
+from pscp.endpoint.frames import hashes, wire
 
 Copied = tuple[int, int, int, int, bytes]
 
@@ -89,12 +92,6 @@ def test_a_block_is_read_into_its_place() -> None:
     assert room == block
 
 
-def test_the_frames_come_byte_by_byte() -> None:
-    sent = [(wire.DATA, 0, 7, 4096, b"block"), (wire.TICK, 0, 0, 0, b""), (wire.ACK, 2, 7, 0, b"x")]
-    data = b"".join(map(packed, sent))
-    assert decoded(data[n : n + 1] for n in range(len(data))) == sent
-
-
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, wire.MAX_PAYLOAD_BYTES), min_size=3, max_size=5), st.data())
 def test_large_frames_share_the_decoder_room(lengths: list[int], data: st.DataObject) -> None:
@@ -112,19 +109,6 @@ def test_the_largest_frame_fits_and_a_larger_one_is_refused() -> None:
     assert [len(frame[4]) for frame in decoded([largest])] == [wire.MAX_PAYLOAD_BYTES]
     with pytest.raises(wire.WireError):
         decoded([wire.header(wire.DATA, bytes(wire.MAX_PAYLOAD_BYTES + 1))])
-
-
-@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=4))
-@example(b"Last login: Mon Nov 17 from 192.0.2.1\r\n", [])
-@example(bytes(24), [])
-def test_garbage_is_a_wire_error_or_nothing_yet(data: bytes, places: list[int]) -> None:
-    decoder = wire.Decoder()
-    try:
-        found = decoded(split(data, places), decoder)
-    except wire.WireError:
-        return
-    taken_bytes = sum(wire.HEADER.size + len(frame[4]) for frame in found)
-    assert len(decoder.rest()) == len(data) - taken_bytes
 
 
 @given(frames, st.data())
@@ -192,18 +176,6 @@ def test_a_path_of_any_bytes_survives(name: bytes) -> None:
     assert found.encode("utf-8", "surrogateescape") == name
 
 
-@given(st.binary(max_size=60))
-@example(b"[" * 100_000)
-@example(b"9" * 10_000)
-@example(b"\xff")
-@example(b"")
-def test_what_is_no_json_is_a_wire_error(payload: bytes) -> None:
-    try:
-        frame_of(payload).json()
-    except wire.WireError as error:
-        assert "REPLY" in str(error)
-
-
 # --- packs
 
 
@@ -212,17 +184,6 @@ def test_a_pack_survives(entries: object, bodies: list[bytes]) -> None:
     found, rest = wire.unpack_payload(memoryview(wire.pack_payload(entries, bodies)))
     assert found == json.loads(json.dumps(entries))
     assert bytes(rest) == b"".join(bodies)
-
-
-@given(st.binary(max_size=80))
-@example(wire.COUNT.pack(2**32 - 1) + b"[]")
-@example(wire.COUNT.pack(100_000) + b"[" * 100_000)
-def test_a_pack_of_garbage_is_a_wire_error(payload: bytes) -> None:
-    try:
-        _, rest = wire.unpack_payload(memoryview(payload))
-    except wire.WireError:
-        return
-    assert len(rest) <= len(payload)
 
 
 def test_a_pack_that_is_cut_anywhere_in_its_list_is_a_wire_error() -> None:
@@ -245,3 +206,69 @@ def test_a_block_may_be_followed_by_its_check() -> None:
     assert a_block(b"block" + check, wire.CHECKED) == (b"block", check)
     with pytest.raises(wire.WireError, match="without its check"):
         a_block(check[1:], wire.CHECKED)
+
+
+# --- digests, by whichever library
+
+
+# From XXH3's short inputs (to 240 bytes) over its first stripes to several of its blocks.
+contents = st.binary(max_size=600) | st.integers(0, 5000).map(
+    lambda n: bytes(i * 31 % 251 for i in range(n))
+)
+
+
+@pytest.fixture(scope="module")
+def by_ctypes() -> type:
+    found = hashes._xxhash_library()
+    if found is None:
+        unavailable("no libxxhash is installed")
+    assert isinstance(found, type)
+    return found
+
+
+@given(data=contents, places=st.lists(st.integers(0, 5000), max_size=5))
+def test_the_c_library_agrees_with_the_package(
+    by_ctypes: type, data: bytes, places: list[int]
+) -> None:
+    writable, readonly = by_ctypes(), by_ctypes()
+    for piece in split(data, places):
+        writable.update(memoryview(bytearray(piece)))  # as blocks are: by their address
+        readonly.update(piece)
+    wanted = xxhash.xxh3_128(data).digest()
+    assert (writable.digest(), readonly.digest()) == (wanted, wanted)
+
+
+def test_two_digests_of_the_c_library_do_not_mix(by_ctypes: type) -> None:
+    first, second = by_ctypes(), by_ctypes()
+    first.update(b"one")
+    second.update(b"two")
+    del second
+    first.update(b" more")
+    assert first.digest() == xxhash.xxh3_128(b"one more").digest()
+
+
+def test_the_algorithms_are_what_they_are_called() -> None:
+    wanted = {
+        "sha256": hashlib.sha256(b"pscp").digest(),
+        "blake2b": hashlib.blake2b(b"pscp", digest_size=32).digest(),
+        "xxh3-128": xxhash.xxh3_128(b"pscp").digest(),
+    }
+    for name in hashes.ALGORITHMS:
+        hasher = hashes.new(name)
+        hasher.update(b"pscp")
+        assert hasher.digest() == wanted[name]
+    assert hashes.STRONG in hashes.ALGORITHMS
+
+
+def test_speeds_are_positive_and_of_every_algorithm() -> None:
+    speeds = hashes.speeds()
+    assert speeds.keys() == hashes.ALGORITHMS.keys()
+    assert all(speed > 0 for speed in speeds.values())
+
+
+def test_the_fastest_is_that_of_the_slower_end() -> None:
+    assert hashes.fastest({"a": 1000, "b": 100}, {"a": 10, "b": 90}) == "b"
+    assert hashes.fastest({"a": 1000, "b": 100}, {"b": 1}) == "b"
+    assert hashes.fastest({"b": 5, "a": 5}, {"a": 5, "b": 5}) == "a"  # the same at both ends
+    with pytest.raises(ValueError, match="empty"):
+        hashes.fastest({"a": 1.0}, {"b": 1.0})

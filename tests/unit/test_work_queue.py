@@ -1,11 +1,11 @@
-"""The queue: every piece of work comes to exactly one end, whatever lanes do and die of."""
+"""The queue: each piece of work comes to one end, whatever lanes do, and all is written down."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import lookup
-from pscp.transfer.lanes import in_flight
+from pscp.transfer.lanes import in_flight, work_queue
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
-from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.lanes.work_queue import LaterWrites, WorkQueue
 from pscp.transfer.pieces.plan import Ask, Chunk, Pack, PlannedEntry, Work
 
 WAIT_S = 20.0
@@ -71,29 +71,6 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
     return WorkQueue()
 
 
-def test_work_is_taken_once_and_ends_once(queue: WorkQueue) -> None:
-    one, two = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    number, chunk = take(queue, one)
-    assert chunk.length == 10 and not queue.is_idle()
-    assert finish(queue, one, number) and queue.is_idle()
-    assert not finish(queue, one, number)
-    assert queue.try_take(two.share) is None
-
-
-def test_an_iterator_is_taken_piece_by_piece_and_its_follow_up_too(queue: WorkQueue) -> None:
-    lane, job = Lane(queue), Job()
-
-    def pieces() -> Iterator[Work]:
-        yield Chunk(job, 0, 1)
-        yield Chunk(job, 1, 1)
-        queue.add(Chunk(job, 2, 1))
-
-    queue.add(pieces())
-    offsets = [take(queue, lane)[1].offset for _ in range(3)]
-    assert offsets == [0, 1, 2]
-
-
 def test_what_nobody_needs_any_more_is_not_taken(queue: WorkQueue) -> None:
     """The rest stays, and what a lane gave back as well."""
     one, two = Lane(queue), Lane(queue)
@@ -104,15 +81,6 @@ def test_what_nobody_needs_any_more_is_not_taken(queue: WorkQueue) -> None:
     queue.drop(lambda work: isinstance(work, Chunk) and work.offset >= 2)
     assert [take(queue, two)[1].offset for _ in range(2)] == [0, 1]
     assert queue.try_take(two.share) is None
-
-
-def test_what_a_dead_lane_had_goes_to_another(queue: WorkQueue) -> None:
-    one, two = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    number, chunk = take(queue, one)
-    queue.give_back(one.share)
-    assert not finish(queue, one, number), "a dead lane's word counts no more"
-    assert take(queue, two)[1] is chunk
 
 
 def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue) -> None:
@@ -171,42 +139,6 @@ def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(
     with pytest.raises(ValueError, match="a bug"):
         queue.check()
     assert queue.take(lane.share) is None
-
-
-@pytest.mark.parametrize("how", ["stop", "close"])
-def test_the_end_ends_every_wait(queue: WorkQueue, how: str) -> None:
-    lane = Lane(queue)
-    with ThreadPoolExecutor() as threads:
-        waits: list[Future[Any]] = [
-            threads.submit(queue.take, lane.share),
-            threads.submit(queue.wait_until, lambda: False),
-            threads.submit(queue.wait_until, lambda: False, is_lane=True),
-            threads.submit(queue.wait_until, lambda: False, WAIT_S, is_lane=True),
-        ]
-        if how == "stop":
-            queue.stop(ValueError("why"))
-        else:
-            queue.close()
-        assert not any(wait.result(WAIT_S) for wait in waits)
-    assert queue.is_finished is (how == "close")
-
-
-def test_a_wait_is_over_when_its_patience_is(queue: WorkQueue) -> None:
-    assert not queue.wait_until(lambda: False, 0.0)
-    assert queue.wait_until(lambda: True, 0.0)
-
-
-def test_an_idle_lane_takes_over_and_the_first_end_counts(queue: WorkQueue) -> None:
-    slow, idle = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    first, chunk = take(queue, slow)
-    second, same = take(queue, idle)
-    assert same is chunk
-    assert finish(queue, idle, second)
-    assert queue.is_idle(), "nobody waits for the slow lane"
-    assert not finish(queue, slow, first)
-    queue.give_back(slow.share)
-    assert queue.is_idle()
 
 
 def test_a_lane_that_is_behind_gets_no_more_work(queue: WorkQueue) -> None:
@@ -269,16 +201,6 @@ def test_a_mismatch_on_one_lane_leaves_it_to_the_other(queue: WorkQueue) -> None
     queue.add(chunk)  # what FileJob.mismatched() does
     assert not queue.is_idle() and not queue.has_work()
     assert finish(queue, slow, first) and queue.is_idle()
-
-
-def test_the_other_of_two_lanes_dies(queue: WorkQueue) -> None:
-    slow, idle = Lane(queue), Lane(queue)
-    queue.put(Chunk(Job(), 0, 10))
-    take(queue, slow)
-    second, _ = take(queue, idle)
-    queue.give_back(slow.share)
-    assert not queue.has_work(), "the other lane still has it"
-    assert finish(queue, idle, second) and queue.is_idle()
 
 
 def test_the_first_chunk_of_a_stream_goes_over_another_lane_once_it_is_overdue(
@@ -437,3 +359,158 @@ def test_the_rows_of_a_pack_are_those_of_the_lane_that_has_it() -> None:
     assert LaneTraffic(context, far, far, other.share).take_rows(number, pack, [[1, "in time"]])
     assert not late.take_rows(number, pack, [[1, "late"]])
     assert pack.rows == [[1, "in time"]]
+
+
+# --- what bookkeeping has to write, while nobody else waits for it
+
+
+class SlowDisk:
+    """Takes numbers, in the order of their writing; each waits until `is_well`."""
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+        self.is_writing, self.is_well = threading.Event(), threading.Event()
+
+    def write(self, number: int) -> None:
+        self.is_writing.set()
+        assert self.is_well.wait(WAIT_S)
+        self.written.append(number)
+
+
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_who_comes_while_another_writes_goes_on_and_loses_nothing(disk: SlowDisk) -> None:
+    writes = LaterWrites(raising)
+    with ThreadPoolExecutor() as threads:
+        writes.add(lambda: disk.write(1))
+        first = threads.submit(writes.start)
+        assert disk.is_writing.wait(WAIT_S)
+        writes.add(lambda: disk.write(2))
+        writes.start()
+        assert disk.written == []
+        disk.is_well.set()
+        first.result(WAIT_S)
+    assert disk.written == [1, 2]
+
+
+def test_finish_waits_for_who_writes_already(disk: SlowDisk) -> None:
+    writes = LaterWrites(raising)
+    with ThreadPoolExecutor() as threads:
+        writes.add(lambda: disk.write(1))
+        threads.submit(writes.start)
+        assert disk.is_writing.wait(WAIT_S)
+        finishing = threads.submit(writes.finish)
+        assert not finishing.done()
+        disk.is_well.set()
+        finishing.result(WAIT_S)
+        assert disk.written == [1]
+
+
+def test_no_write_is_lost_and_their_order_is_kept_by_many_threads() -> None:
+    written: list[int] = []
+    writes, lock = LaterWrites(raising), threading.Lock()
+    numbers = iter(range(4000))
+
+    def add() -> None:
+        while True:
+            with lock:  # as the queue's: numbers are given and added at once
+                number = next(numbers, None)
+                if number is None:
+                    return
+                writes.add(partial(written.append, number))
+            writes.start()
+
+    with ThreadPoolExecutor(4) as threads:
+        for running in [threads.submit(add) for _ in range(4)]:
+            running.result(WAIT_S)
+    assert written == list(range(4000))
+
+
+def test_what_is_added_just_as_a_turn_ends_is_written_too() -> None:
+    """Who adds it finds the turn taken; who has it has found nothing more to write."""
+    written: list[int] = []
+    writes = LaterWrites(raising)
+
+    class Turn:
+        is_first = True
+
+        def acquire(self, blocking: bool) -> bool:
+            return True
+
+        def release(self) -> None:
+            if self.is_first:
+                self.is_first = False
+                writes.add(lambda: written.append(2))
+
+    writes._turn = Turn()  # type: ignore[assignment]
+    writes.add(lambda: written.append(1))
+    writes.start()
+    assert written == [1, 2]
+
+
+def test_the_next_is_written_after_one_that_failed() -> None:
+    failed: list[Exception] = []
+    written: list[int] = []
+    writes = LaterWrites(failed.append)
+    writes.add(lambda: 1 / 0)
+    writes.add(lambda: written.append(2))
+    writes.start()
+    assert written == [2] and isinstance(failed[0], ZeroDivisionError)
+
+
+def test_who_adds_much_waits(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "_WAITING_MOST", 2)
+    writes = LaterWrites(raising)
+    disk.is_well.set()
+    writes.add(lambda: disk.write(1))
+    writes.keep_short()
+    assert disk.written == []
+    writes.add(lambda: disk.write(2))
+    writes.keep_short()
+    assert disk.written == [1, 2]
+
+
+def test_lanes_go_on_while_the_journal_hangs(disk: SlowDisk) -> None:
+    """The queue's lock is free while one of them writes what came of its piece."""
+    queue = WorkQueue()
+    slow, other = (LaneShare(Window(1 << 40, 0.0)) for _ in range(2))
+    for share in (slow, other):
+        queue.join(share)
+        queue.put(Ask(True, requests.Ping(), lambda answer: None, lambda failure: None))
+    first, second = queue.take(slow), queue.take(other)
+    assert first is not None and second is not None
+    with ThreadPoolExecutor() as threads:
+        settling = threads.submit(
+            queue.settle, slow, first[0], lambda: queue.write_later(lambda: disk.write(1))
+        )
+        assert disk.is_writing.wait(WAIT_S)
+        assert threads.submit(queue.settle, other, second[0], lambda: None).result(WAIT_S)
+        assert queue.is_idle() and disk.written == []
+        disk.is_well.set()
+        assert settling.result(WAIT_S)
+    queue.finish_writing()
+    assert disk.written == [1]
+
+
+def test_what_cannot_be_written_stops_the_copy() -> None:
+    queue = WorkQueue()
+    queue.run_alone(lambda: queue.write_later(lambda: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        queue.check()
+
+
+def test_what_the_queue_runs_cannot_have_it_run_more() -> None:
+    """Else a write would be done before the lock was let go."""
+    queue = WorkQueue()
+    with pytest.raises(RuntimeError):
+        queue.run_alone(lambda: queue.run_alone(lambda: None))
+    with pytest.raises(RuntimeError):
+        queue.wait_until(lambda: queue.run_alone(lambda: True))
+    queue.run_alone(lambda: None)

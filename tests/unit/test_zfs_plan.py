@@ -123,11 +123,6 @@ def test_what_waits_for_what_never_waits_in_a_circle(origins: dict[str, str]) ->
         came.add(name)
 
 
-def test_a_clone_waits_for_what_it_began_with() -> None:
-    sources = {"t": Dataset("t"), "t/a": Dataset("t/a", origin="t/b@s"), "t/b": Dataset("t/b")}
-    assert awaited(sources) == {"t": set(), "t/b": {"t"}, "t/a": {"t", "t/b"}}
-
-
 def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:
     cut = Dataset("vault/a", token="1-abc")
     plan = make_plan(history(1, 2), "vault/a", cut, can_resume=True)

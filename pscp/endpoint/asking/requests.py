@@ -93,6 +93,7 @@ class Clean(NamedTuple):
     path: Optional[str]  # as typed (null: the next page of the same search)
     remove: bool
     modules: str = ""  # those that the agent lacks for it
+    force: bool = False  # also where nobody can tell whether a copy holds it
 
 
 class Learn(NamedTuple):

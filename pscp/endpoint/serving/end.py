@@ -188,7 +188,7 @@ class End:
         from ..there import leftovers
 
         if request.path is not None:
-            self._search = leftovers.Search(request.path, request.remove)
+            self._search = leftovers.Search(request.path, request.remove, force=request.force)
         if self._search is None:
             raise not_here("search")
         return self._search.page()

@@ -1,8 +1,9 @@
 """Finds the parts and fences that copies which were cut short left below a folder; removes them.
 
 A part that a copy may still work on counts as held: while another process has it locked or open,
-and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open or younger
-than a day, as the run may be on another machine that shares the folder.
+and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is open. Where this
+system does not tell, as a file system may be shared with other machines, each counts as open until
+it is a day old, unless that is forced.
 
 Not here: the names of parts (../reading/paths.py), what a user sees of this
 (../../calls/cleaning.py).
@@ -22,6 +23,20 @@ from ..reading.paths import Root, to_bytes, to_text
 from ..writing.parts import WAS_FILE
 
 DAY_S = 24 * 3600
+_OF_ONE_MACHINE = frozenset(
+    [
+        b"ext2",
+        b"ext3",
+        b"ext4",
+        b"xfs",
+        b"btrfs",
+        b"zfs",
+        b"f2fs",
+        b"bcachefs",
+        b"tmpfs",
+        b"overlay",
+    ]
+)
 PAGE_ITEMS = 500
 PAGE_S = 2.0  # then the page is sent, so that a search ends soon once nobody asks for more
 FOUND, HELD, FAILED = "found", "held", "failed"
@@ -71,19 +86,22 @@ class Page:
 class Search:
     """A search below one folder, which goes on from page to page."""
 
-    def __init__(self, path: str, remove: bool) -> None:
-        """Raises Refusal and OSError for a folder that cannot be opened."""
+    def __init__(self, path: str, remove: bool, *, force: bool = False) -> None:
+        """`force` takes what nobody is seen to hold. Raises Refusal and OSError for a folder that
+        cannot be opened.
+        """
         self._full = os.path.realpath(os.path.expanduser(to_bytes(path)) or b".")
         if not os.path.isdir(self._full):
             raise failures.Refusal(failures.DESTINATION, path, "no such folder")
-        self._root, self._remove = Root(to_text(self._full)), remove
+        self._root, self._remove, self._force = Root(to_text(self._full)), remove, force
         self._open: Optional[Set[Tuple[int, int]]] = None
+        self._mounts: Dict[bytes, bytes] = {}
         self._items = self._search()
 
     def page(self) -> Dict[str, object]:
         """Return what the search finds in the next two seconds, and whether that is the last."""
         page = Page()
-        self._open = open_files()
+        self._open, self._mounts = open_files(), mounts()
         for item in self._items:
             if not page.add(item):
                 break
@@ -132,8 +150,12 @@ class Search:
         was_file = kind == stat.S_IFREG and bool(status.st_mode & WAS_FILE)
         row = [path, status.st_size, max(int(age_s), 0), was_file]
         # A link cannot be seen to be open, and on some systems no file can.
-        is_young = age_s < DAY_S and (kind == stat.S_IFLNK or self._open is None)
-        if is_young or self._is_open(status) or self._is_fenced(token, path):
+        is_unseen = kind == stat.S_IFLNK or self._open is None
+        if (
+            (is_unseen and self._is_young(age_s))
+            or self._is_open(status)
+            or self._is_fenced(token, path)
+        ):
             return HELD, row
         return FOUND if self._take(fd, name, status) else HELD, row
 
@@ -156,11 +178,14 @@ class Search:
             if lock_fd >= 0:
                 os.close(lock_fd)
 
+    def _is_young(self, age_s: float) -> bool:
+        return age_s < DAY_S and not self._force
+
     def _is_open(self, status: os.stat_result) -> bool:
         return self._open is not None and (status.st_dev, status.st_ino) in self._open
 
     def _is_fenced(self, token: bytes, path: str) -> bool:
-        """Is a fence with this token, beside the file or above it, open or younger than a day?"""
+        """May a copy hold a fence with this token, beside the file or above it?"""
         folder = os.path.join(self._full, to_bytes(path))
         while folder != os.path.dirname(folder):
             folder = os.path.dirname(folder)
@@ -168,7 +193,8 @@ class Search:
                 fence = os.lstat(os.path.join(folder, b"." + token + b".pscp-run"))
             except OSError:
                 continue
-            if time.time() - fence.st_mtime < DAY_S or self._is_open(fence):
+            is_unseen = self._open is None or not is_of_this_machine(folder, self._mounts)
+            if self._is_open(fence) or (is_unseen and self._is_young(time.time() - fence.st_mtime)):
                 return True
         return False
 
@@ -186,6 +212,26 @@ def _is_locked(fd: int, status: os.stat_result) -> bool:
         return False
     except OSError:  # this filesystem has no locks: its age decides
         return time.time() - status.st_mtime > DAY_S
+
+
+def mounts() -> Dict[bytes, bytes]:
+    """Return the type of the file system at each mount point (proc(5)); none without /proc."""
+    found: Dict[bytes, bytes] = {}
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            before, _, after = line.partition(b" - ")
+            point = re.sub(
+                rb"\\([0-7]{3})", lambda m: bytes([int(m.group(1), 8)]), before.split()[4]
+            )
+            found[point] = after.split()[0]
+    return found
+
+
+def is_of_this_machine(folder: bytes, mounted: Dict[bytes, bytes]) -> bool:
+    """Is the folder on a file system that no other machine writes to?"""
+    while folder not in mounted and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return mounted.get(folder) in _OF_ONE_MACHINE
 
 
 def open_files() -> Optional[Set[Tuple[int, int]]]:

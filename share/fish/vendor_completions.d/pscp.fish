@@ -90,5 +90,6 @@ complete -c pscp -l measure -d 'measure the path to HOST in about a minute, with
 complete -c pscp -l save -d 'with --measure: have later copies to HOST use what is recommended'
 complete -c pscp -l clean -d 'list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on'
 complete -c pscp -l yes -d 'with --clean: remove it'
+complete -c pscp -l force -d 'with --clean: also what is new, where nobody can tell who works on it'
 complete -c pscp -l list-connections -d 'list the connections that --persist keeps'
 complete -c pscp -l disconnect -d 'end the connections that --persist keeps, to HOST or all'

@@ -1,16 +1,25 @@
-"""The receive window: what it becomes over simulated paths.
+"""The programs of connections with a library: windows, lines of known_hosts, what they load.
 
-Not here: who grants it (../conformance, ../e2e/test_transports.py).
+Not here: what they do on a connection (../conformance, ../e2e/test_transports.py).
 """
 
 from __future__ import annotations
 
+import base64
 import socket
+import subprocess
+from pathlib import Path
 
+import paramiko
 import pytest
 
 from pscp.ground.values import MIB
 from pscp.transports.libraries.asyncssh_pump import FIRST_BYTES, Window, most_bytes, round_trip_s
+from pscp.transports.libraries.known_hosts import HostKeyLine, known
+from pscp.transports.ssh_settings import Request, Settings, program_argv
+
+# --- the receive window, over simulated paths
+
 
 PACKET_BYTES = 32 * 1024
 
@@ -75,3 +84,60 @@ def test_the_kernel_tells_the_round_trip() -> None:
     with socket.socket() as unconnected:
         assert round_trip_s(unconnected) is None
     assert round_trip_s(None) is None
+
+
+# --- lines of known_hosts
+
+
+KEY = base64.b64encode(b"key").decode()
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ("one,two", ["one", "two"]),
+        ("ONE", ["one"]),
+        ("t*", ["two", "three"]),
+        ("?w?", ["two"]),
+        ("*,!two", ["one", "three", "[one]:22022"]),
+        ("!two", []),
+        ("[one]:22022", ["[one]:22022"]),
+        ("[o*]:22022", ["[one]:22022"]),
+        ("[on", []),
+        (",", []),
+        pytest.param(paramiko.HostKeys.hash_host("two"), ["two"], id="hashed"),
+        ("|1|nonsense", []),
+        ("|1|a|b", []),
+    ],
+)
+def test_a_line_is_found_by_each_of_its_names(names: str, found: list[str]) -> None:
+    text = f"# {names}\n\n \t{names} ssh-x {KEY} a comment\n"
+    hosts = ["one", "two", "three", "[one]:22022"]
+    assert [host for host in hosts if list(known(text, host))] == found
+
+
+def test_markers_are_told_and_what_is_malformed_is_left_out() -> None:
+    lines = ["one ssh-x", "@revoked one", "@", "one ssh-x !", f"@revoked * ssh-x {KEY}",
+             f"@cert-authority one ssh-y {KEY}", f"one ssh-z {KEY}"]  # fmt: skip
+    assert list(known("\n".join(lines), "one")) == [
+        HostKeyLine("@revoked", "ssh-x", b"key"),
+        HostKeyLine("@cert-authority", "ssh-y", b"key"),
+        HostKeyLine("", "ssh-z", b"key"),
+    ]
+
+
+# --- the program itself
+
+
+def test_asyncssh_is_loaded_without_a_compiler(tmp_path: Path) -> None:
+    """As ctypes would ask for each library that ldconfig(8) does not know."""
+    for name in ("gcc", "cc", "ld"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n: >>'{tmp_path}/ran'\n")
+        program.chmod(0o755)
+    nowhere = Settings("", ("Port 0",), (), Request("true"), False, (), "", "", 0, 0, False)
+    argv = program_argv("asyncssh", nowhere)
+    subprocess.run(
+        argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
+    )
+    assert not (tmp_path / "ran").exists()
