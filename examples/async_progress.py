@@ -13,7 +13,9 @@ import pscp
 
 async def push(limit_s: float, source: str, destination: str) -> pscp.Result:
     async with asyncio.timeout(limit_s):  # its end cancels this task, and that ends the copy
-        async with pscp.aio.copying(source, destination, archive=True, batch=True) as copying:
+        async with pscp.aio.copying(
+            source, destination, archive=True, batch=True, raises=False
+        ) as copying:
             async for now in copying:
                 print(f"{now.bytes_done + now.bytes_resumed:,} of {now.bytes_total:,} bytes")
     return copying.result

@@ -23,7 +23,9 @@ def main() -> int:
         return 2
     source, destination = sys.argv[1:]
     try:
-        result = pscp.copy(source, destination, recursive=True, preserve=True, progress=show)
+        result = pscp.copy(
+            source, destination, recursive=True, preserve=True, progress=show, raises=False
+        )
     except pscp.PscpError as error:  # nothing could be copied; a result says what single files met
         print(f"\n{error.text}", file=sys.stderr)
         return error.exit_code

@@ -24,7 +24,7 @@ def main() -> int:
     before = mtimes(folder)
     try:
         # update leaves out what is as new here; preserve keeps the times that it goes by
-        result = pscp.copy(pattern, f"{folder}/", update=True, preserve=True)
+        result = pscp.copy(pattern, f"{folder}/", update=True, preserve=True, raises=False)
     except pscp.PscpError as error:
         print(error.text, file=sys.stderr)
         return error.exit_code

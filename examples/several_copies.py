@@ -28,8 +28,8 @@ def main() -> int:
     try:
         with pscp.Session(host, connections=2, recursive=True) as session:
             for name in names:
-                good.append(report(name, session.copy(name, f"{host}:{folder}/")))
-            good.append(report("logs", session.copy(f"{host}:{folder}/*.log", ".")))
+                good.append(report(name, session.copy(name, f"{host}:{folder}/", raises=False)))
+            good.append(report("logs", session.copy(f"{host}:{folder}/*.log", ".", raises=False)))
     except pscp.PscpError as error:  # what stops a copy as a whole, such as a lost network
         print(error.text, file=sys.stderr)
         return error.exit_code

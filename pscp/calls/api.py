@@ -66,6 +66,7 @@ def copy(
     on_file: OnFile | None = None,
     keep_digests: bool = True,
     terms: JobTerms | None = None,
+    raises: bool = True,
     **fields: Unpack[OptionFields],
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
@@ -83,12 +84,11 @@ def copy(
             failed; one call at a time, by threads of the copy, which wait for it.
         keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
         terms: what a job asks beside: see help(pscp.JobTerms).
+        raises: with False a Result is returned where files failed, too; its `failures` name them.
         fields: those of Options, such as recursive=True: help(pscp.Options), docs/api.md.
 
-    Returns:
-        A Result; its `failures` name each file that was not copied.
-
     Raises:
+        FilesFailed: at the end, where files failed; all others were copied.
         UsageError: before anything is contacted.
         ConnectError: there is no usable far end.
         CopyError: the copy as a whole cannot go on.
@@ -103,7 +103,18 @@ def copy(
     with Session(host, chosen) as session:
         session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
-        return session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
+        result = session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
+    return checked(result) if raises else result
+
+
+def checked(result: Result) -> Result:
+    """Return the result of a copy. Raises FilesFailed where files failed."""
+    if result.failures:
+        first, more = result.failures[0], len(result.failures) - 1
+        rest = f", and {more} more" if more else ""
+        message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
+        raise errors.FilesFailed(message, result=result)
+    return result
 
 
 class Session:
@@ -224,6 +235,7 @@ class Session:
         progress: Progress | None = None,
         on_file: OnFile | None = None,
         terms: JobTerms | None = None,
+        raises: bool = True,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """Copy as pscp.copy() does, over this session's connections, from or to its host."""
@@ -232,7 +244,8 @@ class Session:
         if not self._is_any_host and host_of(host) != host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
         options = filtered(self._options_with(fields), exclude, include)
-        return self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
+        result = self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
+        return checked(result) if raises else result
 
     # --- streams
 

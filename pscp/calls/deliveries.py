@@ -112,7 +112,7 @@ def fan_out(
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
         api.copy, sources, options=chosen, exclude=exclude, include=include,
-        keep_digests=keep_digests, terms=_shared(terms or JobTerms(), chosen, places),
+        keep_digests=keep_digests, raises=False, terms=_shared(terms or JobTerms(), chosen, places),
     )  # fmt: skip
     by_name = {each.text: each for each in places}
     told = _telling(copy, by_name, reporter, on_file)

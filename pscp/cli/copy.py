@@ -284,7 +284,7 @@ def run_copy(command: Command, words: Sequence[str]) -> int:
     options = command.options
     with shown_run("pscp", words, options) as (reporter, kept):
         ends = command.sources, command.destination
-        result = copy(*ends, options=options, reporter=reporter, keep_digests=False)
+        result = copy(*ends, options=options, reporter=reporter, keep_digests=False, raises=False)
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)

@@ -4,7 +4,7 @@
     +-- UsageError 2
     |   +-- BadManifest
     +-- CopyError 1
-    |   +-- DestinationError, CopyRunning, CommandFailed
+    |   +-- DestinationError, CopyRunning, CommandFailed, FilesFailed
     +-- ItemError 1
     |   +-- FileError
     |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
@@ -27,6 +27,8 @@ Read next: ../options/options.py.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
 RUN_AGAIN = "run the same command again to go on from here"
@@ -69,6 +71,17 @@ class BadManifest(UsageError):
 
 class CopyError(PscpError):
     """The copy as a whole cannot go on."""
+
+
+class FilesFailed(CopyError):
+    """Files were not copied; `result` says which, and what was."""
+
+    hint = "raises=False returns the Result"
+
+    def __init__(self, message: str, hint: str = "", *, result: Any = None) -> None:
+        super().__init__(message, hint)
+        self.result = result
+        self.retry = result is not None and any(each.retry for each in result.failures)
 
 
 class DestinationError(CopyError):

@@ -114,7 +114,7 @@ class Copying:
         return copy(
             ready, self._job.place(destination), options=self._options(destination),
             reporter=_Notes(partial(self._say, destination)), progress=show,
-            keep_digests=False, terms=terms,
+            keep_digests=False, terms=terms, raises=False,
         )  # fmt: skip
 
     def _options(self, destination: str) -> Options:

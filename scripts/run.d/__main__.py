@@ -83,7 +83,7 @@ def show(
 ) -> None:
     """Copy with the bar, and print what was done. Raises PscpError unless every file arrived."""
     reporter = make_reporter(options, sys.stderr.isatty())
-    result = copy(sources, destination, options=options, reporter=reporter)
+    result = copy(sources, destination, options=options, reporter=reporter, raises=False)
     for failure in result.failures:
         raise PscpError(f"{failure.path}: {failure.message}")
     rate = format_bytes(result.bytes / max(result.seconds, 0.001))

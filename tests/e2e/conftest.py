@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from e2e.ways import Way
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 ShellThat = Callable[[str], str]
+WriteConfig = Callable[..., str]
 Kept = Callable[[str, str, str], pscp.Session]
 
 
@@ -105,6 +107,30 @@ def shell_that(tmp_path: Path) -> ShellThat:
         return str(path)
 
     return make
+
+
+@pytest.fixture
+def config(sshd: PrivateServer, tmp_path: Path) -> WriteConfig:
+    """config(name=value, ...): an ssh_config that says this first, then how to get there."""
+
+    def write(*more: str, host: str = "*", **settings: object) -> str:
+        lines = [f"Host {host}", *(f"{name} {value}" for name, value in settings.items()), *more]
+        path = tmp_path / "ssh_config"
+        path.write_text("\n".join([*lines, Path(sshd.ssh_config).read_text()]) + "\n")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A key, which `allowed` lists beside it, and another one, which `others` lists."""
+    for name, signers, who in (("key", "allowed", "ada"), ("other", "others", "bob")):
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(argv, check=True)
+        public = (tmp_path / f"{name}.pub").read_text()
+        (tmp_path / signers).write_text(f"{who}@example.org {public}")
+    return tmp_path / "key"
 
 
 @pytest.fixture

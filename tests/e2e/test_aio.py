@@ -35,7 +35,6 @@ def filled(way: Way, size: int = MIB) -> tuple[str, str]:
 
 
 async def begun(copying: pscp.aio.Copying) -> None:
-    """Wait until something has landed."""
     async for now in copying:
         if now.bytes_done >= MIB:
             return

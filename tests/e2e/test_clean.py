@@ -26,6 +26,7 @@ from pscp.ground.errors import DestinationError, ProtocolError
 from pscp.options.option_fields import OptionFields
 
 EVERY_WAY = True
+pytestmark = pytest.mark.needs_agent("pull", reason="a folder here is asked about by the agent")
 
 DAY_S = 24 * 3600
 TOKEN = "0123abcd"
@@ -65,11 +66,6 @@ def cleaned(way: Way, *words: str, below: str = "") -> Ran:
     return way.typed("--clean", *words, way.sent_to + folder)
 
 
-def there(way: Way) -> set[str]:
-    found = way.destination.rglob("*")
-    return {str(p.relative_to(way.destination)) for p in found if p.is_symlink() or not p.is_dir()}
-
-
 def listed(ran: Ran, way: Way) -> list[str]:
     """The paths of the rows."""
     before = f"{way.sent_to}{way.destination}/"
@@ -83,17 +79,17 @@ def test_what_was_left_is_listed_and_stays(left: Way) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert listed(ran, left) == [FENCE, *PARTS]
     assert "4 files that cut copies left, 8.0 kB; --yes removes them" in ran.out
-    assert there(left) == {*PARTS, *OTHERS, FENCE}
+    assert {*left.files} == {*PARTS, *OTHERS, FENCE}
 
 
 def test_with_yes_it_is_removed_and_nothing_else(left: Way) -> None:
     again = cleaned(left, "--yes", "-n")
-    assert "; --yes removes them" in again.out and there(left) >= {*PARTS, FENCE}
+    assert "; --yes removes them" in again.out and {*left.files} >= {*PARTS, FENCE}
     ran = cleaned(left, "--yes")
     assert (ran.code, ran.err) == (0, "")
     assert listed(ran, left) == [FENCE, *PARTS]
     assert "4 files that cut copies left, 8.0 kB: removed" in ran.out
-    assert there(left) == set(OTHERS)
+    assert {*left.files} == set(OTHERS)
     assert "nothing that cut copies left lies below" in cleaned(left, "--yes").out
 
 
@@ -109,13 +105,13 @@ def test_links_are_not_followed_and_parts_of_links_go(left: Way) -> None:
     ran = cleaned(left, "--yes")
     assert ran.code == 0 and "5 files that cut copies left" in ran.out, ran.out + ran.err
     assert outside.exists() and not part.is_symlink()
-    assert there(left) == {*OTHERS, "to outside", f".fifo.{TOKEN}.pscp-part"}
+    assert {*left.files} == {*OTHERS, "to outside", f".fifo.{TOKEN}.pscp-part"}
 
 
 def test_the_folder_itself_may_be_a_link(left: Way) -> None:
     (left.destination.parent / "link").symlink_to(left.destination)
     assert cleaned(left, "--yes", below="../link").code == 0
-    assert there(left) == set(OTHERS)
+    assert {*left.files} == set(OTHERS)
 
 
 @pytest.mark.parametrize("words", [(), ("-q",)])
@@ -128,10 +124,10 @@ def test_n2_a_part_that_was_the_file_itself_is_told_apart(
     before, _, after = ran.out.partition("that an earlier version's --inplace has hidden")
     assert "the only copy" in after and PARTS[0] in after and PARTS[0] not in before
     assert all(each in before for each in (FENCE, *PARTS[1:]))
-    assert there(left) == {*PARTS, *OTHERS, FENCE}
+    assert {*left.files} == {*PARTS, *OTHERS, FENCE}
     assert json.loads(cleaned(left, "--progress", "json").out)["found"][1]["was_file"] is True
     ran = cleaned(left, "--yes", *words)
-    assert (ran.code, there(left)) == (0, set(OTHERS))
+    assert (ran.code, {*left.files}) == (0, set(OTHERS))
     assert "has hidden" in ran.out and PARTS[0] in ran.out
 
 
@@ -142,12 +138,12 @@ def test_the_parts_of_a_run_that_was_killed_a_minute_ago(left: Way, where: str) 
     ran = cleaned(left, "--yes")
     is_sftp = left.remote == "sftp" and left.is_push
     assert ran.code == 0, ran.err
-    assert there(left) == {*OTHERS, *([*PARTS, where, FENCE] if is_sftp else [])} - (
+    assert {*left.files} == {*OTHERS, *([*PARTS, where, FENCE] if is_sftp else [])} - (
         {FENCE} if is_sftp and where != FENCE else set()
     )
     assert ("--force takes those" in ran.out) is is_sftp
     assert cleaned(left, "--yes", "--force").code == 0
-    assert there(left) == set(OTHERS)
+    assert {*left.files} == set(OTHERS)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -171,21 +167,21 @@ def held(path: Path, lock: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who has a file open or locked")
+@pytest.mark.needs_agent(reason="SFTP does not tell who has a file open or locked")
 @pytest.mark.parametrize("lock", [0, fcntl.LOCK_SH, fcntl.LOCK_EX])
 def test_what_is_open_or_locked_is_left_alone(left: Way, lock: int) -> None:
     with held(left.destination / PARTS[1], lock):
         ran = cleaned(left, "--yes", "-v")
     assert ran.code == 0, ran.err
-    assert there(left) == {*OTHERS, PARTS[1]}
+    assert {*left.files} == {*OTHERS, PARTS[1]}
     assert "left alone: 1 file" in ran.out and PARTS[1] in ran.out
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who has a file open")
+@pytest.mark.needs_agent(reason="SFTP does not tell who has a file open")
 def test_a_fence_that_is_open_counts_however_old_it_is(left: Way) -> None:
     with held(left.destination / FENCE, 0):
         assert "left alone: 4 files" in cleaned(left, "--yes").out
-    assert there(left) >= {*PARTS, FENCE}
+    assert {*left.files} >= {*PARTS, FENCE}
 
 
 def test_over_sftp_only_what_is_older_than_a_day_goes(left: Way) -> None:
@@ -193,16 +189,16 @@ def test_over_sftp_only_what_is_older_than_a_day_goes(left: Way) -> None:
     aged(left.destination / PARTS[0], DAY_S - 600)
     ran = cleaned(left, "--yes")
     assert ran.code == 0, ran.err
-    assert there(left) == {*OTHERS, *([PARTS[0]] if is_sftp else [])}
+    assert {*left.files} == {*OTHERS, *([PARTS[0]] if is_sftp else [])}
     assert ("over SFTP only age tells" in ran.out) is is_sftp
 
 
-@pytest.mark.needs_agent("push", reason="SFTP does not tell who one is at the far end")
+@pytest.mark.needs_agent(reason="SFTP does not tell who one is at the far end")
 def test_another_users_parts_are_not_listed(left: Way) -> None:
     if os.geteuid() == 0:
         os.chown(left.destination / PARTS[0], 12345, -1)
         assert listed(cleaned(left, "--yes"), left) == [FENCE, *PARTS[1:]]
-        assert there(left) == {*OTHERS, PARTS[0]}
+        assert {*left.files} == {*OTHERS, PARTS[0]}
     (left.destination / FENCE).unlink(missing_ok=True)
     assert cleaned(left, "--yes").code == 0
 
@@ -218,7 +214,7 @@ def test_a_folder_that_cannot_be_read_is_named(powerless: Way) -> None:
         os.chmod(way.destination / "data" / "below", 0o755)
     assert ran.code == 1
     assert f"{way.sent_to}{way.destination}/data/below: Permission denied" in ran.err
-    assert there(way) == {PARTS[2]}
+    assert {*way.files} == {PARTS[2]}
 
 
 @pytest.mark.parametrize("below", ["missing", "data/one"])
@@ -243,7 +239,7 @@ def test_more_than_a_page(way: Way) -> None:
     for number in range(1100):
         put(way.destination / f"{number % 7}" / f".{number}.{TOKEN}.pscp-part")
     assert "1100 files that cut copies left, 2.2 MB: removed" in cleaned(way, "--yes").out
-    assert there(way) == set()
+    assert {*way.files} == set()
 
 
 def test_names_that_would_act_on_a_terminal(way: Way) -> None:
@@ -261,9 +257,9 @@ def test_through_the_api(left: Way) -> None:
     }  # fmt: skip
     found = pscp.clean(where, **fields)
     assert [each.path for each in found.found] == [p.removeprefix("data/") for p in PARTS]
-    assert found.ok and not found.removed and there(left) >= {*PARTS}
+    assert found.ok and not found.removed and {*left.files} >= {*PARTS}
     assert pscp.clean(where, remove=True, **fields).removed
-    assert there(left) == {*OTHERS, FENCE}
+    assert {*left.files} == {*OTHERS, FENCE}
     with pytest.raises(DestinationError, match="no such folder"):
         pscp.clean(f"{where}/missing", **fields)
 

@@ -127,7 +127,6 @@ def test_without_resume_all_is_sent_again(way: Way) -> None:
 
 @pytest.fixture
 def own(make_sshd: MakeServer) -> PrivateServer:
-    """A server whose log tells of this test alone."""
     return make_sshd()
 
 

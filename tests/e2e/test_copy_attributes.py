@@ -9,7 +9,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,16 +46,6 @@ def test_modes_are_changed_on_the_way(way: Way, modes: str) -> None:
     for _ in range(2):
         assert way.copy(".", preserve=True, chmod=modes).ok
         assert rsync_finds(way.source, way.destination, "-rLptO", f"--chmod={modes}") == ""
-
-
-def test_without_p_only_what_is_new_gets_the_modes(way: Way) -> None:
-    fill(way.source)
-    (way.destination / "d").mkdir(mode=0o700)
-    (way.destination / "d" / "a").touch()
-    (way.destination / "d" / "a").chmod(0o604)
-    assert way.copy(".", chmod="D700,F4500").ok
-    found = {p.name: stat.S_IMODE(p.stat().st_mode) for p in way.destination.rglob("*")}
-    assert found == {"d": 0o700, "a": 0o604, "b": 0o500, "large": 0o500, "link": 0o500}
 
 
 @needs_root

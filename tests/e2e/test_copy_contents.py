@@ -71,23 +71,6 @@ def test_sizes_around_every_boundary(way: Way, block: int, chunk: int) -> None:
     assert result.chunks_verified >= len(in_packs) + sum(in_chunks)
 
 
-def test_one_file_alone_of_each_size(way: Way) -> None:
-    """A plan of one piece: nothing else keeps the copy busy meanwhile."""
-    for size in (0, 1, PACK_FILE_BYTES, PACK_FILE_BYTES + 1, 9 * MIB):
-        write_random(way.source / "x", size)
-        result = way.copy("x", to=str(size))
-        assert (result.ok, result.files, result.bytes_sent) == (True, 1, size)
-        assert (way.destination / str(size)).read_bytes() == (way.source / "x").read_bytes()
-
-
-def test_content_replaces_longer_and_shorter_content(way: Way) -> None:
-    for name, before, after in (("a", 10, 300_000), ("b", 300_000, 10), ("c", 10, 0), ("d", 0, 9)):
-        write_random(way.destination / name, before)
-        write_random(way.source / name, after)
-    assert way.copy(".").ok
-    assert_same_tree(way.source, way.destination)
-
-
 # --- holes
 
 

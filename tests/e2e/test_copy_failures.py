@@ -43,12 +43,6 @@ def named(way: Way, ran: Ran) -> dict[str, str]:
     return found
 
 
-def arrived(way: Way) -> list[str]:
-    """Files only, and parts of files as well: none may be left."""
-    found = (path for path in way.destination.rglob("*") if not path.is_dir())
-    return sorted(str(path.relative_to(way.destination)) for path in found)
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/version"), reason="there is no /proc here")
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_file_of_size_0_with_content_is_refused(way: Way, is_there: bool) -> None:
@@ -60,7 +54,7 @@ def test_a_file_of_size_0_with_content_is_refused(way: Way, is_there: bool) -> N
     [failure] = way.copy("of proc", "empty").failures
     assert (failure.path, failure.error) == ("of proc", "UnsupportedFile")
     assert failure.message == "its size is 0, but it has content"
-    assert arrived(way) == ["empty", *["of proc"] * is_there]
+    assert way.files == ["empty", *["of proc"] * is_there]
 
 
 def test_what_may_not_be_read(powerless: Way) -> None:
@@ -80,7 +74,7 @@ def test_what_may_not_be_read(powerless: Way) -> None:
         name: "Permission denied"
         for name in ("secret", "large secret", "closed", "kept/secret", half)
     }
-    assert arrived(powerless) == ["a", "large", "z"]
+    assert powerless.files == ["a", "large", "z"]
     assert ran.err.splitlines()[-1].endswith(", 5 failed")
 
 
@@ -95,9 +89,9 @@ def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         try:
             deadline_s = time.monotonic() + COMMAND_S
-            while arrived(way) != ["z/last"] and time.monotonic() < deadline_s:
+            while way.files != ["z/last"] and time.monotonic() < deadline_s:
                 time.sleep(0.05)
-            assert arrived(way) == ["z/last"]
+            assert way.files == ["z/last"]
             _, said = running.communicate(timeout=COMMAND_S)
         finally:
             running.kill()
@@ -114,7 +108,7 @@ def test_a_top_that_may_not_be_read(powerless: Way) -> None:
     ran = powerless.command("-r", names=["secret", "closed", "good"])
     assert ran.code == 1
     assert named(powerless, ran) == {"secret": "Permission denied", "closed": "Permission denied"}
-    assert arrived(powerless) == ["good"]
+    assert powerless.files == ["good"]
 
 
 def test_where_nothing_may_be_written(powerless: Way) -> None:
@@ -127,7 +121,7 @@ def test_where_nothing_may_be_written(powerless: Way) -> None:
     names = ("t/closed/small", "t/closed/large", "t/closed/sub", "t/closed/sub/x")
     assert named(powerless, ran) == dict.fromkeys(names, "Permission denied")
     assert ran.err.splitlines()[-1].endswith(", 4 failed")
-    assert arrived(powerless) == ["t/open/x"]
+    assert powerless.files == ["t/open/x"]
     [why] = named(powerless, ran := powerless.command("-r", names=["t"])).values()
     folder = f"{powerless.sent_to}{powerless.destination}/t/closed"
     assert why == f"Permission denied, and 3 more below {folder}"
@@ -139,7 +133,7 @@ def test_a_destination_that_may_not_be_written(powerless: Way) -> None:
     powerless.destination.chmod(0o500)
     ran = powerless.command(names=["x"])
     assert (ran.code, named(powerless, ran)["x"]) == (1, "Permission denied")
-    assert arrived(powerless) == []
+    assert powerless.files == []
 
 
 def make_odd_tree(folder: Path) -> None:
@@ -169,7 +163,7 @@ def test_dangling_links_loops_and_special_files(way: Way) -> None:
     is_told = way.is_push or way.remote == "agent"  # why it cannot be followed
     assert said["self"].startswith("is a link that cannot be followed") is is_told
     assert len(said) == 3
-    assert arrived(way) == ["a", "sub/b", "z"]
+    assert way.files == ["a", "sub/b", "z"]
 
 
 def test_with_a_links_are_no_problem(way: Way) -> None:
@@ -194,7 +188,7 @@ def test_a_top_of_that_kind(way: Way, kind: str) -> None:
     assert [(each.error, "--exclude" in each.hint) for each in result.failures] == [
         ("UnsupportedFile", True)
     ]
-    assert arrived(way) == ["a"]
+    assert way.files == ["a"]
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
@@ -202,7 +196,7 @@ def test_a_name_too_long_for_the_destination(way: Way, size: int) -> None:
     write(way.source / "x", size)
     result = way.copy("x", to="n" * 256)
     assert failures_of(result) == {"n" * 256: "File name too long"}
-    assert arrived(way) == []
+    assert way.files == []
 
 
 @pytest.fixture
@@ -249,7 +243,7 @@ def test_a_file_larger_than_the_sink_takes(
     write(way.source / "z", 200_000)
     ran = limited.command("-r", names=["."])
     assert (ran.code, named(limited, ran)) == (1, {"sub/large": "File too large"})
-    assert arrived(way) == ["sub/a", "z"]
+    assert way.files == ["sub/a", "z"]
 
 
 def test_too_few_descriptors(push: Way) -> None:
@@ -261,3 +255,14 @@ def test_too_few_descriptors(push: Way) -> None:
     few = dataclasses.replace(push, prefix=("prlimit", "--nofile=24:24"))
     ran = few.command("-a", names=["."])
     assert ran.code != 0 and "Too many open files" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_call_raises_where_a_file_failed(push: Way) -> None:
+    """12: a copy of which every file failed raised nothing."""
+    write(push.source / "good")
+    (push.source / "gone").symlink_to("nowhere")
+    there = f"{push.server.host}:{push.destination}/"
+    with pytest.raises(pscp.FilesFailed, match="dangling link") as raised:
+        pscp.copy(push.source, there, recursive=True, config_file=push.server.ssh_config)
+    assert raised.value.result.files == 1 and not raised.value.retry
+    assert [each.path for each in raised.value.result.failures] == ["source/gone"]

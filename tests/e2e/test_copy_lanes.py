@@ -16,26 +16,15 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from e2e.ways import Way
+from e2e.ways import Notes, Way
 from pscp.connect.known import host_memory
 from pscp.connect.known.host_memory import HostMemory
 from pscp.ground.locations import parse_location
 from pscp.ground.state import control_folder
 from pscp.ground.values import MIB
 from pscp.options.options import Options
-from pscp.progress.progress import Silent
 
 EVERY_WAY = True
-
-
-class Notes(Silent):
-    """Keeps what a person would be shown."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 ONE_LOGIN = """#!/bin/sh

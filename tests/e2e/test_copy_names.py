@@ -6,12 +6,9 @@ Not here: globs and "~" (test_copy_paths.py).
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from compare import assert_same_tree
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from e2e.ways import Way
 
@@ -83,7 +80,6 @@ def test_a_tree_of_awkward_names(way: Way) -> None:
 
 
 def test_awkward_names_typed(way: Way) -> None:
-    """Each as a source of its own, on one command line."""
     fill(way.source, ALL_NAMES)
     ran = way.command(names=[os.fsdecode(name) for name in ALL_NAMES])
     assert (ran.code, ran.out) == (0, ""), ran.err
@@ -123,24 +119,3 @@ def test_a_name_reaches_no_terminal_raw(way: Way) -> None:
     assert "\x1b" not in ran.out + ran.err
     assert r"\x1b[2Jx\xff\x0ay: is a dangling link" in ran.err
     assert r"\x1b[2Jx\xff\x0ayz" in ran.out
-
-
-def component() -> st.SearchStrategy[bytes]:
-    anything = st.binary(min_size=1, max_size=255).map(
-        lambda raw: bytes(byte or 1 for byte in raw).replace(b"/", b"\\")
-    )
-    return anything.filter(lambda name: name not in (b".", b".."))
-
-
-@settings(
-    max_examples=12,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(names=st.lists(component(), min_size=1, max_size=6, unique=True))
-def test_random_names(way: Way, names: list[bytes]) -> None:
-    tree = Path(tempfile.mkdtemp(dir=way.source))
-    fill(tree, names)
-    assert way.copy(tree.name).ok
-    assert_same_tree(tree, way.destination / tree.name)

@@ -40,40 +40,7 @@ def write_random(path: Path, size: int) -> None:
     path.write_bytes(random.Random(size).randbytes(size))
 
 
-def arrived(way: Way) -> list[str]:
-    found = (path for path in way.destination.rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(way.destination)) for path in found)
-
-
 # --- what is copied
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["exclude=src/*.o", "exclude=doc"], ["t/a.c", "t/a.o", "t/src/a.c"]),
-        (["include=a.o", "exclude=a.*"], ["t/a.o", "t/src/a.o", "t/src/doc/b.txt"]),
-        (
-            ["exclude=/t/*.o", "exclude=/src", "exclude=s**b.*"],
-            [
-                "t/a.c",
-                "t/doc/a.txt",
-                "t/src/a.c",
-                "t/src/a.o",
-            ],
-        ),
-        (["include=*/", "include=[!a]*", "exclude=*"], ["t/src/doc/b.txt"]),
-        (["exclude=/t/doc/***", "exclude=src/***/"], ["t/a.c", "t/a.o"]),
-        (["exclude=t"], []),
-    ],
-)
-def test_filters(way: Way, words: list[str], names: list[str]) -> None:
-    """Not here: what a pattern matches (../unit/test_filters.py)."""
-    tree = ("a.c", "a.o", "doc/a.txt", "src/a.c", "src/a.o", "src/doc/b.txt")
-    make(way.source / "t", tree)
-    filters = tuple((kind, pattern) for kind, _, pattern in (w.partition("=") for w in words))
-    assert way.copy("t", filters=filters).ok
-    assert arrived(way) == names
 
 
 def test_filters_typed(push: Way, tmp_path: Path) -> None:
@@ -82,7 +49,7 @@ def test_filters_typed(push: Way, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# as rsync's\n*.o\n")
     words = ("--include=a.o", "--exclude-from", str(tmp_path / "list"), "--include=b.o")
     assert push.command("-r", *words, names=["t"]).code == 0
-    assert arrived(push) == ["t/a.c", "t/a.o"]
+    assert push.files == ["t/a.c", "t/a.o"]
 
 
 def test_filters_of_a_program(push: Way) -> None:
@@ -95,10 +62,10 @@ def test_filters_of_a_program(push: Way) -> None:
     )  # fmt: skip
     words: dict[str, Any] = {"include": ["a.o"], "exclude": "*.o"}
     assert pscp.copy(sources, destination, options=chosen, **words).ok
-    assert arrived(push) == ["t/a.o", "t/c.tmp"]
+    assert push.files == ["t/a.o", "t/c.tmp"]
     with pscp.Session(push.server.host, chosen) as session:
         assert session.copy(sources, destination + "/again", include=("a.c",)).ok
-    assert [name for name in arrived(push) if name.startswith("again")] == [
+    assert [name for name in push.files if name.startswith("again")] == [
         "again/a.c", "again/a.o", "again/b.o", "again/c.tmp",
     ]  # fmt: skip
     for wrong in ("", ["a", ""], 1, [b"x"], b"x", None):
@@ -119,32 +86,9 @@ def test_sizes_and_ages(way: Way) -> None:
     (way.source / "t" / "folder").mkdir()
     result = way.copy("t/.", min_size_bytes=10, max_size_bytes=MIB, min_age_s=1000, max_age_s=9000)
     assert (result.ok, result.files, result.files_skipped) == (True, 2, 0)
-    assert arrived(way) == ["least", "most", "old"]
+    assert way.files == ["least", "most", "old"]
     assert (way.destination / "old").read_text() == "old of destination"
     assert (way.destination / "folder").is_dir()
-
-
-@pytest.mark.needs_agent(reason="over SFTP hard links are files of their own")
-def test_a_file_is_left_out_with_all_its_names(way: Way) -> None:
-    """Else a further name would be made of what is at the destination under the first one."""
-    for name, size in (("a-large", 100), ("b-small", 10)):
-        write_random(way.source / name, size)
-        (way.source / f"{name}-too").hardlink_to(way.source / name)
-    make(way.destination, ("a-large",))
-    result = way.copy(".", archive=True, max_size_bytes=50)
-    assert (result.ok, result.files) == (True, 2)
-    assert arrived(way) == ["a-large", "b-small", "b-small-too"]
-    assert (way.destination / "b-small-too").samefile(way.destination / "b-small")
-    assert way.copy("a-large", "b-small", max_size_bytes=50).ok  # as sources of their own
-    assert (way.destination / "a-large").read_text() == "a-large of destination"
-
-
-def test_what_is_excluded_stays_as_it_is_there(way: Way) -> None:
-    make(way.source, ("x", "y"))
-    make(way.destination, ("x",))
-    assert way.copy(".", filters=(("exclude", "x"),)).ok
-    assert (way.destination / "x").read_text() == "x of destination"
-    assert arrived(way) == ["x", "y"]
 
 
 def test_update(way: Way) -> None:
@@ -157,24 +101,13 @@ def test_update(way: Way) -> None:
     os.utime(way.destination / "same", ns=(OLD_NS, OLD_NS))
     result = way.copy(".", update=True)
     assert (result.ok, result.files, result.files_skipped) == (True, 3, 2)
-    assert {name: (way.destination / name).read_text() for name in arrived(way)} == {
+    assert {name: (way.destination / name).read_text() for name in way.files} == {
         "new": "new of source",
         "older": "older of source",
         "newer": "newer of destination",
         "same": "same of SOURCE",
         "same time, other size": "same time, other size of source",
     }
-
-
-def test_what_is_newer_and_of_the_same_size_keeps_its_time(way: Way) -> None:
-    make(way.source, ("f",), OLD_NS)
-    make(way.destination, ("f",), NEW_NS)
-    (way.destination / "f").write_text("f of SOURCE")
-    os.utime(way.destination / "f", ns=(NEW_NS, NEW_NS))
-    result = way.copy(".", archive=True, update=True, size_only=True)
-    assert (result.ok, result.files_skipped) == (True, 1)
-    there = way.destination / "f"
-    assert (there.read_text(), there.stat().st_mtime_ns) == ("f of SOURCE", NEW_NS)
 
 
 def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:
@@ -208,7 +141,6 @@ def test_a_dry_run_of_something_new(push: Way) -> None:
 
 @pytest.mark.needs_agent(reason="-t needs the agent")
 def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
-    """What it reads it could not; and there is nothing new afterwards."""
     sizes = {"small": 1000, "large": MIB + 1, "sub/x": 3}
     for name, size in sizes.items():
         write_random(powerless.source / name, size)
@@ -223,17 +155,6 @@ def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
     assert list(powerless.destination.iterdir()) == []
 
 
-@pytest.mark.needs_agent(reason="-t needs the agent")
-@pytest.mark.parametrize("option", ["-r", "-as"])
-def test_a_transfer_test_of_links(way: Way, option: str) -> None:
-    make(way.source, ("t/x",))
-    os.link(way.source / "t" / "x", way.source / "t" / "y")
-    (way.source / "t" / "z").symlink_to("x")
-    ran = way.command(option, "--transfer-test", names=["t"])
-    assert ran.code == 0, ran.err
-    assert list(way.destination.iterdir()) == []
-
-
 def test_a_strong_check_gives_the_digests(way: Way) -> None:
     sizes = {"empty": 0, "small": 1000, "t/large": 3 * MIB + 1}
     for name, size in sizes.items():
@@ -246,11 +167,7 @@ def test_a_strong_check_gives_the_digests(way: Way) -> None:
             for name in sizes
         }
     assert_same_tree(way.source, way.destination)
-
-
-def test_digests_are_only_made_when_asked_for(way: Way) -> None:
-    make(way.source, ("x",))
-    assert way.copy("x").digests == {}
+    assert way.copy("small").digests == {}
 
 
 # --- how it is sent
@@ -307,7 +224,6 @@ def test_a_copy_never_connects_more_often_than_asked(mixed: Way) -> None:
     assert mixed.server.log.count("Accepted publickey") == logins + 1
 
 
-@pytest.mark.parametrize("chunk", [64 * KIB, MIB])
-def test_no_chunk_is_larger_than_asked(mixed: Way, chunk: int) -> None:
-    result = mixed.copy("large", chunk_bytes=chunk, block_bytes=32 * KIB)
-    assert result.chunks_verified >= -(-(5 * MIB + 1) // chunk)
+def test_no_chunk_is_larger_than_asked(mixed: Way) -> None:
+    result = mixed.copy("large", chunk_bytes=64 * KIB, block_bytes=32 * KIB)
+    assert result.chunks_verified >= -(-(5 * MIB + 1) // (64 * KIB))

@@ -40,10 +40,6 @@ def test_the_closing_line(filled: Way) -> None:
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("2.1 MB in ")
     assert ", 2 files, " in ran.err and ran.err.endswith(" chunks verified\n")
-
-
-def test_the_closing_line_of_a_second_run(filled: Way) -> None:
-    filled.command("-r", names=["t"])
     ran = filled.command("-r", names=["t"])
     assert SUMMARY.fullmatch(ran.err.rstrip("\n")), ran.err
     assert ran.err.startswith("0 B in ")
@@ -105,7 +101,6 @@ def test_json_of_a_failure(filled: Way) -> None:
 
 
 def test_json_of_what_cannot_begin(filled: Way) -> None:
-    """Its last line is an end even then, and the reason is on stderr."""
     ran = filled.command("-r", "--progress", "json", "-o", "HostName=127.0.0.1",
                          "-o", "Port=1", "-o", "ConnectTimeout=5", names=["t"])  # fmt: skip
     assert ran.code == 3
@@ -116,7 +111,6 @@ def test_json_of_what_cannot_begin(filled: Way) -> None:
 
 @pytest.mark.parametrize("style", ["plain", "none", "auto"])
 def test_on_a_pipe(filled: Way, style: str) -> None:
-    """No control character gets there, whatever is asked for."""
     ran = filled.command("-r", "--progress", style, names=["t"])
     assert (ran.code, ran.out) == (0, "")
     assert ("chunks verified" in ran.err) == (style != "none")
@@ -129,14 +123,6 @@ def test_a_callback_sees_it_grow(filled: Way) -> None:
     assert seen[-1].bytes_done == seen[-1].bytes_total == result.bytes == 2 * MIB + 9
     assert (seen[-1].files_done, seen[-1].plan_complete) == (2, True)
     assert [each.bytes_done for each in seen] == sorted(each.bytes_done for each in seen)
-
-
-def test_what_a_callback_raises_is_raised(filled: Way) -> None:
-    def fail(_: Counters) -> None:
-        raise LookupError("no such bar")
-
-    with pytest.raises(LookupError, match="no such bar"):
-        filled.copy("t", progress=fail)
 
 
 def test_options_and_fields_of_them(filled: Way) -> None:

@@ -86,25 +86,30 @@ def test_a_folder_that_may_not_be_written_in(
     assert f"{tmp_path}/closed cannot be written in" in text
 
 
+def pull_to(server: PrivateServer, folder: Path) -> Job:
+    sources = (f"{server.host}:/nowhere/*",)
+    return dataclasses.replace(job_to(server), destinations=(str(folder),), sources=sources)
+
+
 def test_where_a_pull_goes_is_looked_at(sshd: PrivateServer, tmp_path: Path) -> None:
-    job = dataclasses.replace(
-        job_to(sshd), destinations=(str(tmp_path),), sources=(f"{sshd.host}:/nowhere/*",)
-    )
-    [row], _, code = asked(job)
+    [row], _, code = asked(pull_to(sshd, tmp_path))
     assert (code, row.writable) == (0, "yes") and " of " in row.free and row.clock == "same"
 
 
-def test_a_clock_that_is_off_is_a_warning(
-    sshd: PrivateServer, make_sshd: MakeServer, tmp_path: Path
-) -> None:
-    python = tmp_path / "python"
-    back = "import json, sys; a = json.load(sys.stdin); a[0] -= 3600; print(json.dumps(a))"
+def answering(folder: Path, command: str) -> str:
+    """A python3 that has this command say what is there."""
+    python = folder / "python"
     python.write_text(
-        f'#!/bin/sh\ncase "$3" in *statvfs*) "{sys.executable}" "$@" |'
-        f' exec "{sys.executable}" -c "{back}";; *) exec "{sys.executable}" "$@";; esac\n'
+        f'#!/bin/sh\ncase "$3" in *statvfs*) {command};; *) exec "{sys.executable}" "$@";; esac\n'
     )
     python.chmod(0o755)
-    [row], text, code = asked(job_to(make_sshd(python=str(python)), tmp_path))
+    return str(python)
+
+
+def test_a_clock_that_is_off_is_a_warning(make_sshd: MakeServer, tmp_path: Path) -> None:
+    back = "import json, sys; a = json.load(sys.stdin); a[0] -= 3600; print(json.dumps(a))"
+    python = answering(tmp_path, f'"{sys.executable}" "$@" | exec "{sys.executable}" -c "{back}"')
+    [row], text, code = asked(job_to(make_sshd(python=python), tmp_path))
     # What the question took on its way is no part of it: on a busy machine, seconds.
     assert (code, row.mark) == (0, "warn") and -3600 <= int(row.clock.removesuffix(" s")) < -3000
     assert f"the clock there is off by {row.clock}" in text
@@ -124,13 +129,8 @@ def test_a_far_end_without_python_is_told(
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:
     for said in ("[]", "{}", '[1, {"shell": 7}]', '["1", {}]', "no JSON"):
-        python = tmp_path / "python"
-        python.write_text(
-            f'#!/bin/sh\ncase "$3" in *statvfs*) echo {said!r};;'
-            f' *) exec "{sys.executable}" "$@";; esac\n'
-        )
-        python.chmod(0o755)
-        [row], _, code = asked(job_to(make_sshd(python=str(python)), tmp_path))
+        python = answering(tmp_path, f"echo {said!r}")
+        [row], _, code = asked(job_to(make_sshd(python=python), tmp_path))
         assert code == 1 and "answer" in row.reasons[0]
 
 
@@ -144,25 +144,16 @@ def test_a_full_disk_is_told(
 ) -> None:  # fmt: skip
     full = {**looking._seen(str(tmp_path)), "free_bytes": 99, "total_bytes": 100, **there}
     monkeypatch.setattr(looking, "_seen", lambda path: full)
-    job = dataclasses.replace(
-        job_to(sshd), destinations=(str(tmp_path),), sources=(f"{sshd.host}:/nowhere/*",)
-    )
-    [row], _, _ = asked(job)
+    [row], _, _ = asked(pull_to(sshd, tmp_path))
     assert row.mark == mark and str(tmp_path) in row.reasons[0]
 
 
 def test_a_look_is_had_wherever_the_agent_runs(far_python: str, tmp_path: Path) -> None:
     for path in (str(tmp_path), f"{tmp_path}/to/be/made", "", "~"):
-        _, its = json.loads(_output(far_python, looking._PROGRAM, path))
+        words = [far_python, "-W", "error", "-IS", "-c", looking._PROGRAM, path]
+        _, its = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
         assert its["is_writable"] and its["has_names_left"] and its["folder"].startswith("/")
         assert not path or path == "~" or its["folder"] == str(tmp_path)
-
-
-def _output(python: str, *argv: str) -> str:
-    import subprocess
-
-    words = [python, "-W", "error", "-IS", "-c", *argv]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_program_looks_before_it_copies(sshd: PrivateServer, tmp_path: Path) -> None:
@@ -192,7 +183,6 @@ def test_check_as_a_command(
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Of two jobs, one of which has run."""
     monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {})
     past = Remembered([run_of(part())])
     monkeypatch.setattr(run_jobs, "history_of", lambda path, note: past)

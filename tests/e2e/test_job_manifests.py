@@ -6,7 +6,6 @@ Not here: manifests themselves (test_manifests.py), jobs without (test_jobs.py).
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,6 @@ from pscp.cli import verify
 from pscp.jobs.reports.outcome import Outcome
 
 __all__ = ["place"]
-
-
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    """An SSH key, which `signers` allows."""
-    path = tmp_path / "key"
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
-    subprocess.run(argv, check=True)
-    (tmp_path / "signers").write_text(f"nightly {path.with_suffix('.pub').read_text()}")
-    return path
 
 
 def verified(place: Place, manifest: Path, number: int, *words: str) -> int:
@@ -41,7 +30,7 @@ def test_each_destination_has_a_signed_manifest_of_its_own(place: Place, key: Pa
     assert run.outcome == Outcome.DONE and os.listdir(place.home / "here") == []
     manifests = sorted((place.home / "sent").glob(f"????-??-??/*-{run.run}.jsonl"))
     assert len(manifests) == 2 and "one-" in manifests[0].name and "two-" in manifests[1].name
-    signers = "--allowed-signers", str(place.home / "signers"), "--signer", "nightly"
+    signers = "--allowed-signers", str(place.home / "allowed"), "--signer", "ada@example.org"
     for number, manifest in enumerate(manifests):
         assert verified(place, manifest, number, *signers) == 0
         assert {"a", "b", "c\\nd"} == {

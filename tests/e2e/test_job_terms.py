@@ -7,6 +7,7 @@ bounds of --min-age and the like (test_copy_options.py).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -15,8 +16,7 @@ from typing import Any
 import pytest
 
 import pscp
-from e2e.test_mirror import make, there
-from e2e.ways import Way
+from e2e.ways import Way, make
 from pscp.ground.values import MIB
 from pscp.transfer.lanes import lane_context
 
@@ -47,7 +47,7 @@ def test_what_is_left_out_is_no_failure_and_stays_there(way: Way) -> None:
     names = ["t", "growing", "alone"]
     result = way.copy(*names, archive=True, delete=True, terms=pscp.JobTerms(select))
     assert (result.ok, result.files, result.files_skipped) == (True, 3, 0)
-    assert there(way) == {"t", "t/taken", "t/sub", "t/sub/growing", "t/empty", "t/link", "alone"}
+    assert way.arrived == {"t", "t/taken", "t/sub", "t/sub/growing", "t/empty", "t/link", "alone"}
     assert (way.destination / "t" / "sub" / "growing").read_text() == "of yesterday"
     assert set(select.asked) == {
         str(way.source / name) for name in ("t/taken", "t/sub/growing", "growing", "alone")
@@ -73,7 +73,7 @@ def test_a_file_is_left_out_with_all_its_names(way: Way) -> None:
     make(way.destination, "a")
     select = Selecting("a")
     assert way.copy(".", archive=True, terms=pscp.JobTerms(select)).files == 2
-    assert there(way) == {"a", "b", "b-too"}
+    assert way.arrived == {"a", "b", "b-too"}
     assert {os.path.basename(path) for path in select.asked} == {"a", "b"}
 
 
@@ -107,24 +107,13 @@ def files_below(folder: Path) -> set[str]:
 # --- the limit that holds now
 
 
-class Limit:
-    """Returns one limit, and from some question on another one."""
-
-    def __init__(self, first: int | None, then: int | None, questions: int = 5) -> None:
-        self._first, self._then, self._left = first, then, questions
-        self._lock = threading.Lock()
-
-    def __call__(self) -> int | None:
-        with self._lock:
-            self._left -= 1
-            return self._first if self._left >= 0 else self._then
-
-
 @pytest.mark.parametrize("then", [None, 1_000_000])
 def test_a_copy_under_way_speeds_up(way: Way, then: int | None) -> None:
     """At the first limit it would take nine hours."""
     (way.source / "big").write_bytes(os.urandom(4 * MIB))
-    result = way.copy("big", terms=pscp.JobTerms(kbit_s=Limit(1, then, 20)), limit_kbit_s=1)
+    asked = itertools.count()
+    terms = pscp.JobTerms(kbit_s=lambda: 1 if next(asked) < 20 else then)
+    result = way.copy("big", terms=terms, limit_kbit_s=1)
     assert result.ok and result.connections_lost == 0
 
 
@@ -213,4 +202,4 @@ def test_with_asyncio(push: Way) -> None:
         return sum(run.files + run.files_resumed for run in runs)
 
     assert asyncio.run(copy()) == 4
-    assert there(push) == {"b"}
+    assert push.arrived == {"b"}

@@ -1,7 +1,6 @@
 """Jobs, run against a real sshd: what is at the destinations, at the source and in the history.
 
-Not here: the command line (test_run_jobs.py); order, pauses, locks and the history by themselves
-(../unit/test_job_runs.py).
+Not here: the command (test_run_jobs.py), order, pauses, locks, history (../unit/test_job_runs.py).
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -128,7 +128,6 @@ def place(sshd: PrivateServer, tmp_path: Path, own_state: Path) -> Place:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts come soon after each other."""
     monkeypatch.setattr("pscp.jobs.attempts.pauses", lambda: iter(lambda: 0.05, None))
 
 
@@ -244,14 +243,6 @@ def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
     assert place.history.runs("after", most=1) == [runs[1]]
 
 
-def test_one_destination_fails_by_itself(place: Place) -> None:
-    place.fill("a")
-    missing = f"{place.server.host}:{place.home}/no/folder/"
-    run = place.run_one(place.job(destinations=(missing, place.destination())))
-    assert run.outcome == Outcome.FAILED and place.arrived() == {"a"}
-    assert [part.outcome for part in run.destinations] == [Outcome.FAILED, Outcome.DONE]
-
-
 def test_a_server_that_is_down_comes_back_within_retry_for(
     place: Place, make_sshd: MakeServer, quick_retries: None
 ) -> None:
@@ -324,36 +315,24 @@ def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) 
 # --- other processes
 
 PROGRAM = """
-import sys
-from pathlib import Path
-from pscp.cli import persistent
+import pickle, sys
+from pscp.ground.errors import PscpError
 from pscp.jobs import runner
 from pscp.jobs.reports.history import history_of
-from pscp.jobs.toml.job import Job
-from pscp.jobs.reports.lock import locked, state_path
-from pscp.jobs.reports.outcome import exit_code
 from pscp.jobs.reports.notifications import Teller
-from pscp.options.options import Options
-from pscp.progress.progress import Counters, Failure, Result
-from pscp.ground.errors import PscpError
-from pscp.zfs.settings import Settings
-home, ssh_config = sys.argv[1:3]
-job = eval(sys.argv[3])
-config = f"{home}/jobs.toml"
+from pscp.jobs.reports.outcome import exit_code
+config, job = sys.argv[1], pickle.loads(bytes.fromhex(sys.argv[2]))
 history = history_of(config)
 try:
     runs = runner.run([job], history, config, Teller(history, lambda text: None))
 except PscpError as error:
-    print(error.message)
     sys.exit(error.exit_code)
-for run in runs:
-    print(run.message)
 sys.exit(exit_code(runs))
 """
 
 
 def start(place: Place, job: Job) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", PROGRAM, str(place.home), place.server.ssh_config, repr(job)]
+    argv = [sys.executable, "-c", PROGRAM, place.config, pickle.dumps(job).hex()]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -411,23 +390,6 @@ def test_a_signal_that_comes_with_the_lock_begins_no_copy(
     assert run.outcome == Outcome.CUT and place.arrived() == set()
 
 
-def test_a_run_that_was_killed_goes_on(place: Place) -> None:
-    place.fill("a")
-    place.fill("b", size=8 * MIB)
-    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
-    with start(place, place.job(ends=2, options=options)) as process:
-        until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
-        until(lambda: journaled_chunks(place.home) >= 4)
-        process.kill()
-        process.communicate()
-    place.fill("c")  # it does not matter that there is another source now
-    run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}))
-    assert run.outcome == Outcome.DONE
-    assert place.arrived(0) == place.arrived(1) == {"a", "b", "c"}
-    assert sum(part.bytes_sent for part in run.destinations) <= 13 * MIB
-    assert [each.outcome for each in place.history.runs()] == [Outcome.DONE, Outcome.CUT]
-
-
 def journaled_chunks(home: Path) -> int:
     journals = (home / "pscp").glob("*.journal")
     return sum(path.read_text().count('["chunk"') for path in journals)
@@ -475,22 +437,16 @@ def test_a_night_with_one_file_makes_no_file_of_the_folders_name(place: Place) -
 def test_a_source_is_removed_once_every_destination_has_it(place: Place) -> None:
     place.fill("a", "b")
     missing = f"{place.server.host}:{place.home}/no/three/"
-    job = place.job(destinations=(place.destination(), missing), after="remove")
+    job = place.job(destinations=(missing, place.destination()), after="remove")
     run = place.run_one(job)
     assert (run.outcome, run.files_removed) == (Outcome.FAILED, 0)
+    assert [part.outcome for part in run.destinations] == [Outcome.FAILED, Outcome.DONE]
     assert place.arrived() == {"a", "b"} == set(os.listdir(place.home / "here"))
     (place.home / "no" / "three").mkdir(parents=True)
     run = place.run_one(job)
     assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
     assert os.listdir(place.home / "here") == []
     assert set(os.listdir(place.home / "no" / "three")) == {"a", "b"}
-
-
-def test_sources_are_moved_into_a_folder(place: Place) -> None:
-    place.fill("a")
-    run = place.run_one(place.job(ends=2, after="move", move_to=f"{place.home}/done"))
-    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
-    assert os.listdir(place.home / "here") == [] and os.listdir(place.home / "done") == ["a"]
 
 
 @pytest.mark.parametrize(("after", "attempts"), [("keep", 2), ("remove", 1)])
@@ -514,52 +470,54 @@ def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
     assert place.arrived(0) == place.arrived(1) == {"a", "b"}
 
 
-def test_a_killed_run_removes_nothing_that_one_destination_lacks(place: Place) -> None:
+def test_a_killed_run_removes_nothing_that_one_destination_lacks_and_goes_on(place: Place) -> None:
     place.fill("a")
     place.fill("b", size=8 * MIB)
     options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
-    job = place.job(ends=2, options=options, after="remove")
-    with start(place, job) as process:
+    with start(place, place.job(ends=2, options=options, after="remove")) as process:
         until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
-        until(lambda: journaled_chunks(place.home) >= 2)
+        until(lambda: journaled_chunks(place.home) >= 4)
         process.kill()
         process.communicate()
     assert set(os.listdir(place.home / "here")) == {"a", "b"}
-    kept = {name: (place.home / "here" / name).read_bytes() for name in ("a", "b")}
+    place.fill("c")  # it does not matter that there is another source now
+    kept = {name: (place.home / "here" / name).read_bytes() for name in ("a", "b", "c")}
     run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}, after="remove"))
-    assert (run.outcome, run.files_removed) == (Outcome.DONE, 2)
+    assert (run.outcome, run.files_removed) == (Outcome.DONE, 3)
+    assert sum(part.bytes_sent for part in run.destinations) <= 13 * MIB
+    assert [each.outcome for each in place.history.runs()] == [Outcome.DONE, Outcome.CUT]
     assert os.listdir(place.home / "here") == []
     for number in (0, 1):
         assert {n: (place.there(number) / n).read_bytes() for n in kept} == kept
-        assert set(os.listdir(place.there(number))) == {"a", "b"}  # and no part
+        assert set(os.listdir(place.there(number))) == kept.keys()  # and no part
 
 
-@pytest.fixture
-def small(place: Place) -> Iterator[Path]:
-    """The second destination's folder has room for 4 MiB."""
-    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place.there(1))]
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
         unavailable("mounting a small file system takes root's powers")
     try:
-        yield place.there(1)
+        yield
     finally:
-        subprocess.run(["umount", "-l", str(place.there(1))], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_once(place: Place, small: Path) -> None:
+def test_a_disk_that_is_full_once(place: Place) -> None:
     place.fill("a")
     place.fill("b", size=6 * MIB)
-    job = place.job(ends=2, after="remove", retry_for_s=3600)
-    run = place.run_one(job)
-    assert run.outcome == Outcome.FAILED and run.destinations[1].attempts == 1
-    assert [part.outcome for part in run.destinations] == [Outcome.DONE, Outcome.FAILED]
-    assert [failure.path for failure in run.destinations[1].failures] == ["b"]
-    assert os.listdir(place.home / "here") == ["b"]
-    subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
-    run = place.run_one(job)
-    assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
-    assert os.listdir(place.home / "here") == []
-    assert {*os.listdir(place.there(0))} == {*os.listdir(small)} == {"a", "b"}
+    job, small = place.job(ends=2, after="remove", retry_for_s=3600), place.there(1)
+    with small_disk(small, "4m"):
+        run = place.run_one(job)
+        assert run.outcome == Outcome.FAILED and run.destinations[1].attempts == 1
+        assert [part.outcome for part in run.destinations] == [Outcome.DONE, Outcome.FAILED]
+        assert [failure.path for failure in run.destinations[1].failures] == ["b"]
+        assert os.listdir(place.home / "here") == ["b"]
+        subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
+        run = place.run_one(job)
+        assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
+        assert os.listdir(place.home / "here") == []
+        assert {*os.listdir(place.there(0))} == {*os.listdir(small)} == {"a", "b"}
 
 
 def test_a_full_disk_for_history_and_state_stops_no_copy(
@@ -567,32 +525,27 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
 ) -> None:
     state = place.home / "state"
     state.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(state)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        unavailable("mounting a small file system takes root's powers")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     notes: list[str] = []
-    history = history_of(place.config, notes.append)
-    try:
+    with small_disk(state, "400k"):
+        history = history_of(place.config, notes.append)
+
+        def run(job: Job) -> JobRun:
+            return runner.run([job], history, place.config, place.told)[0]
+
         place.fill("a", "b")
-        assert (
-            runner.run([place.job()], history, place.config, place.told)[0].outcome == Outcome.DONE
-        )
+        assert run(place.job()).outcome == Outcome.DONE
         with open(state / "filler", "wb", 0) as filler, contextlib.suppress(OSError):
             while True:
                 filler.write(bytes(512))
         place.fill("c")
-        run = runner.run([place.job(settled_for_s=1)], history, place.config, place.told)[0]
-        assert run.files_waiting == 3
-        assert run.message.endswith("cannot be written: what has settled is not kept")
-        assert (
-            runner.run([place.job()], history, place.config, place.told)[0].outcome == Outcome.DONE
-        )
+        settling = run(place.job(settled_for_s=1))
+        assert settling.files_waiting == 3
+        assert settling.message.endswith("cannot be written: what has settled is not kept")
+        assert run(place.job()).outcome == Outcome.DONE
         assert place.arrived() == {"a", "b", "c"}
         assert notes and all("full" in note for note in notes), notes
         assert not list(state.rglob("*.json.*"))  # what could not be written whole
-    finally:
-        subprocess.run(["umount", "-l", str(state)], check=True)
 
 
 def test_connections_that_persist_do_not_hold_the_lock(place: Place) -> None:

@@ -9,20 +9,15 @@ import dataclasses
 import errno
 import os
 import shutil
-import tempfile
+import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from compare import assert_same_tree, tree_digest
 from conftest import unavailable
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from servers.private import PrivateServer
 
 import pscp
-from e2e.conftest import Kept
-from e2e.test_as_rsync import Node, Tree, make, names, rsync, trees
 from e2e.ways import Way
 
 pytestmark = pytest.mark.needs_agent(reason="--link-dest is refused over SFTP")
@@ -54,8 +49,13 @@ def night(way: Way, number: int, **fields: Any) -> Any:
     return result
 
 
+@pytest.fixture
+def first_night(way: Way) -> None:
+    fill(way)
+    night(way, 1)
+
+
 def linked(way: Way, before: str = "1", after: str = "2") -> set[str]:
-    """The names that are one file in both."""
     found = set()
     for path in (way.destination / after).rglob("*"):
         name = path.relative_to(way.destination / after)
@@ -69,13 +69,8 @@ def linked(way: Way, before: str = "1", after: str = "2") -> set[str]:
 ALL = {"a", "b", "sub/c", "sub/deep/d", "sub/-\n", "private/e", "large", "sub/link"}
 
 
-@pytest.mark.parametrize("how", ["listed", "looked up", "by hash"])
-def test_what_is_unchanged_is_one_file(way: Way, how: str) -> None:
-    fields: dict[str, Any] = {"looked up": {"delete": True}, "by hash": {"checksum": True}}.get(
-        how, {}
-    )
-    fill(way)
-    night(way, 1)
+@pytest.mark.parametrize("fields", [{}, {"delete": True}, {"checksum": True}], ids=str)
+def test_what_is_unchanged_is_one_file(way: Way, first_night: None, fields: dict[str, Any]) -> None:
     put(way.source / "b", b"changed")
     put(way.source / "new")
     before = tree_digest(way.destination / "1", modes=True, times=True)
@@ -91,9 +86,9 @@ def test_what_is_unchanged_is_one_file(way: Way, how: str) -> None:
     assert (way.destination / "3/a").stat().st_nlink == 3
 
 
-def test_what_a_copy_would_give_another_mode_time_or_attribute_is_copied(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_a_copy_would_give_another_mode_time_or_attribute_is_copied(
+    way: Way, first_night: None
+) -> None:
     before = tree_digest(way.destination / "1", modes=True, times=True)
     (way.source / "a").chmod(0o600)
     os.utime(way.source / "sub/c", ns=(OLD_NS + 1, OLD_NS + 1))
@@ -133,9 +128,7 @@ def test_a_file_of_several_names(way: Way) -> None:
 
 
 @pytest.mark.parametrize("what", ["mode", "time", "attribute", "--chmod", "hashed"])
-def test_what_changes_today_is_yesterdays_no_more(way: Way, what: str) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_changes_today_is_yesterdays_no_more(way: Way, first_night: None, what: str) -> None:
     night(way, 2)
     before = tree_digest(way.destination / "1", modes=True, times=True)
     fields: dict[str, Any] = {}
@@ -163,9 +156,7 @@ def test_what_changes_today_is_yesterdays_no_more(way: Way, what: str) -> None:
     assert tree_digest(way.destination / "1", modes=True, times=True) == before
 
 
-def test_a_large_file_that_changed_in_part(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_a_large_file_that_changed_in_part(way: Way, first_night: None) -> None:
     night(way, 2)
     put(way.source / "large", b"x" * (MIB - 1) + b"y")
     os.utime(way.source / "large")
@@ -201,9 +192,7 @@ def test_what_becomes_another_file_once_it_was_compared_is_not_linked(
 # --- which folders
 
 
-def test_folders_in_turn(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_folders_in_turn(way: Way, first_night: None) -> None:
     (way.destination / "1/a").unlink()
     put(way.destination / "0/a")
     put(way.destination / "0/sub/c", b"longer")
@@ -226,9 +215,9 @@ def test_a_source_with_a_name_of_its_own(way: Way) -> None:
     assert linked(way) == {"data/sub/f"}
 
 
-def test_no_such_folder_and_another_file_system(way: Way, other_disk: Path) -> None:
-    fill(way)
-    night(way, 1)
+def test_no_such_folder_and_another_file_system(
+    way: Way, first_night: None, other_disk: Path
+) -> None:
     far = other_disk / "1"
     shutil.copytree(way.destination / "1", far, symlinks=True)
     words = ("-a", "--link-dest=../gone", f"--link-dest={far}")
@@ -239,9 +228,7 @@ def test_no_such_folder_and_another_file_system(way: Way, other_disk: Path) -> N
     assert_same_tree(way.source, way.destination / "2", modes=True, times=True)
 
 
-def test_nothing_leads_outside(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_nothing_leads_outside(way: Way, first_night: None) -> None:
     outside = way.destination / "outside"
     (way.destination / "1/sub").rename(outside)
     (way.destination / "1/sub").symlink_to(outside)
@@ -260,15 +247,11 @@ def test_what_cannot_be_linked_is_copied(
     way = dataclasses.replace(push, is_push=False)  # so that the sink is at this end
     fill(way)
     night(way, 1)
-
-    def link(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
-
     real = os.link
 
     def link_new(source: Any, *more: Any, **how: Any) -> None:
         if os.fsdecode(source) in {Path(name).name for name in ALL}:
-            link()
+            raise OSError(code, os.strerror(code))
         real(source, *more, **how)
 
     monkeypatch.setattr(os, "link", link_new)
@@ -293,32 +276,21 @@ def test_host_to_host(way: Way) -> None:
 # --- with other options
 
 
-def test_a_dry_run_tells(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_is_told(way: Way, first_night: None) -> None:
     put(way.source / "b", b"changed")
     ended = way.command("-an", "--link-dest=../1", names=["."], to="2/")
     assert "it would have been 1 file, 7 B, and 7 linked" in ended.err
-    assert not (way.destination / "2").exists()
     ended = way.command("-an", "-vv", "--link-dest=../1", names=["."], to="2/")
-    told = {line for line in ended.out.splitlines() if line.startswith("linked")}
-    assert told == {f"linked    2/{name}".replace("\n", "\\x0a") for name in ALL - {"b"}}
-
-
-def test_the_closing_line_and_each_file(way: Way) -> None:
-    fill(way)
-    night(way, 1)
-    put(way.source / "b", b"changed")
+    linked = {f"linked    2/{name}".replace("\n", "\\x0a") for name in ALL - {"b"}}
+    assert {line for line in ended.out.splitlines() if line.startswith("linked")} == linked
+    assert not (way.destination / "2").exists()
     ended = way.command("-a", "--link-dest=../1", "-vv", names=["."], to="2/")
     assert "1 file, 1 chunk verified, 7 linked" in ended.err
-    assert "linked    sub/deep/d" in ended.out
-    assert "new       b" in ended.out
+    assert "linked    sub/deep/d" in ended.out and "new       b" in ended.out
 
 
 @pytest.mark.parametrize("option", ["existing", "ignore_existing", "update"])
-def test_what_is_left_out_is_not_linked(way: Way, option: str) -> None:
-    fill(way)
-    night(way, 1)
+def test_what_is_left_out_is_not_linked(way: Way, first_night: None, option: str) -> None:
     put(way.destination / "2/a", b"newer")
     os.utime(way.destination / "2/a")
     result = night(way, 2, **{option: True})
@@ -327,9 +299,7 @@ def test_what_is_left_out_is_not_linked(way: Way, option: str) -> None:
     assert result.files_skipped >= (option != "existing")
 
 
-def test_moved_files_are_hashed_first(way: Way) -> None:
-    fill(way)
-    night(way, 1)
+def test_moved_files_are_hashed_first(way: Way, first_night: None) -> None:
     put(way.destination / "1/b", b"B")  # of the same size and time: yesterday's is damaged
     result = night(way, 2, remove_source_files=True)
     assert linked(way) == ALL - {"b"}
@@ -338,110 +308,41 @@ def test_moved_files_are_hashed_first(way: Way) -> None:
     assert not [path for path in way.source.rglob("*") if not path.is_dir()]
 
 
-def test_deleted_there(way: Way) -> None:
-    fill(way)
-    night(way, 1)
-    put(way.destination / "2/extra")
-    (way.source / "a").unlink()
-    result = night(way, 2, delete=True)
-    assert result.files_deleted == 1
-    assert_same_tree(way.source, way.destination / "2", modes=True, times=True)
-    assert (way.destination / "1/a").exists()
-
-
-def test_backup_keeps_what_a_link_replaces(way: Way) -> None:
-    fill(way)
-    night(way, 1)
-    put(way.destination / "2/a", b"mine")
-    night(way, 2, backup=True)
-    assert linked(way) == ALL
-    assert (way.destination / "2/a~").read_bytes() == b"mine"
-
-
 # --- rsync as the judge
 
 
-class Change(NamedTuple):
-    """How a file or link of yesterday differs from today's."""
-
-    what: str
-    by: int
-
-
-def yesterday_of(tree: Tree, changes: dict[str, Change]) -> Tree:
-    nodes = dict(tree.nodes)
-    for name, (what, by) in changes.items():
-        if what == "gone":
-            nodes.pop(name, None)
-        elif name in nodes and not (name in tree.links and what == "attribute"):
-            node = nodes[name]
-            nodes[name] = {
-                "mark": node._replace(mark=(node.mark + by) % 3),
-                "mode": node._replace(mode=0o640),
-                "later_s": node._replace(later_s=node.later_s + by),
-                "attribute": node._replace(attribute=b"w" * (by - 1)),
-            }[what]
-    hard_links = [(a, b) for a, b in tree.hard_links if a in nodes]
-    return Tree(tree.folders, nodes, tree.links & nodes.keys(), hard_links)
+def rsync(*words: str) -> str:
+    """Return the changes that it has made, or would make with -n."""
+    argv = ["rsync", "-aHX", "--itemize-changes", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-kinds = st.sampled_from(["gone", "mark", "mode", "later_s", "attribute"])
-changes = st.builds(Change, kinds, st.integers(1, 2))
-
-
-@st.composite
-def two_nights(draw: st.DrawFn) -> tuple[Tree, Tree]:
-    today = draw(trees(attributes=True))
-    some = st.sampled_from(sorted(today.nodes)) if today.nodes else st.nothing()
-    chosen = draw(st.dictionaries(some, changes, max_size=5)) if today.nodes else {}
-    return today, yesterday_of(today, chosen)
-
-
-def inodes(root: Path) -> dict[str, int]:
-    paths = (path for path in root.rglob("*") if path.is_symlink() or not path.is_dir())
-    return {str(path.relative_to(root)): path.lstat().st_ino for path in paths}
-
-
+@pytest.mark.parametrize("checksum", [False, True], ids=["", "checksum"])
 @pytest.mark.parametrize("is_push", [True, False], ids=["push", "pull"])
-def test_rsync_links_the_same_files(
-    is_push: bool, sshd: PrivateServer, kept: Kept, tmp_path: Path
-) -> None:
+def test_rsync_links_the_same_files(push: Way, is_push: bool, checksum: bool) -> None:
+    """Of files, links and names of one file, each with anything that may have changed."""
     if shutil.which("rsync") is None:
         unavailable("rsync is not installed")
-    session = kept("openssh", "agent", "auto")
-
-    @settings(
-        max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None,
-        phases=[Phase.generate],
-    )  # fmt: skip
-    @given(two_nights(), st.booleans())
-    def judge(nights: tuple[Tree, Tree], checksum: bool) -> None:
-        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
-            source, before, ours, theirs = (Path(home) / name for name in ("s", "y", "d", "j"))
-            for folder, tree in zip((source, before), nights, strict=True):
-                folder.mkdir()
-                make(folder, tree)
-            (Path(home) / "d").mkdir()
-            way = Way(is_push, sshd, source, ours, session)
-            result = way.copy(".", archive=True, checksum=checksum, link_dest=("../y",))
-            assert result.ok, result.failures
-            words = ["--checksum"] if checksum else []
-            rsync(*words, f"--link-dest={before}", f"{source}/", f"{theirs}/")
-            old = inodes(before)
-            kept_by = [
-                {name for name, inode in inodes(root).items() if inode == old.get(name)}
-                for root in (ours, theirs)
-            ]
-            assert kept_by[0] == kept_by[1]
-            assert names(ours) == names(theirs)
-            assert rsync("-n", "--checksum", f"{theirs}/", f"{ours}/") == []
-
-    judge()
-
-
-def test_the_judge_sees_a_change() -> None:
-    """Guards the strategy: a change of each kind makes another tree."""
-    node = Node(0, 0o644, 0, b"v")
-    tree = Tree({}, {"f": node}, set(), [])
-    for what in ("gone", "mark", "mode", "later_s", "attribute"):
-        assert yesterday_of(tree, {"f": Change(what, 1)}) != tree
+    way = dataclasses.replace(push, is_push=is_push)
+    fill(way)
+    changes = ("none", "gone", "content", "mode", "time", "attribute", "leads")
+    for change in changes:
+        put(way.source / f"{change} file")
+        os.link(way.source / f"{change} file", way.source / "sub" / f"{change} name")
+        (way.source / f"{change} link").symlink_to("a")
+    night(way, 1)
+    yesterday = way.destination / "1"
+    for name in ("gone file", "gone link", "sub/gone name"):
+        (yesterday / name).unlink()
+    (way.source / "mode file").chmod(0o640)
+    os.setxattr(way.source / "attribute file", "user.new", b"1")
+    put(way.source / "content file", b"CONTENT FILE")  # as long, and as old
+    for name in ("time file", "time link"):
+        os.utime(way.source / name, ns=(OLD_NS, OLD_NS + 10**9), follow_symlinks=False)
+    (way.source / "leads link").unlink()
+    (way.source / "leads link").symlink_to("b")
+    night(way, 2, checksum=checksum)
+    words = ["--checksum"] if checksum else []
+    rsync(*words, f"--link-dest={yesterday}", f"{way.source}/", f"{way.destination}/theirs/")
+    assert linked(way) == linked(way, after="theirs") >= ALL
+    assert rsync("-n", "--checksum", f"{way.destination}/theirs/", f"{way.destination}/2/") == ""

@@ -13,10 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import forked
 import pytest
 from servers import LoginServer, PasswordSshd
 from servers.private import PrivateServer
@@ -24,7 +23,7 @@ from servers.private import PrivateServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.terminal import Terminal, terminal
-from e2e.ways import COMMAND_S, PIPE, PSCP, Ran
+from e2e.ways import PIPE, PSCP, Ran, run
 from pscp.ground import state
 from pscp.ground.errors import NoPython
 from pscp.ground.processes import Process, descendants
@@ -33,9 +32,16 @@ from pscp.ground.values import MIB
 MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
 PASSWORD = r"@127\.0\.0\.1's password: "
+CODE = "Verification code: "
 SLOW = ("--chunk-size", "256k", "-l", "100000")  # 1 MiB takes 80 ms: time for others to log in
 
 OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
+
+
+@pytest.fixture
+def server(make_login_server: MakeLogins) -> LoginServer:
+    """One that wants the password."""
+    return make_login_server(password=SECRET)
 
 
 @pytest.fixture
@@ -58,17 +64,23 @@ def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
     return [*PSCP, "-F", server.ssh_config, "--stats", *words, str(source), to]
 
 
-def ran(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
-    """Without a terminal."""
-    done = forked.run(
-        argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
-        start_new_session=True, env={**os.environ, **(environment or {})}, text=True,
-    )  # fmt: skip
-    return Ran(done.returncode, done.stdout, done.stderr)
+def typed(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
+    return run(argv, start_new_session=True, env={**os.environ, **(environment or {})})
+
+
+def answered(
+    server: PrivateServer, source: Path, *words: str,
+    answers: Sequence[tuple[str, str]] = ((PASSWORD, SECRET),), code: int = 0,
+) -> str:  # fmt: skip
+    """Copy at a terminal, where these questions are answered; returns what it shows."""
+    with terminal(*argv(server, source, *words)) as screen:
+        for prompt, answer in answers:
+            screen.answer(prompt, answer)
+        assert screen.end() == code, screen.shown
+    return screen.shown
 
 
 def lanes(shown: str) -> int:
-    """The most at once, as --stats tells."""
     found = re.search(r"^connections +(\d+)\s*$", shown, re.MULTILINE)
     assert found, shown
     return int(found[1])
@@ -86,20 +98,17 @@ def test_a_password(
     server = make_login_server(password=SECRET, awaits=2, asks=asks)
     prompt = r"\(.*@.*\) Password: " if asks else PASSWORD
     words = ("-c", "4", "--transport", transport, *SLOW)
-    with terminal(*argv(server, source, *words)) as screen:
-        screen.answer(prompt, SECRET)
-        assert screen.end() == 0, screen.shown
-    assert len(re.findall(prompt, screen.shown)) == 1
+    shown = answered(server, source, *words, answers=[(prompt, SECRET)])
+    assert len(re.findall(prompt, shown)) == 1
     assert server.accepted >= 2 and server.refused == 0
-    assert SECRET not in screen.shown
+    assert SECRET not in shown
 
 
 @OVER_EACH
 def test_c1_who_types_has_all_the_time(
-    transport: str, source: Path, there: Path, make_login_server: MakeLogins
+    transport: str, source: Path, there: Path, server: LoginServer
 ) -> None:
     """C1: the time in which a person is asked is not counted among the --timeout."""
-    server = make_login_server(password=SECRET)
     words = ("-c", "1", "--transport", transport, "--timeout", "6")
     with terminal(*argv(server, source, *words)) as screen:
         screen.wait_for(PASSWORD)
@@ -110,11 +119,8 @@ def test_c1_who_types_has_all_the_time(
 
 @pytest.mark.parametrize(
     ("transport", "has_pam", "is_typed"),
-    [
-        ("openssh", True, True), ("openssh", False, False), ("asyncssh", True, False),
-        ("asyncssh", False, True), ("paramiko", True, False), ("paramiko", False, True),
-    ],
-)  # fmt: skip
+    [("openssh", True, True), ("asyncssh", True, False), ("paramiko", False, True)],
+)
 def test_a_password_of_a_real_account(
     is_typed: bool, has_pam: bool, transport: str, source: Path, there: Path,
     password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
@@ -124,11 +130,8 @@ def test_a_password_of_a_real_account(
     words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "25000"]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
-    with terminal(*argv(server, source, *words)) as screen:
-        if is_typed:
-            screen.answer(prompt, SECRET)
-        assert screen.end() == 0, screen.shown
-    assert len(re.findall(prompt, screen.shown)) == int(is_typed)
+    shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed)
+    assert len(re.findall(prompt, shown)) == int(is_typed)
     assert server.accepted >= 2 and server.refused == 0
 
 
@@ -137,12 +140,9 @@ def test_a_password_that_was_mistyped(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password=SECRET, awaits=2)
-    words = ("-c", "3", "--transport", transport, *SLOW)
-    with terminal(*argv(server, source, *words)) as screen:
-        screen.answer(PASSWORD, "wrong")
-        screen.wait_for("Permission denied, please try again.")
-        screen.answer(PASSWORD, SECRET)
-        assert screen.end() == 0, screen.shown
+    again = rf"Permission denied, please try again\.[^@]*{PASSWORD}"
+    answers = [(PASSWORD, "wrong"), (again, SECRET)]
+    answered(server, source, "-c", "3", "--transport", transport, *SLOW, answers=answers)
     assert server.refused == 1 and server.accepted >= 2
 
 
@@ -152,17 +152,16 @@ def test_a_passphrase(
 ) -> None:
     """Though the last copy's logins asked nothing, so that several begin at once."""
     server = make_sshd()
-    assert ran(argv(server, source, "-c", "3", *SLOW)).code == 0
+    assert typed(argv(server, source, "-c", "3", *SLOW)).code == 0
     there.unlink()
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
     slower = ("--chunk-size", "256k", "-l", "30000")  # 3 s: a library takes long to log in
-    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *slower)) as screen:
-        screen.answer("Enter passphrase for key '.*': ", "wrong")
-        screen.answer("Enter passphrase for key '.*': ", SECRET)
-        assert screen.end() == 0, screen.shown
-    assert screen.shown.count("Enter passphrase") == 2
+    prompt = "Enter passphrase for key '.*': "
+    words = ("-c", "3", "--transport", transport, *slower)
+    shown = answered(server, source, *words, answers=[(prompt, "wrong"), (prompt, SECRET)])
+    assert shown.count("Enter passphrase") == 2
     assert server.log.count("Accepted publickey") - before >= 2
 
 
@@ -191,10 +190,9 @@ def test_a_host_key_and_a_password(
 
 @OVER_EACH
 def test_a_host_key_that_is_not_taken(
-    transport: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+    transport: str, source: Path, tmp_path: Path, server: LoginServer
 ) -> None:
     """Not here: with -B (test_copy_ssh.py, test_transports.py)."""
-    server = make_login_server(password=SECRET)
     known = tmp_path / "known_hosts"
     words = ["--transport", transport, "-o", f"UserKnownHostsFile={known}"]
     words += ["-o", "StrictHostKeyChecking=ask"]
@@ -242,11 +240,8 @@ sys.exit(statuses != [0, 0, 0])
 
 
 @pytest.mark.parametrize("ends", ["link", "sessions"])
-def test_several_sessions_of_one_process(
-    ends: str, tmp_path: Path, make_login_server: MakeLogins
-) -> None:
+def test_several_sessions_of_one_process(ends: str, tmp_path: Path, server: LoginServer) -> None:
     """Such as pscp-zfs has: one for each of the datasets that are sent at once."""
-    server = make_login_server(password=SECRET)
     (tmp_path / "begun").mkdir()
     words = (ends, server.host, server.ssh_config, str(tmp_path / "begun"))
     with terminal(sys.executable, "-c", TOGETHER, *words) as screen:
@@ -265,13 +260,11 @@ def test_a_code_that_is_good_once(
 ) -> None:
     server = make_login_server(codes=("123456", "654321"))
     words = ("-c", "4", "--transport", transport, *SLOW)
-    with terminal(*argv(server, source, *words)) as screen:
-        screen.answer("Verification code: ", "123456")
-        assert screen.end() == 0, screen.shown
-    assert screen.shown.count("Verification code") == 1
+    shown = answered(server, source, *words, answers=[(CODE, "123456")])
+    assert shown.count("Verification code") == 1
     assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
-    assert "one login: all lanes share one connection, one CPU core and" in screen.shown
-    assert lanes(screen.shown) > 1
+    assert "one login: all lanes share one connection, one CPU core and" in shown
+    assert lanes(shown) > 1
 
 
 @pytest.mark.parametrize("transport", ["asyncssh", "paramiko"])
@@ -280,12 +273,9 @@ def test_a_password_and_a_code(
 ) -> None:
     server = make_login_server(password=SECRET, asks="Password: ", codes=("123456",))
     words = ("-c", "4", "--transport", transport, *SLOW)
-    with terminal(*argv(server, source, *words)) as screen:
-        screen.answer(r"\) Password: ", SECRET)
-        screen.answer("Verification code: ", "123456")
-        assert screen.end() == 0, screen.shown
+    shown = answered(server, source, *words, answers=[(r"\) Password: ", SECRET), (CODE, "123456")])
     assert (server.accepted, server.refused) == (1, 0)
-    assert lanes(screen.shown) > 1
+    assert lanes(shown) > 1
 
 
 def test_a_code_that_is_asked_for_as_a_password(
@@ -293,12 +283,10 @@ def test_a_code_that_is_asked_for_as_a_password(
 ) -> None:
     """It is tried again by one connection, not by all, and then by none."""
     server = make_login_server(codes=("123456",), question="Password: ")
-    with terminal(*argv(server, source, "-c", "6", *SLOW)) as screen:
-        screen.answer(r"\) Password: ", "123456")
-        assert screen.end() == 0, screen.shown
+    shown = answered(server, source, "-c", "6", *SLOW, answers=[(r"\) Password: ", "123456")])
     assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
-    assert lanes(screen.shown) > 1
-    assert screen.shown.count("Password: ") == 1
+    assert lanes(shown) > 1
+    assert shown.count("Password: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -312,12 +300,11 @@ def test_a_code_where_only_sftp_is_there(
     shell = shell_that('case "$2" in *python3*) exit 97 ;; esac')
     lacking = {"shell": shell} if lacks == "python3" else {"refuses": "exec"}
     server = make_login_server(codes=("123456", "654321"), **lacking)
-    with terminal(*argv(server, source, "-c", "3", "--transport", transport, *SLOW)) as screen:
-        screen.answer("Verification code: ", "123456")
-        assert screen.end() == 0, screen.shown
-    assert screen.shown.count("Verification code") == screen.shown.count(": using SFTP") == 1
+    words = ("-c", "3", "--transport", transport, *SLOW)
+    shown = answered(server, source, *words, answers=[(CODE, "123456")])
+    assert shown.count("Verification code") == shown.count(": using SFTP") == 1
     assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
-    assert lanes(screen.shown) > 1
+    assert lanes(shown) > 1
 
 
 def test_a_code_where_a_refused_command_ends_the_connection(
@@ -325,10 +312,8 @@ def test_a_code_where_a_refused_command_ends_the_connection(
 ) -> None:
     """Nor can a hash program be run there."""
     server = make_login_server(codes=("123456", "654321"), refuses="connection")
-    with terminal(*argv(server, source, "--verify", "none", "-c", "3", *SLOW)) as screen:
-        screen.answer("Verification code: ", "123456")
-        screen.answer("Verification code: ", "654321")
-        assert screen.end() == 0, screen.shown
+    words = ("--verify", "none", "-c", "3", *SLOW)
+    answered(server, source, *words, answers=[(CODE, "123456"), (CODE, "654321")])
     assert server.accepted == 2
 
 
@@ -340,22 +325,16 @@ def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
     ssh.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec ssh "$@"\n')
     ssh.chmod(0o700)
     for _ in range(2):
-        with terminal(*argv(server, source, "-S", str(ssh), "-c", "1", "--no-resume")) as screen:
-            assert screen.end() == 0, screen.shown
+        answered(server, source, "-S", str(ssh), "-c", "1", "--no-resume", answers=())
     assert log.read_text().split().count("-N") == 1
 
 
 @pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5")], ids=" ".join)
-def test_login_once(
-    words: tuple[str, ...], source: Path, there: Path, make_login_server: MakeLogins
-) -> None:
-    server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "--login-once", *words, *SLOW)) as screen:
-        screen.answer(PASSWORD, SECRET)
-        assert screen.end() == 0, screen.shown
+def test_login_once(words: tuple[str, ...], source: Path, there: Path, server: LoginServer) -> None:
+    shown = answered(server, source, "--login-once", *words, *SLOW)
     assert (server.accepted, server.refused) == (1, 0)
-    assert "one login: all lanes share one connection" in screen.shown
-    assert 1 < lanes(screen.shown) <= 5
+    assert "one login: all lanes share one connection" in shown
+    assert 1 < lanes(shown) <= 5
 
 
 def test_login_once_for_several_copies(
@@ -385,8 +364,7 @@ def test_a_first_command_that_fails_costs_no_other_login(
     assert server.log.count("Accepted publickey") == 1
 
 
-def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
+def test_the_only_login_is_lost(source: Path, server: LoginServer) -> None:
     slow = ("-c", "1", "-l", "1000")  # it would take longer than a command may
     with terminal(*argv(server, source, "--login-once", *slow)) as screen:
         screen.answer(PASSWORD, SECRET)
@@ -399,9 +377,8 @@ def test_the_only_login_is_lost(source: Path, make_login_server: MakeLogins) -> 
     assert screen.shown.count("password:") == 1 and server.accepted == 1
 
 
-def test_no_measurement_with_one_login(make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
-    done = ran([*PSCP, "-F", server.ssh_config, "--measure", "--login-once", server.host])
+def test_no_measurement_with_one_login(server: LoginServer) -> None:
+    done = typed([*PSCP, "-F", server.ssh_config, "--measure", "--login-once", server.host])
     assert done.code == 2 and "not with --login-once" in done.err
     assert server.begun == 0
 
@@ -416,28 +393,23 @@ def words(process: Process) -> list[str]:
 # --- nobody to ask
 
 
-def test_batch_asks_nothing(source: Path, make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
-    with terminal(*argv(server, source, "-B")) as screen:
-        assert screen.end() == 3
-    assert "Permission denied" in screen.shown
-    assert "password:" not in screen.shown
+def test_batch_asks_nothing(source: Path, server: LoginServer) -> None:
+    shown = answered(server, source, "-B", answers=(), code=3)
+    assert "Permission denied" in shown and "password:" not in shown
     assert (server.accepted, server.refused) == (0, 0)
 
 
-def test_no_terminal(source: Path, make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
-    done = ran(argv(server, source))
+def test_no_terminal(source: Path, server: LoginServer) -> None:
+    done = typed(argv(server, source))
     assert done.code == 3
     assert "'s password', and there is no terminal to ask on" in done.err.replace('"', "'")
     assert "--password-file" in done.err
     assert (server.accepted, server.refused) == (0, 0)
 
 
-def test_no_terminal_for_a_host_key(source: Path, make_login_server: MakeLogins) -> None:
-    server = make_login_server(password=SECRET)
+def test_no_terminal_for_a_host_key(source: Path, server: LoginServer) -> None:
     unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
-    done = ran(argv(server, source, *unknown))
+    done = typed(argv(server, source, *unknown))
     assert done.code == 3
     assert "Host key verification failed" in done.err and "compare the key" in done.err
 
@@ -451,7 +423,7 @@ def test_a_program_of_the_users_asks(
     program.write_text(f'#!/bin/sh\necho "$1" >>{asked}\necho {SECRET}\n')
     program.chmod(0o700)
     environment = {"SSH_ASKPASS": str(program), "DISPLAY": ":7"}
-    assert ran(argv(server, source, "-c", "3", *SLOW), environment).code == 0
+    assert typed(argv(server, source, "-c", "3", *SLOW), environment).code == 0
     assert len(asked.read_text().splitlines()) == 1
     assert server.accepted >= 2
 
@@ -460,10 +432,7 @@ def test_a_program_of_the_users_asks(
 
 
 @pytest.mark.parametrize("words", [(), ("--login-once",)], ids=["", "once"])
-def test_ctrl_c_at_the_prompt(
-    words: tuple[str, ...], source: Path, make_login_server: MakeLogins
-) -> None:
-    server = make_login_server(password=SECRET)
+def test_ctrl_c_at_the_prompt(words: tuple[str, ...], source: Path, server: LoginServer) -> None:
     with terminal(*argv(server, source, *words)) as screen:
         screen.wait_for(PASSWORD)
         assert not screen.echoes
@@ -475,10 +444,9 @@ def test_ctrl_c_at_the_prompt(
 
 @pytest.mark.parametrize("how", ["", "trap '' HUP; "], ids=["", "nohup"])
 def test_a_terminal_that_goes_away_at_the_prompt(
-    how: str, source: Path, tmp_path: Path, make_login_server: MakeLogins
+    how: str, source: Path, tmp_path: Path, server: LoginServer
 ) -> None:
     """13: 53 lines of a traceback."""
-    server = make_login_server(password=SECRET)
     said = tmp_path / "said"
     with terminal("sh", "-c", f'{how}exec "$@" 2>{said}', "sh", *argv(server, source)) as screen:
         screen.wait_for(PASSWORD)
@@ -486,10 +454,7 @@ def test_a_terminal_that_goes_away_at_the_prompt(
     assert "Traceback" not in said.read_text() and len(said.read_text().splitlines()) <= 2
 
 
-def test_no_progress_while_a_person_types(
-    source: Path, there: Path, make_login_server: MakeLogins
-) -> None:
-    server = make_login_server(password=SECRET)
+def test_no_progress_while_a_person_types(source: Path, there: Path, server: LoginServer) -> None:
     with terminal(*argv(server, source, "--progress", "plain", "-c", "1")) as screen:
         screen.wait_for(PASSWORD)
         time.sleep(1.5)  # longer than between two lines of progress
@@ -517,7 +482,7 @@ def test_a_password_of_a_file(
     server = make_login_server(password=SECRET, awaits=2)
     words = ("--password-file", str(password_file)) if by == "option" else ()
     environment = {} if words else {"PSCP_PASSWORD_FILE": str(password_file)}
-    done = ran(argv(server, source, "-Bq", "-c", "3", *words, *SLOW), environment)
+    done = typed(argv(server, source, "-Bq", "-c", "3", *words, *SLOW), environment)
     assert (done.code, done.out, done.err) == (0, "", "")
     assert server.accepted >= 2 and server.refused == 0
 
@@ -526,43 +491,22 @@ def test_a_password_of_a_file_that_is_wrong_is_tried_once(
     source: Path, password_file: Path, make_login_server: MakeLogins
 ) -> None:
     server = make_login_server(password="another")
-    done = ran(argv(server, source, "-c", "3", "--password-file", str(password_file)))
+    done = typed(argv(server, source, "-c", "3", "--password-file", str(password_file)))
     assert done.code == 3
     assert f"the password in {password_file} was not taken" in done.err
     assert (server.accepted, server.refused) == (0, 1)
 
 
-def others_read(path: Path) -> None:
-    path.chmod(0o640)
-
-
-def a_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
-def nothing(path: Path) -> None:
-    path.write_text("\nsecret")
-
-
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def anothers(path: Path) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root can give a file away")
-    os.chown(path, 12345, -1)
-
-
-@pytest.mark.parametrize("what", [others_read, a_fifo, nothing, missing, anothers])
+@pytest.mark.parametrize(
+    "act", ["chmod 640 {0}", "rm {0}; mkfifo -m 600 {0}", "echo >{0}", "rm {0}", "chown 12345 {0}"]
+)
 def test_a_password_file_that_is_refused(
-    what: Callable[[Path], None], source: Path, password_file: Path,
-    make_login_server: MakeLogins,
-) -> None:  # fmt: skip
-    server = make_login_server(password=SECRET)
-    what(password_file)
-    done = ran(argv(server, source, "--password-file", str(password_file)))
+    act: str, source: Path, password_file: Path, server: LoginServer
+) -> None:
+    if act.startswith("chown") and os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    subprocess.run(act.format(password_file), shell=True, check=True)
+    done = typed(argv(server, source, "--password-file", str(password_file)))
     assert done.code == 2, done.err
     assert done.err.startswith(f"pscp: --password-file {password_file}: ")
     assert len(done.err.splitlines()) == 2

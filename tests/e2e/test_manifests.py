@@ -1,11 +1,11 @@
 """Manifests: what a copy lists, what pscp-verify finds out and repairs, months later.
 
-Not here: damaged manifests (../unit/test_manifests.py), the commands of docs/manifests.md
-(test_docs.py).
+Not here: damaged manifests (../unit/test_manifests.py), docs/manifests.md (test_docs.py).
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -15,12 +15,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 from servers.private import ADDRESS
 
 import pscp
-from e2e.ways import COMMAND_S, VERIFY, Ran, Way
+from e2e.ways import VERIFY, Ran, Way, make, run
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.ground.state import replacing
 from pscp.ground.values import MIB
@@ -73,10 +72,7 @@ def verified(way: Way, manifest: Path, *words: str, root: Path | None = None) ->
     fixed = ("-F", way.server.ssh_config, "-B", "-c", "2", "--remote", way.remote)
     where = f"{way.sent_to}{root or way.destination}"
     argv = [*way.prefix, *VERIFY, *fixed, *words, "--", str(manifest), where]
-    done = forked.run(
-        argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False
-    )
-    return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+    return run(argv)
 
 
 def records(manifest: Path) -> dict[str, dict[str, Any]]:
@@ -86,10 +82,15 @@ def records(manifest: Path) -> dict[str, dict[str, Any]]:
 
 
 def name_of(record: dict[str, Any]) -> str:
-    import base64
-
     coded = record.get("path_base64")
     return record["path"] if coded is None else os.fsdecode(base64.b64decode(coded))
+
+
+@pytest.fixture
+def manifest(push: Way) -> Path:
+    """Of a copy that was pushed."""
+    fill(push)
+    return made(push, "-p")
 
 
 def sha(data: bytes) -> str:
@@ -97,7 +98,6 @@ def sha(data: bytes) -> str:
 
 
 def flip(path: Path, offset: int) -> None:
-    """One bit of it, and its time stays."""
     status = path.stat()
     with open(path, "r+b") as file:
         file.seek(offset)
@@ -112,7 +112,7 @@ def flip(path: Path, offset: int) -> None:
 
 def test_a_manifest_lists_each_file_with_its_digests(side: Way) -> None:
     data = fill(side)
-    found = records(made(side))
+    found = records(manifest := made(side, "-p"))
     files = {f"data/{p.relative_to(data)}": p for p in data.rglob("*") if p.is_file()}
     assert found.keys() == files.keys()
     for name, path in files.items():
@@ -122,11 +122,17 @@ def test_a_manifest_lists_each_file_with_its_digests(side: Way) -> None:
         assert found[name]["mtime_ns"] in (there_ns, there_ns // 10**9 * 10**9)
         cut = [body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES)]
         assert found[name].get("chunks", []) == (list(map(sha, cut)) if len(cut) > 1 else [])
+    ran = verified(side, manifest, "--strict", "--times")
+    assert (ran.code, ran.out) == (0, ""), ran
+    assert "41 files below" in ran.err and "as listed" in ran.err and "not signed" in ran.err
+    assert verified(side, manifest, "-q") == Ran(0, "", "")
+    for name, said in (("nowhere", "there is no such folder"), ("data/exact", "is a file, not a")):
+        ran = verified(side, manifest, root=side.destination / name)
+        assert ran.code == 1 and said in ran.err
 
 
-def test_what_was_there_already_is_listed_too(push: Way) -> None:
-    fill(push)
-    first = records(made(push, "-p"))
+def test_what_was_there_already_is_listed_too(push: Way, manifest: Path) -> None:
+    first = records(manifest)
     assert records(made(push, "-p")) == first  # by size and time
     assert records(made(push)) == first  # by content
 
@@ -161,22 +167,18 @@ def test_what_is_another_thing_by_now_is_told(push: Way) -> None:
 
 
 def test_a_copy_with_failures_lists_what_is_good(push: Way) -> None:
-    data = fill(push)
+    fill(push)
     (push.destination / "data" / "exact").mkdir(parents=True)  # in the way
     manifest = push.source.parent / "m.jsonl"
-    ran = push.command("-r", "--manifest", str(manifest), names=["data"])
-    assert ran.code == 1
+    assert push.command("-r", "--manifest", str(manifest), names=["data"]).code == 1
     last = json.loads(manifest.read_text().splitlines()[-1])
     assert (last["whole"], last["failed"]) == (False, 1)
     assert "data/exact" not in records(manifest) and "data/large" in records(manifest)
     ran = verified(push, manifest)
     assert ran.code == 0 and "not whole" in ran.err
-    assert data.exists()
 
 
-def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None:
-    fill(push)
-    manifest = made(push)
+def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way, manifest: Path) -> None:
     before = manifest.read_bytes()
     ran = push.command("--manifest", str(manifest), names=["data/none"], to="no/such/folder/x")
     assert ran.code == 1 and manifest.read_bytes() == before
@@ -200,7 +202,7 @@ def test_a_copy_that_cannot_go_on_leaves_the_earlier_manifest(push: Way) -> None
 def test_what_cannot_be_is_refused_before_anything(
     push: Way, words: tuple[str, ...], message: str
 ) -> None:
-    fill(push)
+    make(push.source, "data/small")
     ran = push.command("-r", *words, names=["data"])
     assert ran.code == 2 and message in ran.err
     assert not list(push.destination.iterdir())
@@ -208,7 +210,7 @@ def test_what_cannot_be_is_refused_before_anything(
 
 def test_a_link_is_never_replaced(push: Way) -> None:
     """/dev/stdout is one, to a file where the output goes to a file."""
-    fill(push)
+    make(push.source, "data/small")
     link = push.source.parent / "link"
     link.with_name("target").write_text("as it was")
     link.symlink_to("target")
@@ -228,15 +230,6 @@ def test_sha256sum_reads_its_own_form(push: Way) -> None:
     flip(push.destination / "data" / "large", 5)
     ran = verified(push, manifest)
     assert (ran.code, ran.out) == (1, "data/large: has another content\n")
-
-
-def test_pscp_verify_reads_what_sha256sum_writes(push: Way) -> None:
-    data = fill(push)
-    names = sorted(os.fsencode(p.relative_to(data)) for p in data.rglob("*") if p.is_file())
-    written = subprocess.run(["sha256sum", "--", *names], cwd=data, capture_output=True, check=True)
-    manifest = push.source.parent / "sums.sha256"
-    manifest.write_bytes(written.stdout)
-    assert verified(push, manifest, root=data).code == 0
 
 
 def test_a_bag(push: Way) -> None:
@@ -270,15 +263,6 @@ def test_a_name_that_a_bag_cannot_hold_fails_that_file(push: Way) -> None:
 # --- what pscp-verify finds
 
 
-def test_all_as_listed(side: Way) -> None:
-    fill(side)
-    manifest = made(side, "-p")
-    ran = verified(side, manifest, "--strict", "--times")
-    assert (ran.code, ran.out) == (0, ""), ran
-    assert "41 files below" in ran.err and "as listed" in ran.err and "not signed" in ran.err
-    assert verified(side, manifest, "-q") == Ran(0, "", "")
-
-
 def test_each_way_of_being_different(side: Way) -> None:
     fill(side)
     manifest = made(side, "-p")
@@ -306,9 +290,7 @@ def test_each_way_of_being_different(side: Way) -> None:
     assert "5 of 41 files" in ran.err
 
 
-def test_a_special_file_is_not_opened(push: Way) -> None:
-    fill(push)
-    manifest = made(push)
+def test_a_special_file_is_not_opened(push: Way, manifest: Path) -> None:
     there = push.destination / "data" / "exact"
     there.unlink()
     os.mkfifo(there)
@@ -332,14 +314,6 @@ def test_what_cannot_be_read_is_told(powerless: Way) -> None:
     assert all("ermission denied" in each["message"] for each in found)
 
 
-def test_a_root_that_is_not_there(side: Way) -> None:
-    fill(side)
-    ran = verified(side, made(side), root=side.destination / "nowhere")
-    assert ran.code == 1 and "there is no such folder" in ran.err
-    ran = verified(side, made(side), root=side.destination / "data" / "exact")
-    assert ran.code == 1 and "is a file, not a folder" in ran.err
-
-
 def test_nothing_outside_of_the_root_is_read(side: Way) -> None:
     """A folder on the way that is a link now leads nowhere, whatever it leads to."""
     fill(side)
@@ -357,16 +331,16 @@ def test_the_python_api(push: Way) -> None:
     fill(push)
     manifest = push.source.parent / "m.jsonl"
     sources, to = push.locations(["data"], "")
-    ends = {"config_file": push.server.ssh_config, "batch": True, "connections": 1}
-    result = pscp.copy(sources, to, recursive=True, manifest=manifest, **ends)  # type: ignore[arg-type]
+    ends: Any = {"config_file": push.server.ssh_config, "batch": True, "connections": 1}
+    result = pscp.copy(sources, to, recursive=True, manifest=manifest, **ends)
     assert result.ok and result.root == os.path.realpath(push.destination)
-    found = pscp.verify(manifest, to, **ends)  # type: ignore[arg-type]
+    found = pscp.verify(manifest, to, **ends)
     assert found.ok and (found.files, found.signer) == (41, "")
     flip(push.destination / "data" / "exact", 0)
-    found = pscp.verify(manifest, to, **ends)  # type: ignore[arg-type]
+    found = pscp.verify(manifest, to, **ends)
     assert [(each.path, each.what) for each in found.differences] == [("data/exact", "content")]
     with pytest.raises(pscp.BadManifest):
-        pscp.verify(push.source / "data" / "exact", to, **ends)  # type: ignore[arg-type]
+        pscp.verify(push.source / "data" / "exact", to, **ends)
 
 
 # --- a bit, and bytes
@@ -408,10 +382,8 @@ def test_a_far_end_sends_only_its_answers(push: Way, tmp_path: Path) -> None:
 # --- repairs
 
 
-def test_a_repair_sends_what_differs(push: Way) -> None:
-    data = fill(push)
-    manifest = made(push, "-p")
-    there = push.destination / "data"
+def test_a_repair_sends_what_differs(push: Way, manifest: Path) -> None:
+    data, there = push.source / "data", push.destination / "data"
     flip(there / "large", 3)
     flip(there / "sub" / "small 3", 0)
     (there / "exact").unlink()
@@ -436,10 +408,8 @@ def test_a_repair_from_a_far_end(push: Way) -> None:
     assert "data/large: repaired" in ran.out
 
 
-def test_a_repair_that_cannot_be_leaves_the_answer(push: Way) -> None:
+def test_a_repair_that_cannot_be_leaves_the_answer(push: Way, manifest: Path) -> None:
     """It took hours to find out what differs; a source that is away does not hide it."""
-    fill(push)
-    manifest = made(push)
     (push.destination / "data" / "exact").unlink()
     ran = verified(push, manifest, "--repair", str(push.source / "nowhere"))
     assert (ran.code, ran.out) == (1, "data/exact: missing\n"), ran
@@ -475,11 +445,9 @@ def test_a_source_with_other_bytes_is_refused(side: Way) -> None:
     assert not (there / "new").exists()  # no folder is left for what was refused
 
 
-def test_a_folder_of_the_source_repairs_no_file(push: Way) -> None:
+def test_a_folder_of_the_source_repairs_no_file(push: Way, manifest: Path) -> None:
     """Nor does it come in its place, where it would stand in the way of a good repair."""
-    data = fill(push)
-    manifest = made(push, "-p")
-    there = push.destination / "data" / "exact"
+    data, there = push.source / "data", push.destination / "data" / "exact"
     there.unlink()
     (data / "exact").rename(data / "good")
     (data / "exact").mkdir()
@@ -495,22 +463,8 @@ def test_a_folder_of_the_source_repairs_no_file(push: Way) -> None:
 # --- signatures
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True
-    )
-    public = (tmp_path / "key.pub").read_text()
-    (tmp_path / "allowed").write_text(f"ada@example.org {public}")
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
-    )
-    (tmp_path / "others").write_text(f"bob@example.org {(tmp_path / 'other.pub').read_text()}")
-    return tmp_path / "key"
-
-
 def test_a_signature_is_verified_and_told(push: Way, key: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     ran = verified(push, manifest)
     assert ran.code == 0 and "signed by key ED25519 SHA256:" in ran.err
@@ -552,7 +506,7 @@ def test_what_is_not_signed_rightly_is_refused_before_anything_is_read(
 def test_a_program_that_does_not_end_is_ended(
     push: Way, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     program = key.parent / "ssh-keygen"
     program.write_text("#!/bin/sh\nexec sleep 100\n")
@@ -564,7 +518,7 @@ def test_a_program_that_does_not_end_is_ended(
 
 
 def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     manifest = made(push, "--sign", str(key))
     made(push)
     assert not Path(f"{manifest}.sig").exists()
@@ -572,7 +526,7 @@ def test_a_manifest_never_stands_beside_an_earlier_ones_signature(push: Way, key
 
 
 def test_a_key_that_cannot_be_used_leaves_the_manifest(push: Way, tmp_path: Path) -> None:
-    fill(push)
+    make(push.source, "data/small")
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
     manifest = push.source.parent / "m.jsonl"
@@ -591,10 +545,7 @@ def test_no_room_for_a_signature(key: Path, monkeypatch: pytest.MonkeyPatch) -> 
         signing.sign(str(key), str(key.parent / "allowed"), batch=True)
 
 
-def test_no_room_for_a_manifest(push: Way) -> None:
-    """The copy is done; the earlier manifest stays, and nothing is left of the new one."""
-    fill(push)
-    manifest = made(push)
+def test_no_room_for_a_manifest(push: Way, manifest: Path) -> None:
     before = manifest.read_bytes()
     small = dataclasses.replace(push, prefix=("prlimit", "--fsize=3000"))
     ran = small.command("-r", "--manifest", str(manifest), names=["data"])
@@ -604,11 +555,10 @@ def test_no_room_for_a_manifest(push: Way) -> None:
 
 
 def test_between_two_hosts(push: Way) -> None:
-    fill(push)
-    far = dataclasses.replace(push, source=push.source)
-    manifest = push.source.parent / "m.jsonl"
-    sources, to = [f"{far.server.host}:{push.source}/data"], f"{far.server.host}:{push.destination}"
-    ran = far.typed("-r", "--manifest", str(manifest), "--", *sources, to)
+    make(push.source, "data/small")
+    manifest, host = push.source.parent / "m.jsonl", push.server.host
+    ends = f"{host}:{push.source}/data", f"{host}:{push.destination}"
+    ran = push.typed("-r", "--manifest", str(manifest), "--", *ends)
     assert ran.code == 0, ran.err
     assert verified(push, manifest, "--strict").code == 0
 

@@ -16,19 +16,9 @@ from servers import LoginServer
 from servers.private import PrivateServer
 
 import pscp
+from e2e.ways import Notes
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
-from pscp.progress.progress import Silent
-
-
-class Told(Silent):
-    """Keeps the notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture
@@ -41,14 +31,14 @@ def source(tmp_path: Path) -> Path:
 def copied(
     server: PrivateServer, source: Path, **fields: Unpack[OptionFields]
 ) -> tuple[pscp.Result, str]:
-    told, there = Told(), source.with_name("there")
+    told, there = Notes(), source.with_name("there")
     fields = {
         "config_file": server.ssh_config, "batch": True, "verbose": True,
-        "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000, **fields,
+        "chunk_bytes": 256 * 1024, "limit_kbit_s": 100_000, **fields,
     }  # fmt: skip
     result = pscp.copy(str(source), f"{server.host}:{there}", reporter=told, **fields)
     assert there.read_bytes() == source.read_bytes()
-    return result, "\n".join(told.notes)
+    return result, "\n".join(told.texts)
 
 
 def refusals(server: PrivateServer) -> int:

@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import Any, Unpack
 
-import forked
 import pytest
 from conftest import MakeServer
 from servers.private import PrivateServer, free_port
 
 import pscp
-from e2e.ways import COMMAND_S, PSCP, Ran, Way
+from e2e.ways import COMMAND_S, PSCP, Ran, Way, run
 from pscp.connect.known.host_memory import HostMemory
 from pscp.measuring.measure import Say
 from pscp.options.option_fields import OptionFields
@@ -38,7 +37,6 @@ CIPHER, OTHER = "aes192-ctr", "aes256-ctr"  # no default's first choice, and eve
 
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What is saved here must not be used by other tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
 
@@ -52,10 +50,8 @@ def measured(
 
 
 def typed(way: Way, *words: str) -> Ran:
-    """The command, with times as short."""
     argv = [QUICK if word == PSCP[-1] else word for word in way.argv(*words)]
-    done = forked.run(argv, capture_output=True, timeout=COMMAND_S, text=True)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return run(argv)
 
 
 def saved(state: Path) -> dict[str, Any]:
@@ -109,11 +105,6 @@ def test_only_what_both_ends_offer_is_measured(make_sshd: MakeServer) -> None:
     found = measured(server, connections=1)
     assert {point.cipher for point in found.ciphers} == {CIPHER, OTHER}
     assert found.notes == ()
-
-
-def test_the_users_own_cipher_is_the_only_one(sshd: PrivateServer) -> None:
-    found = measured(sshd, connections=1, cipher=CIPHER)
-    assert [point.cipher for point in found.ciphers] == [CIPHER]
 
 
 def test_a_login_that_cannot_be_repeated(
@@ -221,7 +212,6 @@ def test_ctrl_c_ends_it(push: Way) -> None:
 
 
 def test_an_exception_amid_a_trial_leaves_nothing(sshd: PrivateServer) -> None:
-    """As from a program's own handler of a signal."""
 
     def interrupt() -> None:
         while not any(thread.name == "lane 1 in" for thread in threading.enumerate()):
@@ -267,29 +257,22 @@ def test_save_is_used_by_the_next_copy(push: Way) -> None:
     assert f"cipher: {CIPHER} MAC" in copied(push).err
 
 
-def test_a_copy_uses_what_was_saved_and_says_so(advised: Way) -> None:
-    ran = copied(advised)
-    assert f"--measure --save found best for this host: connections: 2, cipher: {CIPHER}" in ran.err
-    assert "beginning with 2 lanes" in ran.err
-    assert f"cipher: {CIPHER} MAC" in ran.err
-
-
-def test_c_overrides_what_was_saved(advised: Way) -> None:
-    ran = copied(advised, "-c", "3")
-    assert "beginning with 3 lanes" in ran.err
-    assert f"found best for this host: cipher: {CIPHER}\n" in ran.err
-
-
-def test_cipher_overrides_what_was_saved(advised: Way) -> None:
-    ran = copied(advised, "--cipher", OTHER)
-    assert "found best for this host: connections: 2\n" in ran.err
-    assert f"cipher: {OTHER} MAC" in ran.err and CIPHER not in ran.err
-
-
-def test_ssh_config_overrides_what_was_saved(advised: Way) -> None:
-    ran = copied(advised, "-o", f"Ciphers={OTHER}")
-    assert "found best for this host: connections: 2\n" in ran.err
-    assert f"cipher: {OTHER} MAC" in ran.err and f"cipher: {CIPHER}" not in ran.err
+@pytest.mark.parametrize(
+    ("words", "used", "lanes", "cipher"),
+    [
+        ((), f"connections: 2, cipher: {CIPHER}", "2 lanes", CIPHER),
+        (("-c", "3"), f"cipher: {CIPHER}", "3 lanes", CIPHER),
+        (("--cipher", OTHER), "connections: 2", "2 lanes", OTHER),
+        (("-o", f"Ciphers={OTHER}"), "connections: 2", "2 lanes", OTHER),
+    ],
+)
+def test_a_copy_uses_what_was_saved_and_says_so(
+    advised: Way, words: tuple[str, ...], used: str, lanes: str, cipher: str
+) -> None:
+    ran = copied(advised, *words)
+    assert f"--measure --save found best for this host: {used}\n" in ran.err
+    assert f"beginning with {lanes}" in ran.err and f"cipher: {cipher} MAC" in ran.err
+    assert f"cipher: {OTHER if cipher == CIPHER else CIPHER}" not in ran.err
 
 
 def test_without_v_nothing_is_said(advised: Way) -> None:

@@ -17,9 +17,7 @@ import pytest
 from compare import tree_digest
 
 import pscp
-from e2e.test_mirror import make
-from e2e.test_moving import files_of
-from e2e.ways import Way
+from e2e.ways import Way, files_of, make
 from pscp.endpoint.frames import system
 from pscp.ground.values import MIB
 from pscp.transfer.terms.moves import Moves
@@ -36,7 +34,6 @@ class Night:
         return self.push.copy(*(names or ["t"]), to=f"{to}/", terms=self.terms, **fields)
 
     def cut_short(self, to: str) -> None:
-        """A copy that ends while it sends its first file."""
         asked = iter(range(10))
 
         def kbit_s() -> int:

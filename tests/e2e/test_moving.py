@@ -16,16 +16,11 @@ from conftest import until
 from core.test_removal import overlaid
 
 import pscp
-from e2e.test_mirror import make, mounted
-from e2e.ways import Way
+from e2e.test_mirror import mounted
+from e2e.ways import Way, files_of, make
 from pscp.ground.values import MIB
 
 EVERY_WAY = True
-
-
-def files_of(folder: Path) -> set[str]:
-    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return {str(path.relative_to(folder)) for path in found}
 
 
 def test_what_has_landed_is_removed_and_folders_stay(way: Way) -> None:
@@ -38,25 +33,6 @@ def test_what_has_landed_is_removed_and_folders_stay(way: Way) -> None:
     assert tree_digest(way.destination) == before
     assert files_of(way.source) == set()
     assert (way.source / "t" / "empty").is_dir() and (way.source / "t" / "sub").is_dir()
-
-
-def test_the_contents_of_a_folder_and_single_files(way: Way) -> None:
-    make(way.source, "a/x", "a/sub/y", "file")
-    assert way.copy("a/.", "file", remove_source_files=True).ok
-    assert files_of(way.destination) == {"x", "sub/y", "file"}
-    assert files_of(way.source) == set()
-    make(way.source, "file")
-    assert way.copy("file", to="renamed", remove_source_files=True).ok
-    assert files_of(way.source) == set()
-
-
-def test_links_and_hard_links(way: Way) -> None:
-    make(way.source, "t/one", "beside")
-    os.link(way.source / "t" / "one", way.source / "t" / "two")
-    (way.source / "t" / "link").symlink_to(way.source / "beside")
-    assert way.copy("t", to="new", archive=True, remove_source_files=True).ok
-    assert files_of(way.destination) == {"new/one", "new/two", "new/link"}
-    assert files_of(way.source) == {"beside"}
 
 
 def test_a_file_that_changes_before_its_other_name_is_walked(push: Way) -> None:
@@ -108,25 +84,6 @@ def test_what_was_reached_through_a_link_stays(way: Way) -> None:
     assert all("through a link" in failure.message for failure in result.failures)
     assert files_of(way.source) == {"beside/x", "t/link", "t/file"}
     assert files_of(way.destination) == {"t/own", "t/link/x", "t/file"}
-
-
-def test_what_failed_or_was_skipped_stays(way: Way) -> None:
-    make(way.source, "t/good", "t/taken", "t/newer")
-    make(way.destination, "t/taken/", "t/newer")
-    os.utime(way.source / "t" / "newer", (10**9, 10**9))
-    result = way.copy("t", remove_source_files=True, update=True)
-    assert [failure.path for failure in result.failures] == ["t/taken"]
-    assert files_of(way.source) == {"t/taken", "t/newer"}
-
-
-@pytest.mark.needs_agent(reason="-t needs the agent")
-def test_a_dry_run_and_a_test_remove_nothing(way: Way) -> None:
-    make(way.source, "t/a", "t/b")
-    make(way.destination, "t/b")
-    for words in (["-n"], ["--transfer-test"]):
-        ran = way.command("-r", *words, "--remove-source-files", names=["t"])
-        assert ran.code == 0, ran.err
-        assert files_of(way.source) == {"t/a", "t/b"}
 
 
 @pytest.mark.parametrize("name", ["t", "t/."])

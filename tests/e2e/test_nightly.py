@@ -10,7 +10,6 @@ Not here: the programs in examples/ (test_examples.py), pscp-run itself (test_jo
 from __future__ import annotations
 
 import configparser
-import contextlib
 import dataclasses
 import http.server
 import os
@@ -32,7 +31,7 @@ from servers.private import ADDRESS, PrivateServer
 
 from e2e.conftest import ShellThat
 from e2e.test_docs import script
-from e2e.ways import COMMAND_S, Ran
+from e2e.ways import Ran, run
 from e2e.world import ROOT, put_program
 from pscp.jobs.reports.outcome import Outcome
 from pscp.jobs.toml.config import load
@@ -48,8 +47,6 @@ OF_SYSTEMD = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG
 
 
 class Monitor(http.server.ThreadingHTTPServer):
-    """What is pinged."""
-
     def __init__(self) -> None:
         super().__init__((ADDRESS, 0), Pings)
         self.paths: list[str] = []
@@ -115,13 +112,8 @@ class Machine:
         config.write_text(f"{with_site}{common}{config.read_text()}")
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Ran:
-        """Runs a program with this environment alone."""
         its = {"HOME": str(self.home), "LOGNAME": "pscp", "USER": "pscp", **environment}
-        done = subprocess.run(
-            argv, env=its, cwd=self.home, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=COMMAND_S, check=False,
-        )  # fmt: skip
-        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+        return run(argv, env=its, cwd=self.home)
 
     def cron(self, number: int, text: str = "") -> Ran:
         """Does what cron does with a line of this crontab, or of the example."""
@@ -131,12 +123,10 @@ class Machine:
         return self.run(["/bin/sh", "-c", commands[number]], {**OF_CRON, **assigned})
 
     def shell(self, text: str) -> Ran:
-        """Does what its user does, in a checkout."""
         path = f"{self.programs}:{OF_CRON['PATH']}"
         return self.run(["bash", "-euc", f"cd {ROOT}\n{self.moved(text)}"], {"PATH": path})
 
     def told(self) -> str:
-        """Returns the metrics."""
         files = (self.root / "var/lib/prometheus/node-exporter").glob("*.prom")
         return "".join(path.read_text() for path in files)
 
@@ -269,27 +259,6 @@ def files_below(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if not path.is_dir()}
 
 
-@contextlib.contextmanager
-def notified(path: Path) -> Iterator[list[str]]:
-    """A service manager's socket; yields what is told there, complete once the block has ended."""
-    told: list[str] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(path))
-
-        def listen() -> None:
-            while text := manager.recv(4096).decode():
-                told.append(text)
-
-        thread = threading.Thread(target=listen)
-        thread.start()
-        try:
-            yield told
-        finally:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
-                last.sendto(b"", str(path))
-            thread.join()
-
-
 def test_recordings_from_systemd(machine: Machine) -> None:
     """But for what only systemd itself can do: an account, and a sandbox around it."""
     finished = record(machine)
@@ -309,10 +278,13 @@ def test_recordings_from_systemd(machine: Machine) -> None:
         variable: value.replace("%S", str(machine.root / "var/lib")),
     }
     before = files_below(machine.root)
-    with notified(machine.root / "notify") as told:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(machine.root / "notify"))
         codes = [machine.run(shlex.split(service["ExecStart"]), environment).code for _ in "12"]
-    assert codes == [0, int(service["SuccessExitStatus"])]
-    assert told == ["READY=1"] * len(codes)
+        assert codes == [0, int(service["SuccessExitStatus"])]
+        assert [manager.recv(99, socket.MSG_DONTWAIT) for _ in codes] == [b"READY=1"] * 2
+        with pytest.raises(BlockingIOError):
+            manager.recv(99, socket.MSG_DONTWAIT)
     after = shlex.split(service["ExecStopPost"].removeprefix("-"))
     assert machine.run(after, environment).code == 0
     assert "store2:recordings/" in (machine.reports / "status.html").read_text()

@@ -11,19 +11,19 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from conftest import unavailable
 from servers.private import PrivateServer
 
+from e2e import ways
 from e2e.world import ROOT
 from pscp.transports.ssh_settings import LIBRARIES
 
@@ -39,18 +39,8 @@ class Built(NamedTuple):
     pyz: Path
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def run(*argv: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Ran:
-    words = [str(word) for word in argv]
-    done = subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
+def run(*argv: object, **popen: Any) -> ways.Ran:
+    return ways.run([str(word) for word in argv], timeout=240, **popen)
 
 
 def files_of_the_checkout() -> list[str]:
@@ -79,7 +69,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def clean(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with the wheel."""
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -101,7 +90,6 @@ def clean(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pips(python: Path) -> list[tuple[object, ...]]:
-    """The ways to call a pip that installs for this Python."""
     return [(name, "-m", "pip", "--python", python) for name in (sys.executable, "python3")]
 
 

@@ -11,10 +11,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,17 +20,17 @@ from typing import Any, Unpack
 import pytest
 from conftest import MakeServer, until
 from servers import LoginServer
-from servers.private import ADDRESS, PrivateServer
+from servers.private import PrivateServer
 
 import pscp
 from e2e.terminal import terminal
-from e2e.ways import COMMAND_S, PIPE, PSCP
+from e2e.ways import COMMAND_S, PIPE, PSCP, Notes
 from pscp.cli import copy as command
 from pscp.connect import greeting, persistent
 from pscp.ground.errors import ConnectError
+from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
-from pscp.progress.progress import Silent
 from pscp.transports.mux_protocol import process_of
 
 LOGIN = "Accepted publickey"
@@ -55,16 +53,13 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+@pytest.fixture
+def server(make_sshd: MakeServer) -> PrivateServer:
+    """A server whose log tells of this test alone."""
+    return make_sshd()
 
 
 def copied(server: PrivateServer, source: Path, **fields: Unpack[OptionFields]) -> list[str]:
-    """Copy the file, and return the notes."""
     there, notes = source.with_name("there"), Notes()
     there.unlink(missing_ok=True)
     wanted: OptionFields = {
@@ -72,7 +67,11 @@ def copied(server: PrivateServer, source: Path, **fields: Unpack[OptionFields]) 
     }  # fmt: skip
     assert pscp.copy(str(source), f"{server.host}:{there}", reporter=notes, **wanted).ok
     assert there.read_bytes() == source.read_bytes()
-    return notes.notes
+    return notes.texts
+
+
+def session_to(server: PrivateServer) -> pscp.Session:
+    return pscp.Session(server.host, config_file=server.ssh_config, batch=True, persist="60")
 
 
 def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
@@ -86,9 +85,8 @@ def logins(server: PrivateServer) -> int:
 
 @pytest.mark.parametrize("plane", ["plain", "tls"])
 def test_a_direct_plane_begins_on_a_connection_that_stays(
-    plane: Any, source: Path, make_sshd: MakeServer
+    plane: Any, source: Path, server: PrivateServer
 ) -> None:
-    server = make_sshd()
     source.write_bytes(os.urandom(12 * MIB))
     for _ in range(2):
         copied(server, source, plane=plane, connections=2)
@@ -97,9 +95,8 @@ def test_a_direct_plane_begins_on_a_connection_that_stays(
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_the_next_copy_logs_in_no_more(
-    remote: Any, source: Path, make_sshd: MakeServer, capfd: pytest.CaptureFixture[str]
+    remote: Any, source: Path, server: PrivateServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    server = make_sshd()
     for _ in range(3):
         copied(server, source, remote=remote)
     assert logins(server) == 1
@@ -120,8 +117,7 @@ def test_the_next_copy_logs_in_no_more(
     until(lambda: not os.path.exists(f"/proc/{kept.pid}"))
 
 
-def test_several_connections_are_kept(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_several_connections_are_kept(source: Path, server: PrivateServer) -> None:
     source.write_bytes(os.urandom(16 * MIB))
     many: OptionFields = {"connections": 3, "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000}
     copied(server, source, **many)
@@ -130,8 +126,7 @@ def test_several_connections_are_kept(source: Path, make_sshd: MakeServer) -> No
     assert logins(server) == 3
 
 
-def test_without_persist_all_is_as_ever(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_without_persist_all_is_as_ever(source: Path, server: PrivateServer) -> None:
     copied(server, source)
     for persist in (None, "no"):
         copied(server, source, persist=persist)
@@ -139,33 +134,23 @@ def test_without_persist_all_is_as_ever(source: Path, make_sshd: MakeServer) -> 
     assert len(persistent.kept_connections()) == 1
 
 
-def test_a_connection_stays_only_so_long(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_a_connection_stays_only_so_long(source: Path, server: PrivateServer) -> None:
     copied(server, source, persist="1s")
     until(lambda: not persistent.kept_connections())
     copied(server, source)
     assert logins(server) == 2
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"cipher": "aes256-ctr"},
-        {"compress": True},
-        {"ssh_options": ("ServerAliveInterval=7",)},
-        {"rcvbuf_bytes": 65536},
-        {"address_family": 4},
-    ],
-    ids=str,
-)
-def test_other_options_have_other_connections(
-    fields: OptionFields, source: Path, make_sshd: MakeServer
-) -> None:
-    server = make_sshd()
-    for _ in range(2):
-        copied(server, source)
+OTHERS: tuple[OptionFields, ...] = (
+    {}, {"cipher": "aes256-ctr"}, {"compress": True}, {"ssh_options": ("ServerAliveInterval=7",)},
+    {"rcvbuf_bytes": 65536}, {"address_family": 4},
+)  # fmt: skip
+
+
+def test_other_options_have_other_connections(source: Path, server: PrivateServer) -> None:
+    for number, fields in enumerate(OTHERS * 2, 1):
         copied(server, source, **fields)
-    assert logins(server) == 2
+        assert logins(server) == min(number, len(OTHERS)), fields
 
 
 def test_a_configuration_that_changed_is_followed(source: Path, make_sshd: MakeServer) -> None:
@@ -179,8 +164,7 @@ def test_a_configuration_that_changed_is_followed(source: Path, make_sshd: MakeS
     assert (logins(first), logins(second)) == (1, 1)
 
 
-def test_all_commands_use_the_same(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_all_commands_use_the_same(source: Path, server: PrivateServer) -> None:
     copied(server, source)
     words = ("-F", server.ssh_config, "-B", "-c", "1", "--persist", "60")
     ran = subprocess.run(
@@ -188,16 +172,13 @@ def test_all_commands_use_the_same(source: Path, make_sshd: MakeServer) -> None:
         capture_output=True, text=True, timeout=COMMAND_S,
     )  # fmt: skip
     assert ran.stdout == "hello\n", ran.stderr
-    with pscp.Session(
-        server.host, config_file=server.ssh_config, batch=True, persist="60"
-    ) as session:
+    with session_to(server) as session:
         assert session.run(["echo", "hi"]).out == b"hi\n"
     assert logins(server) == 1
 
 
-def test_nothing_of_the_caller_is_held(source: Path, make_sshd: MakeServer) -> None:
+def test_nothing_of_the_caller_is_held(source: Path, server: PrivateServer) -> None:
     """A caller who reads all output sees its end; folders can be removed, journals are free."""
-    server = make_sshd()
     words = argv(server, source, "-v")
     ran = subprocess.run(
         words, capture_output=True, text=True, timeout=COMMAND_S, cwd=source.parent
@@ -219,8 +200,7 @@ def test_nothing_of_the_caller_is_held(source: Path, make_sshd: MakeServer) -> N
     assert os.getsid(kept.pid) == kept.pid
 
 
-def test_relative_paths_are_those_of_the_caller(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_relative_paths_are_those_of_the_caller(source: Path, server: PrivateServer) -> None:
     words = [*PSCP, "-F", "ssh_config", "-B", "--persist", "60", "-i", "user_key"]
     to = f"{server.host}:{source.with_name('there')}"
     for _ in range(2):
@@ -232,8 +212,7 @@ def test_relative_paths_are_those_of_the_caller(source: Path, make_sshd: MakeSer
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_ssh_that_ended_is_replaced(number: int, source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_an_ssh_that_ended_is_replaced(number: int, source: Path, server: PrivateServer) -> None:
     copied(server, source)
     [kept] = persistent.kept_connections()
     os.kill(kept.pid, number)
@@ -244,10 +223,9 @@ def test_an_ssh_that_ended_is_replaced(number: int, source: Path, make_sshd: Mak
 
 
 def test_an_ssh_that_is_stopped_is_left_alone(
-    source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+    source: Path, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
-    server = make_sshd()
     copied(server, source)
     [kept] = persistent.kept_connections()
     with stopped(kept.pid):
@@ -270,116 +248,53 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def test_a_session_that_was_ended_at_the_server_is_replaced(
-    source: Path, make_sshd: MakeServer
+    source: Path, server: PrivateServer
 ) -> None:
-    server = make_sshd()
     copied(server, source)
-    with relay_to(server) as (config, cut):
-        copied(server, source, config_file=str(config))
-        cut()
-        until(lambda: len(persistent.kept_connections()) == 1)
-        copied(server, source, config_file=str(config))
-    assert logins(server) == 3
-
-
-@contextlib.contextmanager
-def relay_to(
-    server: PrivateServer,
-) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A way to the server whose connections can be cut: its ssh_config, and what cuts them."""
-    config = server.folder / "relayed_config"
-    made: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def carry(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        cut_off(source, sink)
-
-    def accept(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = listener.accept()
-                far = socket.create_connection((ADDRESS, server.port))
-                made.extend((near, far))
-                for ends in ((near, far), (far, near)):
-                    threads.append(threading.Thread(target=carry, args=ends))
-                    threads[-1].start()
-
-    with socket.create_server((ADDRESS, 0)) as listener:
-        port = listener.getsockname()[1]
-        text = Path(server.ssh_config).read_text()
-        text = re.sub("StrictHostKeyChecking yes", "StrictHostKeyChecking no", text)
-        text = re.sub("Port .*", f"Port {port}", text)
-        config.write_text(re.sub("UserKnownHostsFile .*", "UserKnownHostsFile /dev/null", text))
-        threads.append(threading.Thread(target=accept, args=(listener,)))
-        threads[0].start()
-        try:
-            yield config, lambda: cut_off(*made)
-        finally:
-            persistent.disconnect(None)
-            listener.shutdown(socket.SHUT_RDWR)
-            threads[0].join()
-            cut_off(*made)
-            for thread in threads:
-                thread.join()
-            for each in made:
-                each.close()
-
-
-def cut_off(*sockets: socket.socket) -> None:
-    for each in sockets:
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+    for pid in sessions_at(server):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not persistent.kept_connections())
+    copied(server, source)
+    assert logins(server) == 2
 
 
 def test_a_path_that_is_silent_is_replaced(
-    source: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
+    source: Path, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server is stopped, so that the socket there takes bytes and nothing comes back."""
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
-    server = make_sshd()
     copied(server, source)
     [kept] = persistent.kept_connections()
-    sessions = re.findall(r"User child is on pid (\d+)", server.log) or session_pids(server)
-    with stopped(*map(int, sessions)):
+    with stopped(*sessions_at(server)):
         copied(server, source)
         assert logins(server) == 2
         assert kept.path not in [each.path for each in persistent.kept_connections()]
 
 
-def session_pids(server: PrivateServer) -> list[int]:
-    from pscp.ground.processes import descendants
-
+def sessions_at(server: PrivateServer) -> list[int]:
     return [process.pid for process in descendants(server.pid)]
 
 
 def test_a_connection_that_takes_no_more_sessions(source: Path, make_sshd: MakeServer) -> None:
     server = make_sshd(["MaxSessions 1"])
-    with pscp.Session(
-        server.host, config_file=server.ssh_config, batch=True, persist="60"
-    ) as session:
+    with session_to(server) as session:
         assert session.run(["echo", "hi"]).status == 0
         copied(server, source)
         assert logins(server) == 2
     assert len(persistent.kept_connections()) == 2
 
 
-def test_two_runs_share_connections(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_two_runs_share_connections(source: Path, server: PrivateServer) -> None:
     copied(server, source)
-    with pscp.Session(
-        server.host, config_file=server.ssh_config, batch=True, persist="60"
-    ) as session:
+    with session_to(server) as session:
         assert session.run(["echo", "hi"]).status == 0
         ran = subprocess.run(argv(server, source), capture_output=True, timeout=COMMAND_S)
         assert ran.returncode == 0, ran.stderr
     assert logins(server) == 1
 
 
-def test_two_runs_that_begin_at_once(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_two_runs_that_begin_at_once(source: Path, server: PrivateServer) -> None:
     other = source.with_name("other")
     other.write_bytes(b"other")
     started = [
@@ -391,9 +306,8 @@ def test_two_runs_that_begin_at_once(source: Path, make_sshd: MakeServer) -> Non
 
 
 def test_a_host_key_that_changed_is_asked_for_at_a_login_only(
-    source: Path, make_sshd: MakeServer
+    source: Path, server: PrivateServer
 ) -> None:
-    server = make_sshd()
     copied(server, source)
     known = server.folder / "known_hosts"
     known.write_text(re.sub(r"AAAA\S+", "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43, known.read_text()))
@@ -422,8 +336,7 @@ def test_a_code_is_asked_for_once(
     assert server.begun == 1
 
 
-def test_login_once_is_kept(source: Path, make_sshd: MakeServer) -> None:
-    server = make_sshd()
+def test_login_once_is_kept(source: Path, server: PrivateServer) -> None:
     source.write_bytes(os.urandom(4 * MIB))
     for _ in range(2):
         copied(server, source, login_once=True, connections=3, chunk_bytes=256 * 1024)
@@ -431,9 +344,8 @@ def test_login_once_is_kept(source: Path, make_sshd: MakeServer) -> None:
 
 
 def test_the_users_own_master_carries_the_first_lane(
-    source: Path, make_sshd: MakeServer, run_folder: Path
+    source: Path, server: PrivateServer, run_folder: Path
 ) -> None:
-    server = make_sshd()
     config = source.with_name("config")
     path = run_folder / "master"
     config.write_text(f"ControlPath {path}\n{Path(server.ssh_config).read_text()}")
@@ -463,9 +375,8 @@ def test_a_librarys_connections_end_with_the_run(
 
 
 def test_a_folder_that_others_may_enter_is_not_used(
-    source: Path, make_sshd: MakeServer, run_folder: Path
+    source: Path, server: PrivateServer, run_folder: Path
 ) -> None:
-    server = make_sshd()
     private = run_folder / f"pscp-{os.getuid()}"
     private.mkdir(mode=0o755)
     private.chmod(0o755)

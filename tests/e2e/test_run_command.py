@@ -43,7 +43,6 @@ def told(world: World, text: str, *words: str) -> Ran:
 
 
 def run_lines(world: World, text: str) -> Ran:
-    """Runs what --explain says of the only job."""
     explained = told(world, text, "--explain")
     assert (explained.code, explained.err) == (0, "")
     ran = world.run("bash", "-u", "-c", explained.out)

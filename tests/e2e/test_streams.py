@@ -1,7 +1,6 @@
 """Streams over a real sshd: pscp-pipe, pscp - HOST:FILE, Session.pipe_to(), pipe_from() and run().
 
-Not here: connections that die meanwhile (../faults/test_streams_lost.py), the cutting and the
-order (../unit/test_stream.py).
+Not here: connections that die (../faults/test_streams_lost.py), the order (../unit/test_stream.py).
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, Unpack
+from typing import IO, Any
 
 import forked
 import pytest
@@ -36,10 +34,10 @@ from pscp.endpoint.streams import stream_server
 from pscp.ground.errors import CommandFailed, CopyError, DestinationError
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
-from pscp.options.option_fields import OptionFields
 
 ENDED_S = 30.0  # for what takes a moment
 STILL_S = 1.0  # nothing moved for so long: it stands still
+NO_ROOM = b"pscp-pipe: the output cannot be written: No space left on device\n"
 GO = "while ! test -e go; do sleep 0.02; done"
 
 
@@ -51,13 +49,7 @@ class World:
     home: Path
     tmp: Path
 
-    def session(self, **fields: Unpack[OptionFields]) -> pscp.Session:
-        ssh_config = self.server.ssh_config
-        fields = {"connections": 2, "batch": True, "config_file": ssh_config, **fields}
-        return pscp.Session(self.server.host, **fields)
-
     def there(self, command: str) -> str:
-        """A command that runs in this test's folder."""
         return f"cd {self.home}; {command}"
 
     def argv(self, *words: str, program: tuple[str, ...] = PIPE) -> list[str]:
@@ -71,7 +63,6 @@ class World:
     def run(
         self, *words: str, data: bytes | None = b"", **popen: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        """The command with these words, its input and what came of it."""
         with self.start(*words, **popen) as process:
             try:
                 out, err = process.communicate(data, ENDED_S)
@@ -117,35 +108,38 @@ def world(far: tuple[PrivateServer, Path], tmp_path: Path) -> Iterator[World]:
     until(lambda: set(os.listdir(tmp)) <= before, f"{tmp} is empty: {os.listdir(tmp)}")
 
 
+@pytest.fixture
+def session(world: World) -> Iterator[pscp.Session]:
+    config = world.server.ssh_config
+    with pscp.Session(world.server.host, config_file=config, connections=2, batch=True) as made:
+        yield made
+
+
 def bytes_of(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 # --- the bytes
+
 
 SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3]
 
 
-def test_every_size_arrives(world: World) -> None:
-    with world.session() as session:
-        for size in SIZES:
-            data = bytes_of(size)
-            with session.pipe_to(["tee", str(world.home / "there")]) as file:
-                file.write(data)
-            assert world.read("there") == data
-            with session.pipe_from(["cat", str(world.home / "there")]) as file:
-                assert file.read() == data
+def test_every_size_arrives(world: World, session: pscp.Session) -> None:
+    for size in SIZES:
+        data = bytes_of(size)
+        with session.pipe_to(["tee", str(world.home / "there")]) as file:
+            file.write(data)
+        assert world.read("there") == data
+        with session.pipe_from(["cat", str(world.home / "there")]) as file:
+            assert file.read() == data
 
 
 def test_a_large_stream_to_a_command(world: World) -> None:
     data = bytes_of(40 * MIB + 7)
     done = world.push("sha256sum", "--window", "2M", "-c", "4", data=data)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.split()[0].decode() == digest(data)
+    assert done.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
 def test_every_python(make_sshd: MakeServer, far_python: str, tmp_path: Path) -> None:
@@ -170,32 +164,21 @@ def test_every_python(make_sshd: MakeServer, far_python: str, tmp_path: Path) ->
     [("true", 0), ("exit 255", 255), ("kill -9 $$", 137)],
 )
 def test_the_exit_status_is_the_commands(world: World, command: str, status: int) -> None:
-    for done in (
-        world.push(f"cat > /dev/null; {command}", data=b"x" * 3 * MIB),
-        world.pull(f"echo out; {command}"),
-    ):
-        assert (done.returncode, done.stderr) == (status, b"")
-    assert done.stdout == b"out\n"
+    pushed = world.push(f"cat > /dev/null; {command}", data=b"x" * 3 * MIB)
+    assert (pushed.returncode, pushed.stderr) == (status, b"")
+    pulled = world.pull(f"echo out; {command}")
+    assert (pulled.returncode, pulled.stdout, pulled.stderr) == (status, b"out\n", b"")
 
 
 def test_what_it_says_comes_through(world: World) -> None:
-    """All bytes, in any amount, on the output that it said them on."""
-    odd = bytes(range(256)) * 4 + "grüße\n".encode()
-    (world.home / "odd").write_bytes(odd)
-    done = world.push("cat odd; cat odd odd >&2; exit 4")
+    odd = bytes(range(256)) * 4 + "grüße\n".encode() + bytes_of(2 * MIB)
+    done = world.push("tee odd; cat odd odd >&2; exit 4", data=odd)
     assert (done.returncode, done.stdout, done.stderr) == (4, odd, odd + odd)
     done = world.pull("cat odd; cat odd odd >&2; exit 4")
     assert (done.returncode, done.stdout, done.stderr) == (4, odd, odd + odd)
 
 
-def test_it_says_a_lot(world: World) -> None:
-    data = bytes_of(3 * MIB)
-    done = world.push("tee x; cat x >&2", data=data)
-    assert (done.returncode, done.stdout, done.stderr) == (0, data, data)
-
-
 def test_what_it_says_last_waits_for_who_reads_late(world: World) -> None:
-    """The command has ended long ago."""
     process = world.start(
         world.server.host, world.there("echo $$ > pid; head -c 300000 /dev/zero >&2; exit 5"),
         stdin=subprocess.DEVNULL,
@@ -216,20 +199,15 @@ def test_a_child_that_stays_does_not_hold_it_up(world: World) -> None:
 # --- one end has had enough
 
 
-def test_a_command_that_ends_early(world: World) -> None:
+@pytest.mark.parametrize(
+    ("command", "status"), [("head -c 5", 0), ("head -c 5; exec <&-; sleep 0.5; exit 6", 6)]
+)
+def test_a_command_that_reads_no_more(world: World, command: str, status: int) -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes:
         assert yes.stdout is not None
-        done = world.push("head -c 5", data=None, stdin=yes.stdout)
+        done = world.push(command, data=None, stdin=yes.stdout)
         yes.stdout.close()
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"y\ny\ny", b"")
-
-
-def test_a_command_that_reads_no_more_and_goes_on(world: World) -> None:
-    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes:
-        assert yes.stdout is not None
-        done = world.push("head -c 5; exec <&-; sleep 0.5; exit 6", data=None, stdin=yes.stdout)
-        yes.stdout.close()
-    assert (done.returncode, done.stdout) == (6, b"y\ny\ny")
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"y\ny\ny", b"")
 
 
 def test_a_reader_here_that_goes_away(world: World) -> None:
@@ -246,8 +224,7 @@ def test_a_reader_here_that_goes_away(world: World) -> None:
 def test_an_output_here_without_room(world: World) -> None:
     with open("/dev/full", "wb") as full:
         done = world.pull("yes | head -c 3000000", stdout=full)
-    assert done.returncode == 255
-    assert done.stderr == b"pscp-pipe: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (255, NO_ROOM)
 
 
 @pytest.mark.parametrize("of_command", ["cat", "yes"], ids=["push", "endless"])
@@ -258,8 +235,7 @@ def test_what_a_command_says_that_is_not_taken(world: World, of_command: str) ->
     data = bytes(3_000_000) if of_command == "cat" else b""
     with open("/dev/full", "wb") as full:
         done = world.push(of_command, data=data, stdout=full)
-    assert done.returncode == 255
-    assert done.stderr == b"pscp-pipe: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (255, NO_ROOM)
     read_end, gone = os.pipe()
     os.close(read_end)
     done = world.push(of_command, data=data, stdout=gone)
@@ -286,18 +262,17 @@ def test_errors_that_are_not_taken(world: World) -> None:
     assert world.read("got") == b"said"
 
 
-def test_a_command_that_is_not_there(world: World) -> None:
+def test_a_command_that_is_not_there(world: World, session: pscp.Session) -> None:
     done = world.push("nosuch-command", data=b"x")
     assert done.returncode == 127
     assert b"nosuch-command: " in done.stderr and b"not found" in done.stderr
-    with world.session() as session:
-        for pipe in (session.pipe_to, session.pipe_from):
-            with pytest.raises(DestinationError, match="nosuch-command: No such file"):  # noqa: SIM117
-                with pipe(["nosuch-command", "word"]):
-                    pass
-        with pytest.raises(DestinationError, match="null"):
-            session.run(["echo", "a\0b"])
-        assert session.run(["echo", "a b", "$HOME"]).out == b"a b $HOME\n"
+    for pipe in (session.pipe_to, session.pipe_from):
+        with pytest.raises(DestinationError, match="nosuch-command: No such file"):  # noqa: SIM117
+            with pipe(["nosuch-command", "word"]):
+                pass
+    with pytest.raises(DestinationError, match="null"):
+        session.run(["echo", "a\0b"])
+    assert session.run(["echo", "a b", "$HOME"]).out == b"a b $HOME\n"
 
 
 # --- what is cut short is never taken for the end
@@ -312,15 +287,13 @@ def assert_cut(world: World, done: subprocess.CompletedProcess[bytes], said: byt
     assert not world.has("clean")
 
 
-@pytest.mark.parametrize("size", [0, 5 * MIB])
-def test_a_producer_that_fails(world: World, size: int) -> None:
-    done = world.push(CLEAN, "--producer", f"head -c {size} /dev/zero; exit 7", data=None)
+@pytest.mark.parametrize(
+    "producer",
+    ["exit 7", "head -c 5000000 /dev/zero; exit 7", "head -c 3000000 /dev/zero; kill -9 $$"],
+)
+def test_a_producer_that_fails(world: World, producer: str) -> None:
+    done = world.push(CLEAN, "--producer", producer, data=None)
     assert_cut(world, done, b"the producer failed; the command was ended")
-
-
-def test_a_producer_that_is_killed(world: World) -> None:
-    producer = "head -c 3000000 /dev/zero; kill -9 $$"
-    assert_cut(world, world.push(CLEAN, "--producer", producer), b"the producer failed")
 
 
 def test_a_producer_that_ends_well(world: World) -> None:
@@ -364,20 +337,6 @@ def test_a_signal(world: World, kind: signal.Signals, is_push: bool) -> None:
 
 
 # --- pace
-
-
-def test_what_a_slow_producer_says_arrives_at_once(world: World) -> None:
-    process = world.start(world.server.host, world.there("cat > x"))
-    assert process.stdin
-    for data in (b"a", b"aa", b"aaa"):
-        process.stdin.write(b"a")
-        until(partial(has_arrived, world, data), "it arrives")
-    process.communicate(b"b", ENDED_S)
-    assert (process.returncode, world.read("x")) == (0, b"aaab")
-
-
-def has_arrived(world: World, data: bytes) -> bool:
-    return world.has("x") and world.read("x") == data
 
 
 def test_what_a_slow_command_says_arrives_at_once(world: World) -> None:
@@ -435,7 +394,7 @@ def test_a_reader_here_that_does_not_read_holds_the_command(world: World) -> Non
         time.sleep(0.01)
     assert count <= WINDOW_BYTES + AROUND_BYTES
     out, _ = process.communicate(timeout=ENDED_S)
-    assert (process.returncode, digest(out)) == (0, digest(world.read("data")))
+    assert (process.returncode, out == world.read("data")) == (0, True)
 
 
 # --- into and out of a file
@@ -476,11 +435,10 @@ def test_another_file_in_the_place_of_its_part(world: World) -> None:
     assert not (world.home / "x").exists()
 
 
-@pytest.mark.parametrize("size", [0, MIB])
-def test_a_new_file(world: World, size: int) -> None:
-    done = copied(world, "-", f"{world.server.host}:{world.home}/new", data=bytes_of(size))
+def test_a_new_file(world: World) -> None:
+    done = copied(world, "-", f"{world.server.host}:{world.home}/new")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert world.read("new") == bytes_of(size)
+    assert world.read("new") == b""
     umask = os.umask(0)
     os.umask(umask)
     assert (world.home / "new").stat().st_mode & 0o777 == 0o666 & ~umask
@@ -492,53 +450,25 @@ def test_a_stream_out_of_a_file(world: World) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
 
 
-REFUSED = {
-    "": "is a folder: name a file in it",
-    "new/": "is a folder: name a file in it",
-    "nosuch/file": "No such file or directory",
-    "fifo": "is a special file at the destination",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_no_file_can_be_at(world: World, name: str) -> None:
-    os.mkfifo(world.home / "fifo")
-    done = copied(world, "-", f"{world.server.host}:{world.home}/{name}", data=b"x")
-    assert done.returncode == 1
-    assert done.stderr.decode() == f"pscp: {world.home}/{name}: {REFUSED[name]}\n"
-    assert os.listdir(world.home) == ["fifo"]
-
-
 @pytest.mark.parametrize(
-    ("name", "said"), [("nosuch", "No such file or directory"), ("", "is a folder, not a file")]
+    ("is_push", "name", "said"),
+    [
+        (True, "", "is a folder: name a file in it"),
+        (True, "new/", "is a folder: name a file in it"),
+        (True, "nosuch/file", "No such file or directory"),
+        (True, "fifo", "is a special file at the destination"),
+        (False, "nosuch", "No such file or directory"),
+        (False, "", "is a folder, not a file"),
+        (False, "fifo", "is a FIFO"),  # nobody writes to it, which is not the end of a stream
+    ],
 )
-def test_what_no_file_is(world: World, name: str, said: str) -> None:
-    done = copied(world, f"{world.server.host}:{world.home}/{name}", "-")
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode() == f"pscp: {world.home}/{name}: {said}\n"
-
-
-def test_a_fifo_is_no_file_to_read(world: World) -> None:
-    """Nobody writes to it, which is not the end of a stream."""
+def test_what_no_file_can_be_at(world: World, is_push: bool, name: str, said: str) -> None:
     os.mkfifo(world.home / "fifo")
-    done = copied(world, f"{world.server.host}:{world.home}/fifo", "-")
-    assert done.returncode == 1
-    assert b"is a FIFO" in done.stderr
-
-
-def test_a_file_that_is_cut_short(world: World) -> None:
-    """What was there stays, and no part is left."""
-    file = world.home / "file"
-    file.write_bytes(b"before")
-    with world.start("-", f"{world.server.host}:{file}", program=PSCP) as process:
-        assert process.stdin
-        process.stdin.write(bytes(3 * MIB))
-        until(lambda: world.parts, "it is being written")
-        process.terminate()
-        assert process.wait(ENDED_S) == 143
-    until(lambda: not descendants(world.server.pid), "all of it has ended")
-    assert os.listdir(world.home) == ["file"]
-    assert file.read_bytes() == b"before"
+    there = f"{world.server.host}:{world.home}/{name}"
+    done = copied(world, *(["-", there] if is_push else [there, "-"]), data=b"x")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith(f"pscp: {world.home}/{name}: {said}")
+    assert os.listdir(world.home) == ["fifo"]
 
 
 def test_a_file_that_becomes_too_large(
@@ -550,53 +480,49 @@ def test_a_file_that_becomes_too_large(
     there = World(server, tmp_path, tmp_path / "tmp")
     with open("/dev/zero", "rb") as zero:
         done = there.run("-", f"{server.host}:{tmp_path}/x", data=None, stdin=zero, program=PSCP)
-    assert done.returncode == 1
-    assert done.stderr == b"pscp: File too large\n"
+    assert (done.returncode, done.stderr) == (1, b"pscp: File too large\n")
     assert not there.parts and not there.has("x")
 
 
 # --- from Python
 
 
-def test_an_exception_ends_the_command(world: World) -> None:
-    with world.session() as session:
-        with pytest.raises(KeyError, match="mine"), session.pipe_to(world.there(CLEAN)) as file:
-            file.write(bytes(3 * MIB))
-            raise KeyError("mine")
-        assert not world.has("clean")
-        with pytest.raises(KeyError, match="mine"), session.pipe_from("yes") as file:
-            assert file.read(2) == b"y\n"
-            raise KeyError("mine")
-        with session.pipe_to(world.there(CLEAN)) as file:
-            file.write(b"all of it")
-        assert world.has("clean") and world.read("x") == b"all of it"
+def test_an_exception_ends_the_command(world: World, session: pscp.Session) -> None:
+    with pytest.raises(KeyError, match="mine"), session.pipe_to(world.there(CLEAN)) as file:
+        file.write(bytes(3 * MIB))
+        raise KeyError("mine")
+    assert not world.has("clean")
+    with pytest.raises(KeyError, match="mine"), session.pipe_from("yes") as file:
+        assert file.read(2) == b"y\n"
+        raise KeyError("mine")
+    with session.pipe_to(world.there(CLEAN)) as file:
+        file.write(b"all of it")
+    assert world.has("clean") and world.read("x") == b"all of it"
 
 
-def test_a_command_that_fails(world: World) -> None:
+def test_a_command_that_fails(session: pscp.Session) -> None:
     words = ["sh", "-c", "cat > /dev/null; echo why >&2; exit 9"]
-    with world.session() as session:
-        with pytest.raises(CommandFailed, match="sh -c: exit status 9: why") as failed:  # noqa: SIM117
-            with session.pipe_to(words) as file:
-                file.write(b"data")
-        assert failed.value.status == 9
-        with pytest.raises(CommandFailed) as failed, session.pipe_from("echo a; kill $$") as file:
-            assert file.read() == b"a\n"
-        assert failed.value.status == 143
-        ran = session.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
-        assert (ran.status, ran.out, ran.err) == (3, b"out\n", b"err\n")
+    with pytest.raises(CommandFailed, match="sh -c: exit status 9: why") as failed:  # noqa: SIM117
+        with session.pipe_to(words) as file:
+            file.write(b"data")
+    assert failed.value.status == 9
+    with pytest.raises(CommandFailed) as failed, session.pipe_from("echo a; kill $$") as file:
+        assert file.read() == b"a\n"
+    assert failed.value.status == 143
+    ran = session.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (ran.status, ran.out, ran.err) == (3, b"out\n", b"err\n")
 
 
 def test_an_output_without_an_end_is_not_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    session: pscp.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D4: run() keeps an output in memory. The command is ended, and the session goes on."""
     monkeypatch.setattr("pscp.stream.stream.RUN_MAX_BYTES", MIB)
-    with world.session() as session:
-        with pytest.raises(CopyError, match="cat /dev/zero: its output is longer than"):
-            session.run(["cat", "/dev/zero"])
-        assert session.run(["head", "-c", str(MIB), "/dev/zero"]).out == bytes(MIB)
-        with pytest.raises(CopyError, match="longer than"):
-            session.run(["head", "-c", str(MIB + 1), "/dev/zero"])
+    with pytest.raises(CopyError, match="cat /dev/zero: its output is longer than"):
+        session.run(["cat", "/dev/zero"])
+    assert session.run(["head", "-c", str(MIB), "/dev/zero"]).out == bytes(MIB)
+    with pytest.raises(CopyError, match="longer than"):
+        session.run(["head", "-c", str(MIB + 1), "/dev/zero"])
 
 
 def endless(file: IO[bytes]) -> None:
@@ -604,36 +530,33 @@ def endless(file: IO[bytes]) -> None:
         file.write(bytes(MIB))
 
 
-def test_a_command_that_fails_before_all_is_written(world: World) -> None:
+def test_a_command_that_fails_before_all_is_written(session: pscp.Session) -> None:
     """Its exit status says more than that the pipe is broken."""
-    with world.session() as session:
-        with pytest.raises(CommandFailed) as failed, session.pipe_to("exit 8") as file:
-            endless(file)
-        assert failed.value.status == 8
-        with pytest.raises(BrokenPipeError), session.pipe_to("true") as file:
-            endless(file)
-        with pytest.raises(BrokenPipeError, match="of another"):  # noqa: SIM117
-            with session.pipe_to("cat > /dev/null") as file:
-                raise BrokenPipeError("of another")
+    with pytest.raises(CommandFailed) as failed, session.pipe_to("exit 8") as file:
+        endless(file)
+    assert failed.value.status == 8
+    with pytest.raises(BrokenPipeError), session.pipe_to("true") as file:
+        endless(file)
+    with pytest.raises(BrokenPipeError, match="of another"):  # noqa: SIM117
+        with session.pipe_to("cat > /dev/null") as file:
+            raise BrokenPipeError("of another")
 
 
-def test_what_is_left_is_dropped(world: World) -> None:
-    with world.session() as session:
-        with session.pipe_from(["head", "-c", "9000000", "/dev/zero"]) as file:
-            assert file.read(3) == bytes(3)
-        with pytest.raises(CopyError, match="nobody reads"), session.pipe_from("yes") as file:
-            file.close()
+def test_what_is_left_is_dropped(session: pscp.Session) -> None:
+    with session.pipe_from(["head", "-c", "9000000", "/dev/zero"]) as file:
+        assert file.read(3) == bytes(3)
+    with pytest.raises(CopyError, match="nobody reads"), session.pipe_from("yes") as file:
+        file.close()
 
 
-def test_one_stream_into_another(world: World) -> None:
+def test_one_stream_into_another(world: World, session: pscp.Session) -> None:
     """Two at once over one session."""
     (world.home / "data").write_bytes(data := bytes_of(9 * MIB))
     to = world.there("cat > copy")
-    with world.session() as session:
-        for _ in range(2):
-            with session.pipe_from(world.there("cat data")) as given, session.pipe_to(to) as taken:
-                shutil.copyfileobj(given, taken)
-            assert world.read("copy") == data
+    for _ in range(2):
+        with session.pipe_from(world.there("cat data")) as given, session.pipe_to(to) as taken:
+            shutil.copyfileobj(given, taken)
+        assert world.read("copy") == data
 
 
 def held_there(world: World) -> list[tuple[int, int, int]]:
@@ -650,41 +573,40 @@ def held_there(world: World) -> list[tuple[int, int, int]]:
     return sorted(found)
 
 
-def test_streams_and_copies_over_the_same_connections(world: World) -> None:
+def test_streams_and_copies_over_the_same_connections(world: World, session: pscp.Session) -> None:
     """However many: no login of their own, and no descriptor, thread or child more."""
     (world.home / "data").write_bytes(data := bytes_of(3 * MIB))
     logins = 0
     held: list[tuple[int, int, int]] = []
-    with world.session() as session:
-        for turn in range(8):
-            with session.pipe_to(world.there("cat > x")) as file:
-                file.write(data)
-            with session.pipe_from(world.there("cat x")) as file:
-                assert file.read() == data
-            with pytest.raises(CommandFailed), session.pipe_to("exit 1"):
-                pass
-            assert session.run(["true"]).status == 0
-            far = f"{world.server.host}:{world.home}"
-            assert session.copy(str(world.home / "x"), f"{far}/{turn}").ok
-            assert world.read(str(turn)) == data
-            # A lane that was ended while it logged in is waited for there so long.
-            until(
-                lambda: not os.listdir(world.tmp),
-                "no socket is left",
-                stream_server.GRACE_S + ENDED_S,
-            )
-            if turn == 3:
-                logins, held = world.server.log.count("Accepted"), held_there(world)
-        # On a busy machine a second connection may come late, and one that stood still be lost.
-        more = world.server.log.count("Accepted") - logins
-        assert more < 10  # of twenty streams and copies
+    for turn in range(4):
+        with session.pipe_to(world.there("cat > x")) as file:
+            file.write(data)
+        with session.pipe_from(world.there("cat x")) as file:
+            assert file.read() == data
+        with pytest.raises(CommandFailed), session.pipe_to("exit 1"):
+            pass
+        assert session.run(["true"]).status == 0
+        far = f"{world.server.host}:{world.home}"
+        assert session.copy(str(world.home / "x"), f"{far}/{turn}").ok
+        assert world.read(str(turn)) == data
+        # A lane that was ended while it logged in is waited for there so long.
+        until(
+            lambda: not os.listdir(world.tmp),
+            "no socket is left",
+            stream_server.GRACE_S + ENDED_S,
+        )
+        if turn == 1:
+            logins, held = world.server.log.count("Accepted"), held_there(world)
+    # On a busy machine a second connection may come late, and one that stood still be lost.
+    more = world.server.log.count("Accepted") - logins
+    assert more < 5  # of ten streams and copies
 
-        # What was still about to end when it was first counted may make it less, never more.
-        def is_no_more() -> bool:
-            now, before = (map(max, zip(*each, strict=True)) for each in (held_there(world), held))
-            return all(count <= most for count, most in zip(now, before, strict=True))
+    # What was still about to end when it was first counted may make it less, never more.
+    def is_no_more() -> bool:
+        now, before = (map(max, zip(*each, strict=True)) for each in (held_there(world), held))
+        return all(count <= most for count, most in zip(now, before, strict=True))
 
-        until(is_no_more, f"{held_there(world)} as before: {held}")
+    until(is_no_more, f"{held_there(world)} as before: {held}")
 
 
 def test_a_long_name_for_temporary_files(
@@ -701,53 +623,37 @@ def test_a_long_name_for_temporary_files(
 
 # --- wrong use
 
-WRONG = {
-    "nothing": ([], "a host and a command are missing"),
-    "no command": (["HOST"], "a command is missing"),
-    "an empty command": (["HOST", "--"], "a command is missing"),
-    "a path": (["HOST:/path", "cat"], "HOST:/path is not a host alone"),
-    "two producers": (["--from", "--producer", "true", "HOST", "true"], "--producer runs here"),
-    "a window too small": (["--window", "1M", "HOST", "cat"], "the window"),
-    "a window that is no size": (["--window", "x", "HOST", "cat"], "'x' is not a size"),
-    "an option that there is not": (["--archive", "HOST", "cat"], "archive"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_use(world: World, case: str) -> None:
-    words, said = WRONG[case]
-    begun = world.server.log.count("Connection from")
-    done = world.run(*(word.replace("HOST", world.server.host) for word in words))
-    err = done.stderr.decode()
-    assert done.returncode == 255
-    assert err.startswith("pscp-pipe: ") and said.replace("HOST", world.server.host) in err
-    assert err.count("\n") <= 2 and "pscp --help" not in err
-    assert world.server.log.count("Connection from") == begun
-
-
-WRONG_FILES = {
-    "both here": (["-", "file"], '"-" goes with HOST:FILE'),
-    "both streams": (["-", "-"], '"-" goes with HOST:FILE'),
-    "no name": (["-", "host:"], "name it"),
-    "a dry run": (["--dry-run", "-", "HOST:file"], "-n: for files"),
-    "a test": (["--transfer-test", "-", "HOST:file"], '-t: for files, not for "-"'),
+WRONG: tuple[tuple[int, list[str], str], ...] = (
+    # words of pscp-pipe, where 255 is not the command's own status; and those of pscp
+    (255, [], "a host and a command are missing"),
+    (255, ["HOST"], "a command is missing"),
+    (255, ["HOST", "--"], "a command is missing"),
+    (255, ["HOST:/path", "cat"], ":/path is not a host alone"),
+    (255, ["--from", "--producer", "true", "HOST", "true"], "--producer runs here"),
+    (255, ["--window", "1M", "HOST", "cat"], "the window"),
+    (255, ["--window", "x", "HOST", "cat"], "'x' is not a size"),
+    (255, ["--archive", "HOST", "cat"], "archive"),
+    (2, ["-", "file"], '"-" goes with HOST:FILE'),
+    (2, ["-", "-"], '"-" goes with HOST:FILE'),
+    (2, ["-", "host:"], "name it"),
+    (2, ["--dry-run", "-", "HOST:file"], "-n: for files"),
+    (2, ["--transfer-test", "-", "HOST:file"], '-t: for files, not for "-"'),
     # T3: they were taken, and did nothing.
-    "backup": (
-        ["--backup", "--backup-dir=b", "-", "HOST:file"],
-        "--backup, --backup-dir: for files",
-    ),
-    "modes": (["--chmod=600", "-", "HOST:file"], "--chmod: for files"),
-    "a removal": (["--remove-source-files", "HOST:file", "-"], "--remove-source-files: for files"),
-}
+    (2, ["--backup", "--backup-dir=b", "-", "HOST:file"], "--backup, --backup-dir: for files"),
+    (2, ["--chmod=600", "-", "HOST:file"], "--chmod: for files"),
+    (2, ["--remove-source-files", "HOST:file", "-"], "--remove-source-files: for files"),
+)
 
 
-@pytest.mark.parametrize("case", WRONG_FILES)
-def test_wrong_use_of_a_dash(world: World, case: str) -> None:
-    words, said = WRONG_FILES[case]
+@pytest.mark.parametrize(("code", "words", "said"), WRONG)
+def test_wrong_use(world: World, code: int, words: list[str], said: str) -> None:
     begun = world.server.log.count("Connection from")
-    done = copied(world, *(word.replace("HOST", world.server.host) for word in words))
-    assert done.returncode == 2
-    assert said in done.stderr.decode()
+    typed = [word.replace("HOST", world.server.host) for word in words]
+    done = world.run(*typed, program=PIPE if code == 255 else PSCP)
+    err = done.stderr.decode()
+    assert done.returncode == code
+    assert err.startswith("pscp") and said in err
+    assert err.count("\n") <= 2 and (code == 2 or "pscp --help" not in err)
     assert world.server.log.count("Connection from") == begun
 
 

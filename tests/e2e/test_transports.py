@@ -1,7 +1,7 @@
 """Whole copies over connections that asyncssh and paramiko make, and over a program's own.
 
-Not here: what any lane may rely on (../conformance), what arrives (the other tests here, which run
-over these libraries as well), the same over ssh.
+Some are asked of ssh as well. Not here: what any lane may rely on (../conformance), what arrives
+(the other tests here, which run over these libraries too), more of ssh (test_copy_ssh.py).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import paramiko
 import pytest
-from conftest import MakeServer
+from conftest import MakeServer, until
 from lent_clients import begun, ended, lent_client
 from servers.private import PrivateServer, free_port, make_key
 
 import pscp
+from e2e.conftest import WriteConfig
 from e2e.ways import Ran, Way
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
@@ -34,34 +34,25 @@ from pscp.transports import Request
 from pscp.transports.libraries.external import LentChannel
 from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
 
-WriteConfig = Callable[..., str]
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log
 
 
 @pytest.fixture(params=LIBRARIES)
-def library(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+def library(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.fixture
 def to(push: Way, library: str) -> Way:
-    """A push over each library: none of what is tested here depends on the direction."""
     (push.source / "x").write_text("x")
     return dataclasses.replace(push, transport=library)
 
 
-@pytest.fixture
-def config(sshd: PrivateServer, tmp_path: Path) -> WriteConfig:
-    """config(name=value, ...): an ssh_config that says this first, then how to get there."""
-
-    def write(*more: str, **settings: object) -> str:
-        lines = ["Host *", *(f"{name} {value}" for name, value in settings.items()), *more]
-        path = tmp_path / "ssh_config"
-        path.write_text("\n".join([*lines, Path(sshd.ssh_config).read_text()]) + "\n")
-        return str(path)
-
-    return write
+@pytest.fixture(params=("openssh", *LIBRARIES))
+def over(request: pytest.FixtureRequest, push: Way) -> Way:
+    """A push over each, ssh among them."""
+    (push.source / "x").write_text("x")
+    return dataclasses.replace(push, transport=request.param)
 
 
 def tried(way: Way, *words: str) -> Ran:
@@ -120,37 +111,37 @@ def test_who_started_it_is_killed_and_nothing_is_left(to: Way, library: str) -> 
     words = ("--transport", library, "-l", "8192", "--channels", "2", "--progress", "none")
     sources, destination = to.locations(["large"], "")
     process = subprocess.Popen([*to.argv(*words), "--", *sources, destination])
-    deadline_s = time.monotonic() + 30
-    while not list(to.destination.glob(".large*")) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    process.kill()
+    try:
+        until(lambda: list(to.destination.glob(".large*")))
+    finally:
+        process.kill()
     assert process.wait() == -signal.SIGKILL
-    assert list(to.destination.glob(".large*")), "it was never begun"
 
 
-def test_a_jump_host_is_gone_through(to: Way, config: WriteConfig) -> None:
-    server = to.server
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_jump_host_is_gone_through(over: Way, config: WriteConfig, is_typed: bool) -> None:
+    server = over.server
     path = config(
-        "Host there", "HostName 127.0.0.1", f"Port {server.port}", f"User {server.user}",
+        "HostName 127.0.0.1", f"Port {server.port}", f"User {server.user}",
         f"IdentityFile {server.folder}/user_key", f"UserKnownHostsFile {server.folder}/known_hosts",
         "IdentityAgent none", "StrictHostKeyChecking yes",
+        *([] if is_typed else [f"ProxyJump {server.host}"]), host="there",
     )  # fmt: skip
     logins = server.log.count(LOGIN)
-    source, destination = to.locations(["x"], "")
-    typed = [each.replace(server.host, "there", 1) for each in (*source, destination)]
-    ran = to.typed("-F", path, "-J", server.host, "--", *typed)
+    words = ["-F", path, *(["-J", server.host] if is_typed else [])]
+    ran = over.typed(*words, "--", f"{over.source}/x", f"there:{over.destination}")
     assert ran.code == 0, ran.err
-    assert (to.destination / "x").read_text() == "x"
+    assert (over.destination / "x").read_text() == "x"
     assert server.log.count(LOGIN) == logins + 2
 
 
-def test_a_proxy_command_connects_in_its_place(to: Way, config: WriteConfig) -> None:
-    python = "import os,socket,sys,threading as t;s=socket.create_connection((sys.argv[1],int(sys.argv[2])));t.Thread(target=lambda:[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')],daemon=True).start();[s.sendall(d) for d in iter(lambda:os.read(0,65536),b'')]"  # noqa: E501
-    program = Path(config()).parent / "relay"
+def test_a_proxy_command_connects_in_its_place(over: Way, config: WriteConfig) -> None:
+    python = "import os,socket,sys,threading as t;open(sys.argv[3],'w');s=socket.create_connection((sys.argv[1],int(sys.argv[2])));t.Thread(target=lambda:[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')],daemon=True).start();[s.sendall(d) for d in iter(lambda:os.read(0,65536),b'')]"  # noqa: E501
+    program, used = over.source / "relay", over.source / "used"
     program.write_text(python)
-    ran = tried(to, "-F", config(ProxyCommand=f"python3 {program} %h %p"))
+    ran = tried(over, "-F", config(ProxyCommand=f"python3 {program} %h %p {used}"))
     assert ran.code == 0, ran.err
-    assert (to.destination / "x").read_text() == "x"
+    assert (over.destination / "x").read_text() == "x" and used.exists()
 
 
 def test_sockets_are_given_what_was_asked(to: Way) -> None:
@@ -159,13 +150,15 @@ def test_sockets_are_given_what_was_asked(to: Way) -> None:
     assert ran.code == 0, ran.err
 
 
-def test_the_cipher_is_the_users(to: Way, make_sshd: MakeServer, library: str) -> None:
+def test_the_cipher_is_the_users(over: Way, make_sshd: MakeServer) -> None:
     """A server that has no other would refuse."""
     cipher = "aes256-ctr"
-    way = dataclasses.replace(to, server=make_sshd([f"Ciphers {cipher}"]))
+    way = dataclasses.replace(over, server=make_sshd([f"Ciphers {cipher}"]))
     assert tried(way, "--cipher", cipher).code == 0
-    other = next(name for name in CIPHERS[library] if name != cipher)
-    assert is_refused(tried(way, "--cipher", other), 3, "no matching")
+    theirs = CIPHERS.get(over.transport, ("aes128-ctr",))
+    other = next(name for name in theirs if name != cipher)
+    verbose = ("-o", "LogLevel=INFO") if over.transport == "openssh" else ()
+    assert is_refused(tried(way, "--cipher", other, *verbose), 3, "no matching")
 
 
 # --- what is refused
@@ -187,11 +180,13 @@ def test_a_changed_host_key_is_refused_whatever_is_configured(
 
 @pytest.mark.parametrize("checking", ["yes", "ask"])
 def test_an_unknown_host_is_refused(
-    to: Way, config: WriteConfig, tmp_path: Path, checking: str
+    over: Way, config: WriteConfig, tmp_path: Path, checking: str
 ) -> None:
     """-B, which the tests always give, answers no question."""
     path = config(UserKnownHostsFile=tmp_path / "none", StrictHostKeyChecking=checking)
-    assert is_refused(tried(to, "-F", path), 3, "Host key verification failed", "connect once")
+    is_of_ssh = over.transport == "openssh" and checking == "yes"  # it names the kind of the key
+    said = "host key is known" if is_of_ssh else "Host key verification failed"
+    assert is_refused(tried(over, "-F", path), 3, said, "connect once with ssh")
     assert not (tmp_path / "none").exists()
 
 
@@ -214,7 +209,6 @@ def test_a_hashed_name_is_known(to: Way, config: WriteConfig, tmp_path: Path) ->
 
 
 def named_otherwise(to: Way, *lines: str) -> str:
-    """Return lines of known_hosts with the server's key, NAME and KEY replaced."""
     name, *key = Path(to.server.folder / "known_hosts").read_text().split()
     return (
         "".join(f"{each}\n" for each in lines).replace("NAME", name).replace("KEY", " ".join(key))
@@ -265,27 +259,28 @@ def test_a_host_of_which_only_an_authority_is_known_is_refused(
     assert (tmp_path / "known").read_text() == text
 
 
-def test_a_key_that_is_not_let_in(to: Way, tmp_path: Path) -> None:
+def test_a_key_that_is_not_let_in(over: Way, tmp_path: Path) -> None:
     make_key(tmp_path / "key")
-    text = Path(to.server.ssh_config).read_text()
+    text = Path(over.server.ssh_config).read_text()
     path = tmp_path / "ssh_config"
     path.write_text(re.sub("IdentityFile .*", f'IdentityFile "{tmp_path}/key"', text))
-    assert is_refused(tried(to, "-F", str(path)), 3, "Permission denied", "try: ssh")
-    assert tried(to, "-F", str(path), "-i", str(to.server.folder / "user_key")).code == 0
+    said = "Permission denied", f"no key was accepted there.*try: ssh -F {path} pscp-test true"
+    assert is_refused(tried(over, "-F", str(path)), 3, *said)
+    assert tried(over, "-F", str(path), "-i", str(over.server.folder / "user_key")).code == 0
 
 
-def test_a_password_is_not_asked_for_in_batch_mode(to: Way, config: WriteConfig) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-P", "{port}"], "Connection refused"),
+        (["-o", "HostName=no-such.invalid"], "Could not resolve hostname no-such.invalid"),
+        (["-F", "{without_key}"], "Permission denied"),  # and no password is asked for
+    ],
+)
+def test_nobody_is_let_in(over: Way, config: WriteConfig, words: list[str], said: str) -> None:
     path = config("IdentityFile /no/such/key", PubkeyAuthentication="no")
-    assert is_refused(tried(to, "-F", path), 3, "Permission denied")
-
-
-def test_nobody_listens(to: Way) -> None:
-    assert is_refused(tried(to, "-P", str(free_port())), 3, "Connection refused")
-
-
-def test_a_name_that_nobody_knows(to: Way) -> None:
-    ran = tried(to, "-o", "HostName=no-such-host.invalid")
-    assert is_refused(ran, 3, "Could not resolve hostname no-such-host.invalid")
+    words = [word.format(port=free_port(), without_key=path) for word in words]
+    assert is_refused(tried(over, *words), 3, said)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import forked
 from servers.private import PrivateServer
@@ -19,7 +19,7 @@ from servers.private import PrivateServer
 import pscp
 from pscp.calls.api import Progress
 from pscp.options.option_fields import OptionFields
-from pscp.progress.progress import Reporter
+from pscp.progress.progress import Reporter, Silent
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
@@ -28,13 +28,51 @@ VERIFY = (sys.executable, "-c", "import sys; from pscp.cli.verify import main; s
 PIPE = (sys.executable, "-c", "import sys; from pscp.cli.pipe import main; sys.exit(main())")
 
 
-@dataclasses.dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """How a command ended."""
 
     code: int
     out: str
     err: str
+
+
+def run(argv: Sequence[str], **popen: Any) -> Ran:
+    """Run a command to its end, without a terminal."""
+    popen = {"stdin": subprocess.DEVNULL, "timeout": COMMAND_S, **popen}
+    done = forked.run(argv, capture_output=True, **popen)
+    return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+
+
+def make(folder: Path, *names: str) -> None:
+    """Make files that say their name; one that ends with a slash is a folder."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_text(name)
+
+
+def below(folder: Path) -> set[str]:
+    """Return the names of all that is below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def files_of(folder: Path) -> set[str]:
+    """Return the names of all that is below a folder and is none itself."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {str(path.relative_to(folder)) for path in found}
+
+
+class Notes(Silent):
+    """Keeps what a person would be shown."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +104,16 @@ class Way:
     def sent_to(self) -> str:
         return f"{self.server.host}:" if self.is_push else ""
 
+    @property
+    def arrived(self) -> set[str]:
+        """The names of all that lies at the destination."""
+        return below(self.destination)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of what lies at the destination, without the folders."""
+        return sorted(files_of(self.destination))
+
     def locations(self, names: Sequence[str], to: str) -> tuple[list[str], str]:
         """Names below `source` and `destination` as locations; absolute ones stay as they are."""
         sources = [self.sent_from + os.path.join(self.source, name) for name in names]
@@ -87,15 +135,16 @@ class Way:
             assert options is None, "a session has options of its own"
             assert not fields.keys() & {"connections", "channels"}, "it would keep what it opens"
             return self.session.copy(
-                sources, destination, reporter=reporter, progress=progress, terms=terms, **fields
-            )
+                sources, destination, reporter=reporter, progress=progress, terms=terms,
+                raises=False, **fields,
+            )  # fmt: skip
         fields = {
             "connections": 1, "batch": True, "transport": self.transport,
             "config_file": self.server.ssh_config, **fields,
         }  # fmt: skip
         return pscp.copy(
             sources, destination, options=options, reporter=reporter, progress=progress,
-            terms=terms, **fields,
+            terms=terms, raises=False, **fields,
         )  # fmt: skip
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
@@ -109,9 +158,4 @@ class Way:
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""
-        argv = self.argv(*words)
-        done = forked.run(
-            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
-            cwd=cwd, umask=self.umask,
-        )  # fmt: skip
-        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+        return run(self.argv(*words), cwd=cwd, umask=self.umask)

@@ -14,13 +14,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from e2e.ways import COMMAND_S, PIPE, PSCP, VERIFY, ZFS, Ran
+from e2e.ways import COMMAND_S, PIPE, PSCP, VERIFY, ZFS, Ran, run
 
 ROOT = Path(__file__).parents[2]
 BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
@@ -48,11 +47,7 @@ class World:
     def run(self, *argv: str) -> Ran:
         """Runs a program in `here`."""
         environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        done = subprocess.run(
-            argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=self.patience_s,
-            check=False, cwd=self.here, env=environment,
-        )  # fmt: skip
-        return Ran(done.returncode, *(os.fsdecode(said) for said in (done.stdout, done.stderr)))
+        return run(argv, timeout=self.patience_s, cwd=self.here, env=environment)
 
     def shell(self, script: str) -> Ran:
         """Runs lines of shell, and stops at the first that fails."""

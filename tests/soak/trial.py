@@ -241,7 +241,7 @@ class Trial:
         try:
             done = session.copy(
                 sources, to, on_file=lambda each: events.update({_end(each.path): each.outcome}),
-                **self.fields(),
+                raises=False, **self.fields(),
             )  # fmt: skip
         except PscpError as error:
             return error.exit_code, f"{type(error).__name__}: {error.message}"

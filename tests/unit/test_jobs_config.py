@@ -117,7 +117,7 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
 def test_every_option_of_pscp_is_a_key_or_refused() -> None:
     longs = {name for action in make_parser()._actions for name in action.option_strings}
     of_other_kinds = {"help", "version", "measure", "save", "clean", "yes", "list-connections"}
-    of_other_kinds.add("fan-out")  # a job with several destinations is one
+    of_other_kinds |= {"fan-out", "force"}  # a job with several destinations is one
     for name in (name[2:] for name in longs if name.startswith("--")):
         known = name in schema.OPTIONS or name in schema.OWN or name in schema.REFUSED
         assert known != (name in {*of_other_kinds, "disconnect"}), name
