@@ -290,7 +290,7 @@ class Way:
         if breaking is not None and self.has_dash_s:
             fields["program"] = breaking.program
         with between:
-            return pscp.copy(source, destination, progress=progress, **fields)
+            return pscp.copy(source, destination, progress=progress, raises=False, **fields)
 
     # --- what is there
 

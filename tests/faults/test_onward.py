@@ -89,7 +89,8 @@ class Onward:
             "config_file": self.hosts.ssh_config, "batch": True, "recursive": True,
             "connections": 1, "direct": True, **fields,
         }  # fmt: skip
-        return pscp.copy(f"{far}{self.source}/.", f"{far}{self.destination}", **chosen)
+        to = f"{far}{self.destination}"
+        return pscp.copy(f"{far}{self.source}/.", to, raises=False, **chosen)
 
     def done(self, **fields: Any) -> pscp.Result:
         """Copy, and all is there."""
