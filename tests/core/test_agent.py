@@ -1,7 +1,8 @@
 """One agent, spoken to frame by frame: what it answers, and what ends it
 (pscp.endpoint.serving.agent).
 
-Not here: what its sink does with a chunk (test_sink.py), agents in a copy (test_lane.py).
+Not here: what its sink does with a chunk (test_sink.py), agents in a copy (test_lane.py), a source
+that lacks a file (test_file_job.py).
 """
 
 from __future__ import annotations
@@ -257,17 +258,4 @@ def test_a_failure_is_an_answer(talk: Talk, tmp_path: Path) -> None:
     assert frame is not None and (frame.type, frame.id, frame.flags) == (wire.REPLY, 5, wire.FAILED)
     assert failures.parse_failure(frame.json())["message"]
     talk.ask(requests.Ping())
-    assert talk.end() is None
-
-
-def test_a_source_that_lacks_a_file_says_so(talk: Talk, tmp_path: Path) -> None:
-    """In the digest of the chunk that was requested."""
-    talk.greet()
-    top = source.Top("gone", str(tmp_path / "gone"), False)
-    talk.ask(BEGIN_SOURCE._replace(tops=[top]))
-    known = source.SourceFile(0, "gone", 10, 0, 1)
-    talk.send(wire.FILE, wire.to_json(known), 1)
-    talk.send(wire.GET, wire.COUNT.pack(10), 1)
-    frame = talk.receive()
-    assert frame is not None and (frame.type, frame.flags) == (wire.DIGEST, wire.FAILED)
     assert talk.end() is None

@@ -74,14 +74,6 @@ def changed(trees: Trees, new: bytes = NEW, old: bytes = OLD) -> None:
     (trees.to / "large").write_bytes(old)
 
 
-def copied(trees: Trees, is_push: bool) -> int:
-    """Copy; return how many bytes were sent."""
-    result = trees.copy(is_push)
-    assert result.ok, result.failures
-    trees.assert_copied()
-    return result.bytes_sent
-
-
 @pytest.mark.parametrize("size_bytes", [SIZE_BYTES, SIZE_BYTES - 100])
 def test_only_what_differs_is_written(
     trees: Trees,
@@ -92,7 +84,7 @@ def test_only_what_differs_is_written(
 ) -> None:
     changed(trees, NEW[:size_bytes])
     cloning = have_clones(monkeypatch)
-    sent_bytes = copied(trees, is_push)
+    sent_bytes = trees.copied(is_push).bytes_sent
     assert cloning.count  # several lanes may have made one, of which one became the part
     assert sum(written.values()) == sent_bytes <= 2 * PIECE_BYTES
     assert stat.S_IMODE((trees.to / "large").stat().st_mode) & 0o111 == 0
@@ -105,7 +97,7 @@ def test_zeros_are_not_written_again(
     middle = bytes(3 * PIECE_BYTES)
     changed(trees, NEW[:PIECE_BYTES] + middle + NEW[: 5 * PIECE_BYTES], OLD[:PIECE_BYTES] + middle)
     have_clones(monkeypatch)
-    sent_bytes = copied(trees, is_push)
+    sent_bytes = trees.copied(is_push).bytes_sent
     assert sum(written.values()) == sent_bytes == 6 * PIECE_BYTES
 
 
@@ -120,7 +112,7 @@ def test_a_file_with_holes_is_no_clone(
         file.seek(5 * PIECE_BYTES)
         file.write(NEW[file.tell() :])
     cloning = have_clones(monkeypatch)
-    copied(trees, is_push)
+    trees.copied(is_push)
     assert cloning.count == 0
     assert (trees.to / "large").stat().st_blocks * 512 <= 6 * PIECE_BYTES + 4096
 
@@ -135,7 +127,7 @@ def test_a_clone_of_other_bytes_changes_nothing(
 
     changed(trees)
     have_clones(monkeypatch, clone)
-    assert copied(trees, is_push) == 2 * PIECE_BYTES
+    assert trees.copied(is_push).bytes_sent == 2 * PIECE_BYTES
 
 
 @pytest.mark.parametrize("done_bytes", [0, PIECE_BYTES])
@@ -148,7 +140,7 @@ def test_a_clone_that_fails_leaves_nothing_behind(
 
     changed(trees)
     cloning = have_clones(monkeypatch, clone)
-    assert copied(trees, is_push) == 2 * PIECE_BYTES
+    assert trees.copied(is_push).bytes_sent == 2 * PIECE_BYTES
     assert cloning.count == 0
 
 
@@ -175,17 +167,14 @@ def test_a_clone_that_was_cut_short(
     assert cloning.count
     assert (trees.to / "large").read_bytes() == OLD
     if not has_journal:
-        for journal in trees.new_journals():
-            journal.unlink()
+        trees.forget()
     if not has_old:
         (trees.to / "large").unlink()
     if clones_again:
         have_clones(monkeypatch)
-    result = trees.copy(is_push, resume=resume)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, resume=resume)
     assert resume or result.bytes_sent == SIZE_BYTES
     assert not (resume and has_old) or result.bytes_sent <= PIECE_BYTES
-    trees.assert_copied()
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
@@ -205,6 +194,5 @@ def test_n1_a_clone_s_source_that_has_holes_by_now(
     os.utime(large, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert large.stat().st_blocks < before.st_blocks
     if not has_journal:
-        for journal in trees.new_journals():
-            journal.unlink()
-    copied(trees, is_push)
+        trees.forget()
+    trees.copied(is_push)

@@ -41,10 +41,8 @@ def test_the_connection_is_lost_at_the_first_question(
     """Before it arrives, or with the answer: it is asked again over another connection."""
     trees.usual()
     faults = [Fault(number, way, nth, KILL) for number in range(lost)]
-    result = trees.copy(is_push, *faults)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, *faults)
     assert result.connections_lost == lost
-    trees.assert_copied()
 
 
 def test_each_connection_is_lost_at_the_first_question(trees: Trees, is_push: bool) -> None:
@@ -54,8 +52,7 @@ def test_each_connection_is_lost_at_the_first_question(trees: Trees, is_push: bo
         trees.copy(is_push, *(Fault(number, TO, 0, KILL) for number in range(9)))
     assert len(trees.bench.links) == 4
     assert not trees.arrived()
-    assert trees.copy(is_push).ok
-    trees.assert_copied()
+    trees.copied(is_push)
 
 
 def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
@@ -67,7 +64,7 @@ def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: b
             except (ProtocolError, ConnectError) as error:
                 assert str(error), (nth, at)
                 assert not trees.arrived()
-                assert trees.copy(is_push).ok, (nth, at)
+                trees.done(is_push)
             trees.assert_copied()
             trees.clear()
 
@@ -80,11 +77,9 @@ LAST = [hardlinks.HardLinks, requests.Folders, requests.Release]
 def test_a_lane_is_lost_at_the_last_steps(trees: Trees, request_type: type, do: str) -> None:
     tree_of_all_kinds(trees)
     fault = Fault(0, TO, 0, do, 0, wire.ASK, asking(request_type))
-    result = trees.copy(True, fault, connections=1, archive=True)
-    assert result.ok, result.failures
+    result = trees.copied(True, fault, connections=1, archive=True)
     assert result.connections_lost == 1
     assert result.files == 6
-    trees.assert_copied()
 
 
 def test_the_last_lane_is_lost_when_the_copy_has_let_go(trees: Trees) -> None:
@@ -94,32 +89,26 @@ def test_the_last_lane_is_lost_when_the_copy_has_let_go(trees: Trees) -> None:
     trees.file("large", LARGE_BYTES)
     left: list[list[str]] = []
     faults = (Fault(0, FROM, 2, do, 0, wire.REPLY, "null") for do in (CALL, KILL))
-    result = trees.copy(True, *faults, call=lambda: left.append(trees.left()), connections=1)
-    assert result.ok, result.failures
+    result = trees.copied(True, *faults, call=lambda: left.append(trees.left()), connections=1)
     assert left == [[]]
     assert (result.files, result.connections_lost) == (1, 1)
-    trees.assert_copied()
 
 
 def test_a_tree_of_all_kinds(trees: Trees, is_push: bool) -> None:
     tree_of_all_kinds(trees)
-    result = trees.copy(is_push, archive=True, strong=True)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, archive=True, strong=True)
     assert (result.files, result.connections_lost) == (6, 0)
     large = (trees.source / "large").read_bytes()
     assert result.digests["folder/the same"] == hashlib.sha256(large).hexdigest()
-    trees.assert_copied()
 
 
 def test_a_damaged_pack_is_sent_once_more(trees: Trees, is_push: bool) -> None:
     trees.usual()
     way = TO if is_push else FROM
     fault = Fault(0, way, 0, FLIP, -1, wire.PACK)
-    result = trees.copy(is_push, fault, connections=1)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, fault, connections=1)
     assert result.chunks_resent == 1
     assert result.bytes_sent == trees.source_bytes + 1002  # the last file of the pack
-    trees.assert_copied()
 
 
 def test_a_small_file_that_is_damaged_twice_fails_alone(trees: Trees, is_push: bool) -> None:
@@ -138,19 +127,22 @@ def test_a_small_file_that_is_damaged_twice_fails_alone(trees: Trees, is_push: b
 def test_what_is_there_already_is_not_sent(trees: Trees, is_push: bool) -> None:
     """Also where the lane that compares is lost at each of its first frames."""
     trees.usual()
-    assert trees.copy(is_push).ok
+    trees.done(is_push)
     for nth in range(QUESTIONS[TO], QUESTIONS[TO] + 6):
-        result = trees.copy(is_push, Fault(0, TO, nth, KILL), connections=1)
-        assert result.ok, (nth, result.failures)
+        result = trees.copied(is_push, Fault(0, TO, nth, KILL), connections=1)
         assert (result.files_resumed, result.bytes_sent) == (4, 0), nth
-        trees.assert_copied()
 
 
-def test_a_dry_run_changes_nothing(trees: Trees, is_push: bool) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"dry_run": True}, {"dry_run": True, "archive": True}, {"check": True}], ids=str
+)
+def test_what_only_tells_changes_nothing(
+    trees: Trees, is_push: bool, fields: dict[str, bool]
+) -> None:
+    """Folders that it tells of are no files too many."""
     trees.usual()
     before = trees.facts()
-    result = trees.copy(is_push, dry_run=True)
-    assert (result.ok, result.files) == (True, 4)
+    assert trees.done(is_push, **fields).files == (5 if "check" in fields else 4)
     assert trees.facts() == before
 
 

@@ -60,15 +60,14 @@ def test_n1_it_is_not_continued(
     trees: Trees, is_push: bool, hidden: Path, fields: dict[str, Any]
 ) -> None:
     """N1: in the holes of a sparse file lay the old file's bytes, with exit code 0."""
-    result = trees.copy(is_push, **fields)
-    assert result.ok, result.failures
+    trees.done(is_push, **fields)
     trees.assert_copied()  # and so it is gone, now that it is no more than an old version
 
 
 def test_n1_nor_is_it_where_sources_are_removed(trees: Trees, is_push: bool, hidden: Path) -> None:
     """N1: the source was removed, too."""
     wanted = (trees.source / "large").read_bytes()
-    assert trees.copy(is_push, remove_source_files=True).ok
+    trees.done(is_push, remove_source_files=True)
     assert (trees.to / "large").read_bytes() == wanted
     assert not hidden.exists() and not (trees.source / "large").exists()
 
@@ -78,19 +77,17 @@ def test_n1_a_run_that_is_cut_short_again_leaves_it(
     trees: Trees, is_push: bool, hidden: Path, has_journal: bool
 ) -> None:
     if not has_journal:
-        for journal in trees.new_journals():
-            journal.unlink()
+        trees.forget()
     trees.cut_short(is_push)
     assert is_as_left(hidden)
-    assert trees.copy(is_push).ok
-    trees.assert_copied()
+    trees.copied(is_push)
 
 
-def test_n2_the_source_has_changed(trees: Trees, is_push: bool, hidden: Path) -> None:
-    """N2 (a): what was left stayed for ever."""
-    (trees.source / "large").write_bytes(NEW[::-1])
-    assert trees.copy(is_push).ok
-    trees.assert_copied()
+@pytest.mark.parametrize("new", [NEW[::-1], b"small"], ids=["large", "small"])
+def test_n2_the_source_has_changed(trees: Trees, is_push: bool, hidden: Path, new: bytes) -> None:
+    """N2 (a) and (c): what was left stayed for ever."""
+    (trees.source / "large").write_bytes(new)
+    trees.copied(is_push)
 
 
 @pytest.mark.parametrize("fields", [{}, {"archive": True, "delete": True}])
@@ -99,18 +96,11 @@ def test_n2_the_source_is_gone(
 ) -> None:
     """N2 (b): a file of the destination existed only as a hidden part, and nobody was told."""
     (trees.source / "large").unlink()
-    assert trees.copy(is_push, **fields).ok
+    trees.done(is_push, **fields)
     assert is_as_left(hidden)
     [note] = [text for text in trees.bench.notes if "pscp-part" in text]
     assert "/large: a hidden .pscp-part, left by an earlier version's --inplace" in note
     assert "pscp --clean" in note
-
-
-def test_n2_the_source_is_small_now(trees: Trees, is_push: bool, hidden: Path) -> None:
-    """N2 (c): what was left stayed for ever."""
-    (trees.source / "large").write_bytes(b"small")
-    assert trees.copy(is_push).ok
-    trees.assert_copied()
 
 
 def test_n2_something_else_has_its_name(trees: Trees, is_push: bool, hidden: Path) -> None:
@@ -134,5 +124,4 @@ def test_n1_a_journal_of_an_earlier_version_tells_of_no_holes(trees: Trees, is_p
         file.write(OLD[:PIECE_BYTES])
     [journal] = trees.new_journals()
     as_before_journals_told(journal)
-    assert trees.copy(is_push).ok
-    trees.assert_copied()
+    trees.copied(is_push)

@@ -41,8 +41,7 @@ BOTH = pytest.mark.parametrize("way", [TO, FROM])
 
 def each_frame(trees: Trees, is_push: bool, way: str) -> Iterator[int]:
     """Yield the number of each frame of the lane of an undisturbed copy, with no file copied."""
-    assert trees.copy(is_push, connections=1).ok
-    trees.assert_copied()
+    trees.copied(is_push, connections=1)
     for nth in range(QUESTIONS[way], trees.bench.links[0].carried[way]):
         trees.clear()
         yield nth
@@ -62,10 +61,8 @@ def test_it_is_lost_before_it_takes_part(
         return join(self)
 
     monkeypatch.setattr(Lane, "_join", lose_and_join)
-    result = trees.copy(is_push, connections=1)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, connections=1)
     assert result.connections_lost == 1
-    trees.assert_copied()
 
 
 @pytest.mark.parametrize(
@@ -75,11 +72,9 @@ def test_it_is_lost_or_late_at_each_frame(trees: Trees, is_push: bool, way: str,
     """Nothing fails, no byte is counted twice, and it connects again at most once."""
     trees.usual()
     for nth in each_frame(trees, is_push, way):
-        result = trees.copy(is_push, Fault(0, way, nth, do), connections=1)
-        assert result.ok, (nth, result.failures)
+        result = trees.copied(is_push, Fault(0, way, nth, do), connections=1)
         assert (result.files, result.bytes_sent) == (4, trees.source_bytes), nth
         assert result.connections_lost <= (do != LATE), nth
-        trees.assert_copied()
 
 
 STEPS = {
@@ -103,10 +98,8 @@ def test_its_path_stands_still(trees: Trees, is_push: bool, step: tuple[str, int
     trees.usual()
     way, type_, contains = step
     fault = Fault(0, way, 0, STALL, 0, type_, contains)
-    result = trees.copy(is_push, fault, connections=1)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, fault, connections=1)
     assert result.connections_lost == 1
-    trees.assert_copied()
 
 
 @BOTH
@@ -116,10 +109,8 @@ def test_a_frame_comes_twice_or_damaged(trees: Trees, is_push: bool, way: str, d
     trees.usual()
     for nth in each_frame(trees, is_push, way):
         fault = Fault(0, way, nth, do, 8 * wire.HEADER.size - 1 + 2 * nth)
-        result = trees.copy(is_push, fault, connections=2)
-        assert result.ok, (nth, result.failures)
+        result = trees.copied(is_push, fault, connections=2)
         assert result.chunks_resent <= 1
-        trees.assert_copied()
 
 
 def test_its_only_lane_is_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
@@ -132,7 +123,7 @@ def test_its_only_lane_is_answered_with_nonsense(trees: Trees, is_push: bool) ->
             except (ProtocolError, ConnectError) as error:
                 assert str(error), (nth, at)
                 trees.assert_whole()
-                assert trees.copy(is_push).ok, (nth, at)
+                trees.done(is_push)
             trees.assert_copied()
             trees.clear()
 
@@ -141,7 +132,5 @@ def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) 
     """A block does not arrive; its lane is full, so nothing else is asked of it, and comes late."""
     trees.file("large", LONG_BYTES)
     way = TO if is_push else FROM
-    result = trees.copy(is_push, Fault(0, way, 0, HOLD, 0, wire.DATA), connections=2)
-    assert result.ok, result.failures
+    result = trees.copied(is_push, Fault(0, way, 0, HOLD, 0, wire.DATA), connections=2)
     assert result.bytes_sent == LONG_BYTES
-    trees.assert_copied()

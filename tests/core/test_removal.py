@@ -12,18 +12,14 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import unavailable, until
+from conftest import unavailable
 
-from core.link import CALL, FROM, KILL, Fault
 from core.trees import LARGE_BYTES, Trees
-from pscp.endpoint.frames import wire
 from pscp.endpoint.writing import fence
-from pscp.ground.errors import ConnectionLost
 
 OTHERS = b"another user's bytes"
 
@@ -48,20 +44,6 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: found.append(os.readlink(f"/proc/self/fd/{fd}")))
     return found
-
-
-def cut(trees: Trees, is_push: bool, **fields: Any) -> None:
-    """Run a copy that is cut short once a chunk of the large file has landed."""
-    type_ = wire.ACK if is_push else wire.DIGEST
-    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
-    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
-
-    def has_landed() -> bool:
-        return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
-
-    with pytest.raises(ConnectionLost):
-        call = partial(until, has_landed)
-        trees.copy(is_push, wait, *faults, call=call, connections=1, **fields)
 
 
 # --- N4: what cannot be synced
@@ -103,7 +85,7 @@ def test_what_was_there_already_is_synced_first(
     trees.file("d/one", 10)
     trees.copy(is_push)
     synced.clear()
-    assert trees.copy(is_push, remove_source_files=True).ok
+    trees.done(is_push, remove_source_files=True)
     assert {str(trees.to / name) for name in ("", "d", "d/one")} <= {*synced}
     assert not trees.files()
 
@@ -125,9 +107,8 @@ def test_files_and_folders_in_turn(trees: Trees, is_push: bool) -> None:
     for number in range(40):
         trees.file(f"{number:02}", 10)
         trees.file(f"{number:02} d/one", 10)
-    assert trees.copy(is_push).ok
-    result = trees.copy(is_push, remove_source_files=True)
-    assert result.ok, result.failures
+    trees.done(is_push)
+    trees.done(is_push, remove_source_files=True)
     assert not trees.files()
 
 
@@ -137,7 +118,7 @@ def test_a_file_system_that_cannot_sync_folders(
 ) -> None:
     trees.file("one", 10)
     fails(trees.to, number)
-    assert trees.copy(is_push, preserve=True, remove_source_files=True).ok
+    trees.done(is_push, preserve=True, remove_source_files=True)
     assert not trees.files()
 
 
@@ -148,7 +129,7 @@ def test_the_folder_above_one_that_is_made(trees: Trees, is_push: bool, synced: 
     """N12: DEST, and what --mkpath makes above it, were never synced as names."""
     trees.file("one", 10)
     trees.to = trees.to / "a" / "b"
-    assert trees.copy(is_push, mkpath=True, remove_source_files=True).ok
+    trees.done(is_push, mkpath=True, remove_source_files=True)
     above = trees.to.parent.parent
     assert {str(above), str(above / "a")} <= {*synced}
 
@@ -165,12 +146,12 @@ def test_the_same_command_again_keeps_the_first_backup(
     trees.file("one", size)
     (trees.to / "one").write_bytes(b"the original")
     for _ in range(3):
-        assert trees.copy(is_push, resume=False, **backup).ok
+        trees.done(is_push, resume=False, **backup)
     kept = trees.to / ("old/one" if "backup_dir" in backup else "one~")
     assert kept.read_bytes() == b"the original"
     trees.file("one", size + 1)
     before = (trees.to / "one").read_bytes()
-    assert trees.copy(is_push, resume=False, **backup).ok
+    trees.done(is_push, resume=False, **backup)
     assert kept.read_bytes() == before
 
 
@@ -178,7 +159,7 @@ def test_a_large_file_of_the_same_size_is_kept(trees: Trees, is_push: bool) -> N
     """N8: what differs in its last byte alone is another version."""
     body = trees.file("one", LARGE_BYTES).read_bytes()
     (trees.to / "one").write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
-    assert trees.copy(is_push, resume=False, backup=True).ok
+    trees.done(is_push, resume=False, backup=True)
     assert (trees.to / "one~").read_bytes()[:-1] == body[:-1]
 
 
@@ -188,7 +169,7 @@ def test_a_backup_in_another_folder_is_synced(
     trees.file("d/one", 10)
     (trees.to / "d").mkdir()
     (trees.to / "d" / "one").write_bytes(b"the original")
-    assert trees.copy(is_push, backup=True, backup_dir="old").ok
+    trees.done(is_push, backup=True, backup_dir="old")
     assert {str(trees.to / name) for name in ("", "old", "old/d")} <= {*synced}
 
 
@@ -276,13 +257,12 @@ def test_a_part_that_nobody_needs_does_not_change_its_folders_time(
 ) -> None:
     """N10: the folder's time was that of the part's removal."""
     trees.file("sub/large", LARGE_BYTES)
-    cut(trees, is_push, preserve=True)
+    trees.cut_short(is_push, preserve=True)
     assert trees.left()
     trees.file("sub/large", 10)
     os.utime(trees.source / "sub", (10**9, 10**9))
-    assert trees.copy(is_push, preserve=True).ok
+    trees.copied(is_push, preserve=True)
     assert (trees.to / "sub").stat().st_mtime == 10**9
-    trees.assert_copied()
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
@@ -292,15 +272,13 @@ def test_a_folder_that_goes_has_a_part_in_it(
     """N16: "Directory not empty", exit 1, at every run from then on."""
     trees.file("sub/large", LARGE_BYTES)
     trees.file("stays", 10)
-    cut(trees, is_push, archive=True, delete=True)
+    trees.cut_short(is_push, archive=True, delete=True)
     assert trees.left()
     (trees.source / "sub" / "large").unlink()
     (trees.source / "sub").rmdir()
-    for journal in () if has_journal else trees.new_journals():
-        journal.unlink()
-    result = trees.copy(is_push, archive=True, delete=True)
-    assert result.ok, result.failures
-    trees.assert_copied()
+    if not has_journal:
+        trees.forget()
+    trees.copied(is_push, archive=True, delete=True)
 
 
 def test_a_folder_that_goes_has_a_part_of_another_copy(trees: Trees, is_push: bool) -> None:
@@ -388,6 +366,7 @@ def test_files_fail_whose_fence_cannot_be_read(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fence.Fence, "_is_ours", fails)
+    monkeypatch.setattr(fence, "PATIENCE_S", 0.05)
     result = trees.copy(is_push)
     assert {each.path for each in result.failures} >= {"one", "two"}
     assert not list(trees.to.glob("[a-z]*"))

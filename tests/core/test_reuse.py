@@ -13,15 +13,13 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.link import CALL, FROM, KILL, LATE, TO, TWICE, Fault, asking
+from core.link import FROM, KILL, LATE, TO, TWICE, Fault, asking
 from core.test_clones import have_clones
 from core.trees import Trees
 from pscp.endpoint.asking import requests
@@ -32,7 +30,6 @@ from pscp.endpoint.reading.metadata import Policy
 from pscp.endpoint.there import reuse
 from pscp.endpoint.there.reuse import PIECE_BYTES, Reuse
 from pscp.endpoint.writing import fence, sink
-from pscp.ground.errors import ConnectionLost
 
 TOKEN, NONCE = "0" * 8, "1" * 8
 PIECES = 9
@@ -150,22 +147,14 @@ def test_requests_and_answers_that_come_late_twice_or_never(
     fault = Fault(0, TO, nth, do, 0, wire.ASK, asking(Reuse))
     if way == FROM:
         fault = Fault(0, FROM, nth, do, 0, wire.REPLY, "true")
-    result = trees.copy(True, fault, connections=2)
-    assert result.ok, result.failures
-    trees.assert_copied()
+    trees.copied(True, fault, connections=2)
 
 
 @pytest.mark.parametrize("request_type", [requests.Digests, requests.Finish])
 def test_a_lane_of_a_pull_is_lost(trees: Trees, request_type: type) -> None:
     edited(trees)
     fault = Fault(0, TO, 1, KILL, 0, wire.ASK, asking(request_type))
-    result = trees.copy(False, fault, connections=2)
-    assert result.ok, result.failures
-    trees.assert_copied()
-
-
-def has_landed(trees: Trees) -> bool:
-    return any(b'["chunk"' in each.read_bytes() for each in trees.new_journals())
+    trees.copied(False, fault, connections=2)
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
@@ -174,22 +163,14 @@ def test_a_copy_that_was_cut_short_goes_on(trees: Trees, is_push: bool, has_jour
     new = NEW[:-PIECE_BYTES] + b"y" * PIECE_BYTES
     (trees.source / "large").write_bytes(new)
     (trees.to / "large").write_bytes(OLD)
-    type_ = wire.ACK if is_push else wire.DIGEST
-    wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
-    faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
-    with pytest.raises(ConnectionLost):
-        landed = partial(until, partial(has_landed, trees))
-        trees.copy(is_push, wait, *faults, call=landed, connections=1)
+    trees.cut_short(is_push)
     assert (trees.to / "large").read_bytes() == OLD
     assert trees.left()
     if not has_journal:
-        for path in trees.new_journals():
-            path.unlink()
-    result = trees.copy(is_push)
-    assert result.ok, result.failures
+        trees.forget()
+    result = trees.copied(is_push)
     # Both may have been written, and without a journal both ends hash the part.
     assert result.bytes_sent in ([PIECE_BYTES] if has_journal else [0, PIECE_BYTES])
-    trees.assert_copied()
 
 
 def test_without_resume_all_is_sent(trees: Trees, is_push: bool) -> None:
@@ -202,7 +183,7 @@ def test_without_resume_all_is_sent(trees: Trees, is_push: bool) -> None:
 def test_a_dry_run_changes_nothing(trees: Trees, is_push: bool) -> None:
     edited(trees)
     before = trees.facts()
-    assert trees.copy(is_push, dry_run=True).ok
+    trees.done(is_push, dry_run=True)
     assert trees.facts() == before
 
 
@@ -254,8 +235,6 @@ def test_whatever_was_edited_both_copies_are_the_same(
         old, new = edit(OLD, first), edit(edit(OLD, first), second)
         write(trees.to / "large", old, had_holes)
         write(trees.source / "large", new, has_holes)
-        result = trees.copy(pushes, strong=strong)
-        assert result.ok, result.failures
-        trees.assert_copied()
+        trees.copied(pushes, strong=strong)
         again = trees.copy(pushes)
         assert (again.files_resumed, again.bytes_sent) == (1, 0)

@@ -66,13 +66,12 @@ class Lane:
         [outcome] = found.get(timeout=ENDING_S)
         return outcome
 
-    def pack(self, bodies: dict[str, bytes], damaged: str = "") -> list[str]:
+    def pack(self, bodies: dict[str, bytes]) -> list[str]:
         """What came of each small file: "", or the kind of its failure."""
         entries = [LARGE._replace(path=name, size=len(b)) for name, b in bodies.items()]
         rows: list[object] = [[len(b), sha256(b).hex()] for b in bodies.values()]
-        sent = (b"x" * len(b) if name == damaged else b for name, b in bodies.items())
         found: queue.SimpleQueue[list[failures.Data | None]] = queue.SimpleQueue()
-        self.sink.pack(entries, rows, memoryview(b"".join(sent)), found.put)
+        self.sink.pack(entries, rows, memoryview(b"".join(bodies.values())), found.put)
         return [each["kind"] if each else "" for each in found.get(timeout=ENDING_S)]
 
 
@@ -142,17 +141,6 @@ def test_after_a_check_that_does_not_match_nothing_of_the_chunk_is_written(
     assert part.read_bytes() == FIRST + bytes(len(SECOND))
 
 
-def test_chunks_of_two_lanes_become_one_file(root: Path, make_lane: MakeLane) -> None:
-    one, other = make_lane(), make_lane()
-    matches, receipt, failure = one.chunk(len(FIRST), SECOND)
-    assert (matches, failure) == (True, None)
-    assert other.chunk(0, FIRST) == (True, receipt, None)
-    assert here(root) == [part(root).name]
-    assert other.finish(receipt) is None
-    assert here(root) == ["large"]
-    assert (root / "large").read_bytes() == WHOLE
-
-
 def test_a_damaged_chunk_leaves_no_trace(root: Path, make_lane: MakeLane) -> None:
     lane = make_lane()
     assert lane.chunk(0, FIRST, sha256(SECOND)) == (False, 0, None)
@@ -202,15 +190,6 @@ def test_another_part_than_that_of_the_chunks_is_not_made_the_file(
     assert not (root / "large").exists()
 
 
-def test_a_part_that_was_removed_takes_no_more_chunks(root: Path, make_lane: MakeLane) -> None:
-    lane = make_lane()
-    lane.chunk(0, FIRST)
-    part(root).unlink()
-    failure = lane.chunk(len(FIRST), SECOND)[2]
-    assert failure is not None and failure["kind"] == failures.SYSTEM
-    assert here(root) == []
-
-
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "released"])
 def test_a_lane_without_permission_changes_nothing(
     root: Path, make_lane: MakeLane, is_lost: bool
@@ -241,15 +220,6 @@ def test_a_lane_may_begin_when_the_copy_is_over(root: Path, make_lane: MakeLane)
     late.sink.release()
     assert late.sink.discard("large", [""])
     assert here(root) == []
-
-
-def test_a_pack_names_what_is_damaged(root: Path, make_lane: MakeLane) -> None:
-    bodies = {"a": FIRST, "b": SECOND, "c": b"", "folder/d": b"d"}
-    lane = make_lane()
-    assert lane.pack(bodies, damaged="b") == ["", failures.DAMAGED, "", ""]
-    assert here(root) == ["a", "c", "folder"]
-    assert lane.pack({"b": SECOND}) == [""]
-    assert (root / "b").read_bytes() == SECOND
 
 
 def test_what_lies_on_the_disk_is_compared(root: Path, make_lane: MakeLane) -> None:

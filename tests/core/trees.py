@@ -98,17 +98,38 @@ class Trees:
         assert not result.ok or self.facts() == before, "what came late changed something"
         return result
 
-    def cut_short(self, is_push: bool) -> None:
-        """Copy over connections all of which are lost once a chunk has landed."""
+    def done(self, is_push: bool, *faults: Fault, **more: Any) -> pscp.Result:
+        """Copy, as above, and nothing fails."""
+        result = self.copy(is_push, *faults, **more)
+        assert result.ok, (faults, result.failures)
+        return result
 
-        def has_landed() -> bool:
-            return any(b'["chunk"' in each.read_bytes() for each in self.new_journals())
+    def copied(self, is_push: bool, *faults: Fault, **more: Any) -> pscp.Result:
+        """Copy, as above; all has arrived, and nothing else is there."""
+        result = self.done(is_push, *faults, **more)
+        self.assert_copied()
+        return result
+
+    def cut_short(self, is_push: bool, landed: int = 1, **fields: Any) -> None:
+        """Copy over connections all of which are lost with the answer after so many chunks, which
+        the journal has by then.
+        """
+
+        def have_landed() -> bool:
+            texts = [each.read_bytes() for each in self.new_journals()]
+            return sum(text.count(b'["chunk"') for text in texts) >= landed
 
         type_ = wire.ACK if is_push else wire.DIGEST
-        wait, *faults = (Fault(0, FROM, 1, do, 0, type_) for do in (CALL, KILL))
+        wait, *faults = (Fault(0, FROM, landed, do, 0, type_) for do in (CALL, KILL))
         faults += [Fault(number, FROM, 0, KILL) for number in range(1, 40)]
         with pytest.raises(ConnectionLost):
-            self.copy(is_push, wait, *faults, call=partial(until, has_landed), connections=1)
+            call = partial(until, have_landed)
+            self.copy(is_push, wait, *faults, call=call, connections=1, **fields)
+
+    def forget(self) -> None:
+        """Lose the journals of the copies of this test."""
+        for journal in self.new_journals():
+            journal.unlink()
 
     # --- what became of it
 

@@ -15,6 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, Unpack
 import forked
 import matrix
 import pytest
+from conftest import unavailable
 from servers.private import PrivateServer
 
 import pscp
@@ -71,6 +73,28 @@ def until(is_so: Callable[[], Any], what: str = "", patience_s: float = PATIENCE
         time.sleep(0.002)
 
 
+class Calling:
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.found: object = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.found = self._call()
+        except BaseException as error:
+            self.found = error
+
+    def ended(self, patience_s: float = PATIENCE_S) -> Any:
+        """What it returned or raised."""
+        self._thread.join(patience_s)
+        assert not self._thread.is_alive(), "it did not end"
+        return self.found
+
+
 @dataclasses.dataclass(frozen=True)
 class Ended:
     """How a command ended; `end` is the last event of --progress json."""
@@ -97,6 +121,12 @@ class Running:
     def ended(self) -> Ended:
         code = self.process.wait(PATIENCE_S)
         return Ended(code, *(path.read_text(errors="replace") for path in (self.out, self.err)))
+
+    def finished(self) -> Ended:
+        """How it ended, which is well."""
+        ended = self.ended()
+        assert ended.code == 0, f"{ended.out}\n{ended.err}"
+        return ended
 
     def send(self, kind: signal.Signals) -> None:
         self.process.send_signal(kind)
@@ -226,6 +256,24 @@ class Way:
         finally:
             running.kill()
 
+    def finish(self, *words: str, **more: Any) -> Ended:
+        """Run it, and it ends well."""
+        running = self.start(*words, **more)
+        try:
+            return running.finished()
+        finally:
+            running.kill()
+
+    def standing_still(
+        self, *words: str, name: str = ".", after: int = 6 * MIB
+    ) -> tuple[Running, Breaking]:
+        """A run over one connection, which stands still after so many bytes."""
+        breaking = self.breaking().rule("block", after=after)
+        words = ("-c", "1", "--chunk-size", "1M", *words)
+        running = self.start(*words, name=name, breaking=breaking)
+        until(lambda: breaking.blocked, "the connection stands still")
+        return running, breaking
+
     # --- through the API
 
     def copy(
@@ -242,13 +290,18 @@ class Way:
         if breaking is not None and self.has_dash_s:
             fields["program"] = breaking.program
         with between:
-            return pscp.copy(source, destination, progress=progress, **fields)
+            return pscp.copy(source, destination, progress=progress, raises=False, **fields)
 
     # --- what is there
 
     @property
     def journals(self) -> list[Path]:
         return list((self.home / "state").rglob("*.journal"))
+
+    def forget(self) -> None:
+        """Lose the journals."""
+        for path in self.journals:
+            path.unlink()
 
     def journaled_bytes(self) -> int:
         """What the journal says has landed of files that have no final name yet."""
@@ -331,6 +384,20 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = (tmp_path / "tmp").iterdir()
     left = [path.name for path in found if path.read_bytes() not in (b"", b"blat")]
     assert not left, f"temporary files were left: {left}"
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, options: str) -> Iterator[None]:
+    """Give a folder a file system of its own, with these options of tmpfs."""
+    argv = ["mount", "-t", "tmpfs", "-o", options, "none", str(place)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        unavailable("mounting a small file system takes root's powers")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture

@@ -195,75 +195,75 @@ class Honest(Far):
 
 # --- names
 
-
-class Names(Far):
-    names = [
-        "tree/../../evil", "tree/..", "..", "../evil", "//VICTIM/evil", "/VICTIM/evil", "",
-        "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
-        "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
-    ]  # fmt: skip
-
-    def bad(self) -> list[Any]:
-        kinds: list[Callable[[str], list[Any]]]
-        kinds = [file, folder, lambda path: file(path, LARGE), lambda path: file(path, 0)]
-        return [kind(name) for name in self.all_names() for kind in kinds]
-
-    def all_names(self) -> list[str]:
-        return [name.replace("/VICTIM", victim()) for name in self.names]
+NAMES = [
+    "tree/../../evil", "tree/..", "..", "../evil", "//VICTIM/evil", "/VICTIM/evil", "",
+    "tree//evil", "tree/./evil", "tree/", "tree/a\0b", "other/evil", "tree/\ud800", "tree/../x",
+    "tree/a/../../../evil", ".", "./tree/evil", "tree2", "tre", "tree/" + "n" * 300,
+]  # fmt: skip
 
 
-class NamesOfLinks(Names):
-    def bad(self) -> list[Any]:
-        return [entry("link", name, to="x") for name in self.all_names()] + [
-            hard_link(name, "tree/good") for name in self.all_names()
-        ]
-
-
-class ThroughALink(Far):
-    """Of its own making."""
-
-    def bad(self) -> list[Any]:
-        return [
-            entry("link", "tree/l", to=victim()),
-            file("tree/l/evil"),
-            file("tree/l/evil large", LARGE),
-            folder("tree/l/evil folder"),
-            entry("link", "tree/l/evil link", to="x"),
-        ]
-
-
-class LateLink(Far):
-    """After an honest folder of that name was there, and maybe held open."""
-
-    def bad(self) -> list[Any]:
-        return [
-            folder("tree/l"), file("tree/l/honest"), entry("link", "tree/l", to=victim()),
-            file("tree/l/evil"), file("tree/l/evil large", LARGE),
-        ]  # fmt: skip
-
-
-class ThroughTheUsersLink(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users")]
-
-
-class HardLinks(Far):
-    def bad(self) -> list[Any]:
-        outside = victim() + "/secret"
-        targets = ["tree/users/secret", "tree/../secret", outside, "../secret", 5, None]
-        return [hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)] + [
-            entry("hardlink", "tree/i1", to="tree/good"),
-            hard_link("tree/i2", "tree/good", 7),
+def bad_entries() -> dict[str, list[Any]]:
+    """Return what is told between the folder and the good files, by scenarios that are no more."""
+    outside = victim()
+    names = [name.replace("/VICTIM", outside) for name in NAMES]
+    targets = ["tree/users/secret", "tree/../secret", f"{outside}/secret", "../secret", 5, None]
+    link = entry("link", "tree/l", to=outside)
+    evil = [file("tree/l/evil"), file("tree/l/evil large", LARGE)]
+    failures: list[dict[str, Any]] = [
+        {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
+        {"kind": "changed", "path": 5, "message": [ESCAPES]},
+        {"kind": "unsafe"},
+        {"kind": "verify", "path": "x" * 100_000, "message": "y" * 100_000, "errno": "z"},
+    ]
+    return {
+        "Names": [
+            made
+            for name in names
+            for made in (file(name), folder(name), file(name, LARGE), file(name, 0))
+        ],
+        "NamesOfLinks": [
+            *(entry("link", name, to="x") for name in names),
+            *(hard_link(name, "tree/good") for name in names),
+        ],
+        # Of its own making; and after an honest folder of that name was there, maybe held open.
+        "ThroughALink": [
+            link, *evil, folder("tree/l/evil folder"), entry("link", "tree/l/evil link", to="x"),
+        ],
+        "LateLink": [folder("tree/l"), file("tree/l/honest"), link, *evil],
+        "ThroughTheUsersLink": [
+            file("tree/users/evil"), file("tree/users/evil large", LARGE), folder("tree/users"),
+        ],
+        "HardLinks": [
+            *(hard_link(f"tree/h{number}", target) for number, target in enumerate(targets)),
+            entry("hardlink", "tree/i1", to="tree/good"), hard_link("tree/i2", "tree/good", 7),
             hard_link("tree/i3", "tree/good", "x"),
-        ]
+        ],
+        "UnaskedLinks": [link, hard_link("tree/h", "tree/good")],
+        "Excluded": [
+            folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
+            entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
+            hard_link("tree/y.o", "tree/good"),
+        ],
+        "Modes": [
+            file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
+            file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
+            folder("tree/old", mode=0o7777, new=1),
+        ],
+        "SamePathTwice": [file("tree/twice"), *[file("tree/twice", LARGE)] * 2] * 3,
+        "AFileAndAFolder": [
+            file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
+            file("tree/z"), file("tree/z", LARGE),
+        ],
+        "Failures": [["error", 0, "tree/e", 0, 0, 0, 0, each] for each in failures],
+        "EscapesInNames": [file(name + ESCAPES) for name in ("tree/", "tree/../", "other")],
+    }  # fmt: skip
 
 
-class UnaskedLinks(Far):
+class Bad(Far):
+    """What is bad about it are the entries of this name."""
+
     def bad(self) -> list[Any]:
-        return [
-            entry("link", "tree/l", to=victim()),
-            hard_link("tree/h", "tree/good"),
-        ]
+        return bad_entries()[self.argument]
 
 
 class AFolderForAFile(Far):
@@ -279,24 +279,6 @@ class Unasked(Far):
 
     def entries(self) -> list[Any]:
         return [folder(""), file(".bashrc"), file("evil"), file("evil large", LARGE), folder("f")]
-
-
-class Excluded(Far):
-    def bad(self) -> list[Any]:
-        return [
-            folder("tree/.ssh"), file("tree/.ssh/keys"), file("tree/.ssh/large", LARGE),
-            entry("link", "tree/.ssh/link", to="x"), file("tree/sub/.ssh/keys"), file("tree/x.o"),
-            hard_link("tree/y.o", "tree/good"),
-        ]  # fmt: skip
-
-
-class Modes(Far):
-    def bad(self) -> list[Any]:
-        return [
-            file("tree/small", mode=0o6777), file("tree/large", LARGE, mode=0o7777),
-            file("tree/before", mode=0o4777), folder("tree/sub", mode=0o7777),
-            folder("tree/old", mode=0o7777, new=1),
-        ]  # fmt: skip
 
 
 class NoOrder(Far):
@@ -411,19 +393,6 @@ class Listings(Far):
         return [[file(path) for path in paths], len(paths)]
 
 
-class SamePathTwice(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/twice"), file("tree/twice", LARGE), file("tree/twice", LARGE)] * 3
-
-
-class AFileAndAFolder(Far):
-    def bad(self) -> list[Any]:
-        return [
-            file("tree/x"), folder("tree/x"), file("tree/x/y"), file("tree/z/y", LARGE),
-            file("tree/z"), file("tree/z", LARGE),
-        ]  # fmt: skip
-
-
 class Attributes(OneByOne):
     def bad(self) -> list[Any]:
         large = base64.b64encode(bytes(60_000)).decode()
@@ -447,24 +416,6 @@ class Attributes(OneByOne):
         ]
 
 
-class Failures(Far):
-    """Reported with whatever in them."""
-
-    def bad(self) -> list[Any]:
-        found = [
-            {"kind": "system", "path": "tree/" + ESCAPES, "message": ESCAPES, "errno": 1 << 99},
-            {"kind": "changed", "path": 5, "message": [ESCAPES]},
-            {"kind": "unsafe"},
-            {"kind": "verify", "path": "x" * 100_000, "message": "y" * 100_000, "errno": "z"},
-        ]
-        return [["error", 0, "tree/e", 0, 0, 0, 0, each] for each in found]
-
-
-class EscapesInNames(Far):
-    def bad(self) -> list[Any]:
-        return [file("tree/" + ESCAPES), file("tree/../" + ESCAPES), file("other" + ESCAPES)]
-
-
 # --- chunks and packs
 
 
@@ -479,65 +430,43 @@ class UnaskedAck(Far):
 
 
 class Chunks(Far):
-    """What a chunk is answered with: a method's name after the colon."""
+    """What a chunk is answered with: one of these, after the colon."""
 
     def chunk(self, id_: int, offset: int, length: int) -> None:
-        getattr(self, self.argument)(id_, offset, length)
-
-    def before(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, max(offset - 10, 0), content(length))
-        self.data(id_, offset + 7, EVIL)
-
-    def longer(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length + 1))
-
-    def of_another(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_ + 1, offset, content(length))
-
-    def empty(self, id_: int, offset: int, length: int) -> None:
-        self.send(wire.DATA, id_, offset, b"")
-
-    def too_little(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length - 1))
-        self.complete(id_, offset, length, self.digest(content(length - 1)))
-
-    def short_digest_frame(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length))
-        self.send(wire.DIGEST, id_, offset, b"\0")
-
-    def failure_of_another_shape(self, id_: int, offset: int, length: int) -> None:
-        self.send(wire.DIGEST, id_, offset, wire.COUNT.pack(length) + b"[]", wire.FAILED)
-
-    def wrong_digest(self, id_: int, offset: int, length: int) -> None:
-        self.data(id_, offset, content(length))
-        self.complete(id_, offset, length, self.digest(b"else"))
+        body, count = content(length), wire.COUNT.pack(length)
+        less = self.digest(content(length - 1))
+        blocks, digest = {
+            "before": ([(id_, max(offset - 10, 0), body), (id_, offset + 7, EVIL)], None),
+            "longer": ([(id_, offset, content(length + 1))], None),
+            "of_another": ([(id_ + 1, offset, body)], None),
+            "too_little": ([(id_, offset, content(length - 1))], count + less),
+            "short_digest_frame": ([(id_, offset, body)], b"\0"),
+            "wrong_digest": ([(id_, offset, body)], count + self.digest(b"else")),
+            "failure_of_another_shape": ([], count + b"[]"),
+            "empty": ([], None),
+        }[self.argument]
+        for block in blocks:
+            self.data(*block)
+        if self.argument == "empty":
+            self.send(wire.DATA, id_, offset, b"")
+        if digest is not None:
+            self.send(wire.DIGEST, id_, offset, digest, 0 if blocks else wire.FAILED)
 
 
 class Packs(Far):
-    """What a pack is answered with: a method's name after the colon."""
+    """What a pack is answered with: one of these, after the colon."""
 
     def pack(self, id_: int, files: list[Any]) -> None:
         bodies = [content(size) for _, _, size, _, _ in files]
         rows = [[len(body), self.digest(body).hex()] for body in bodies]
-        rows, bodies = getattr(self, self.argument)(rows, bodies)
-        self.send(wire.PACK, id_, 0, wire.pack_payload(rows, bodies))
-
-    def digests_of_another_shape(
-        self, rows: list[Any], bodies: list[bytes]
-    ) -> tuple[object, list[bytes]]:
-        return [[size, None] for size, _ in rows], bodies
-
-    def fewer_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return rows[:-1], bodies
-
-    def more_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return [*rows, rows[0]], bodies
-
-    def no_rows(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return None, bodies
-
-    def more_bytes(self, rows: list[Any], bodies: list[bytes]) -> tuple[object, list[bytes]]:
-        return rows, [*bodies, EVIL]
+        answers: dict[str, tuple[Any, list[bytes]]] = {
+            "digests_of_another_shape": ([[size, None] for size, _ in rows], bodies),
+            "fewer_rows": (rows[:-1], bodies),
+            "more_rows": ([*rows, rows[0]], bodies),
+            "no_rows": (None, bodies),
+            "more_bytes": (rows, [*bodies, EVIL]),
+        }
+        self.send(wire.PACK, id_, 0, wire.pack_payload(*answers[self.argument]))
 
 
 # --- streams
@@ -567,11 +496,6 @@ class Frames(Far):
 
     def begin(self, asked: dict[str, Any]) -> None:
         self.raw(bytes.fromhex(self.argument))
-
-
-class LongFrame(Far):
-    def begin(self, asked: dict[str, Any]) -> None:
-        self.raw(wire.header(wire.DATA, range((1 << 32) - 1)))
 
 
 class EndlessBanner(Far):
@@ -607,9 +531,7 @@ class EndlessTalk(Far):
 class EndlessFailures(Far):
     """A walk that goes on and on; here it ends, so that the test does."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.number = itertools.count()
+    number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
         batch = []
@@ -623,9 +545,7 @@ class EndlessFailures(Far):
 class EndlessOwners(Far):
     """Each with a long name of its own; here they end, as above."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.number = itertools.count()
+    number = itertools.count()
 
     def walk(self, asked: dict[str, Any]) -> object:
         numbers = list(itertools.islice(self.number, 20))
@@ -639,9 +559,7 @@ class EndlessOwners(Far):
 class EndlessExtents(Far):
     """Of one byte each, and told much faster than they are sent."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.asked = self.sent = 0
+    asked = sent = 0
 
     def entries(self) -> list[Any]:
         return [folder("tree"), file("tree/sparse", 1 << 40, sparse=1), file("tree/good")]
@@ -664,8 +582,8 @@ class EndlessExtents(Far):
 def scenario(text: str, *fds: Any) -> Far:
     """Make the far end that SCENARIO, with its argument, stands for."""
     name, _, argument = text.partition(":")
-    found: Far = globals()[name](argument, *fds)
-    return found
+    made: type[Far] | None = globals().get(name)
+    return made(argument, *fds) if made else Bad(name, *fds)
 
 
 def main() -> None:

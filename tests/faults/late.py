@@ -74,6 +74,11 @@ class Plan:
         """What was late comes now."""
         (self._folder / "go").touch()
 
+    def come(self) -> None:
+        """What was late comes now, and after that nothing any more."""
+        self.go()
+        self.until_ended()
+
     def until_ended(self) -> None:
         """Nothing comes any more."""
         until(lambda: self._count("ended") == self._count("connection"), "the agents end")

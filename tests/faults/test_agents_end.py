@@ -97,15 +97,14 @@ def test_when_nobody_hears_its_answers(agent: LoneAgent) -> None:
     assert agent.ended() == (0, b"")
 
 
-def test_when_its_input_ends_in_the_middle_of_its_work(agent: LoneAgent, own_home: Path) -> None:
-    agent.send_small_files(100)
+@pytest.mark.parametrize("hears", [True, False])
+def test_when_its_input_ends(agent: LoneAgent, own_home: Path, hears: bool) -> None:
+    """In the middle of its work; or all is closed."""
+    if hears:
+        agent.send_small_files(100)
     agent.stdin.close()
+    if not hears:
+        agent.stdout.close()
     assert agent.ended() == (0, b"")
     arrived = [path for path in (own_home / "destination").iterdir() if path.suffix == ""]
     assert {path.read_bytes() for path in arrived} <= {BODY}
-
-
-def test_when_all_is_closed(agent: LoneAgent) -> None:
-    agent.stdin.close()
-    agent.stdout.close()
-    assert agent.ended() == (0, b"")

@@ -17,7 +17,7 @@ import pytest
 from compare import assert_same_tree
 
 import pscp
-from faults.conftest import MIB, Breaking, Way, fill, until
+from faults.conftest import MIB, Breaking, Calling, Way, fill, until
 from pscp.endpoint.frames import wire
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Counters, Silent
@@ -36,28 +36,6 @@ def over_ssh_alone(test: Any) -> Any:
 
 class Mine(Exception):
     """What a program's own function raises."""
-
-
-class Calling:
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.found: object = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.found = self._call()
-        except BaseException as error:
-            self.found = error
-
-    def ended(self) -> object:
-        """What it returned or raised, soon."""
-        self._thread.join(SOON_S)
-        assert not self._thread.is_alive(), "it did not end"
-        return self.found
 
 
 def session_of(way: Way, breaking: Breaking | None = None, **fields: Any) -> pscp.Session:
@@ -93,7 +71,7 @@ def test_what_had_landed_is_kept(way: Way, how: str) -> None:
         assert landed.wait(60)
         getattr(session, how)()
         session.cancel()
-        assert isinstance(copying.ended(), pscp.Cancelled)
+        assert isinstance(copying.ended(SOON_S), pscp.Cancelled)
         session.cancel()
         assert not way.arrived()
         if how == "close":
@@ -120,7 +98,7 @@ def test_an_exception_of_progress_ends_only_its_copy(way: Way) -> None:
         with pytest.raises(Mine):
             session.copy(*way.locations("mine"), progress=fail, limit_kbit_s=20_000)
         until(lambda: not isinstance(other.found, type(None)), "the other copy has ended")
-        assert isinstance(other.ended(), pscp.Result), other.found
+        assert isinstance(other.ended(SOON_S), pscp.Result), other.found
     assert [*way.arrived()] == ["other"]
     assert way.arrived_bytes() == BIG_BYTES
 
@@ -160,7 +138,7 @@ def test_while_it_waits_for(push: Way, moment: str) -> None:
         copying = Calling(copy_in(session, push))
         until(lambda: breaking.blocked == 1, moment)
         session.cancel()
-        assert isinstance(copying.ended(), pscp.Cancelled)
+        assert isinstance(copying.ended(SOON_S), pscp.Cancelled)
         breaking.go()
         assert session.copy(*push.locations()).ok
     assert_same_tree(push.source, push.destination)
@@ -187,15 +165,15 @@ def test_during_the_login(push: Way, silent: Path, login_once: bool) -> None:
         copying = Calling(copy_in(session, push))
         until((silent.parent / "started").exists, "ssh was started")
         session.cancel()
-        assert isinstance(copying.ended(), pscp.Cancelled)
+        assert isinstance(copying.ended(SOON_S), pscp.Cancelled)
         with pytest.raises(Mine):
             session.copy(*push.locations(), progress=raise_mine)
         running = Calling(lambda: session.run("true"))
         waiting = Calling(lambda: session.run("true"))  # for the other one's login
         until(lambda: len(session._calls) == 2, "both have begun")
         session.close()
-        assert isinstance(running.ended(), pscp.Cancelled)
-        assert isinstance(waiting.ended(), pscp.Cancelled)
+        assert isinstance(running.ended(SOON_S), pscp.Cancelled)
+        assert isinstance(waiting.ended(SOON_S), pscp.Cancelled)
 
 
 def raise_mine(now: Counters) -> None:
@@ -236,7 +214,7 @@ def test_streams_end_too(push: Way) -> None:
                 until((push.home / "began").exists, "the command runs")
                 session.cancel()
 
-        assert isinstance(Calling(write).ended(), pscp.Cancelled)
+        assert isinstance(Calling(write).ended(SOON_S), pscp.Cancelled)
 
         def read() -> None:
             with session.pipe_from("yes") as file:
@@ -245,10 +223,10 @@ def test_streams_end_too(push: Way) -> None:
                 while file.read(MIB):
                     pass
 
-        assert isinstance(Calling(read).ended(), pscp.Cancelled)
+        assert isinstance(Calling(read).ended(SOON_S), pscp.Cancelled)
         waiting = Calling(lambda: session.run(["sh", "-c", f"touch {push.home}/runs; sleep 100"]))
         until((push.home / "runs").exists, "the command runs")
         session.cancel()
-        assert isinstance(waiting.ended(), pscp.Cancelled)
+        assert isinstance(waiting.ended(SOON_S), pscp.Cancelled)
         assert session.run("echo $((6 * 7))").out == b"42\n"
     assert not ended.exists()

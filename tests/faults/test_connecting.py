@@ -21,9 +21,10 @@ from typing import Any
 
 import forked
 import pytest
-from conftest import MakeServer
-from e2e.ways import COMMAND_S, PIPE, PSCP
-from servers.private import ADDRESS, PrivateServer, free_port
+from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd
+from e2e.ways import COMMAND_S, PSCP
+from night import Sshd
+from servers.private import ADDRESS, PrivateServer
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
@@ -105,43 +106,33 @@ def test_c1_a_host_that_takes_connections_and_says_nothing(
     code, said = command(*PSCP, "-B", *words, "--timeout", "1", str(file), "there:")
     assert code == 3
     assert re.search(r"^pscp: .*(there|127\.0\.0\.1)", said, re.MULTILINE), said
-    assert "(1 s)" in said and "ssh there true" in said, said
+    assert "(1 s)" in said and f"try: ssh -F {words[1]} there true;" in said, said
     assert no_journal_is_held(own_home)
+
+
+SILENT = "while read -r words; do :; done"
+TRICKLING = "while :; do echo still here >&2; echo and here; sleep 0.2; done"
 
 
 @pytest.mark.parametrize(
-    ("transport", "remote"), [("openssh", "agent"), ("openssh", "sftp"), ("paramiko", "sftp")]
+    ("remote", "says"), [("agent", SILENT), ("sftp", SILENT), ("agent", TRICKLING)]
 )
-def test_c1_a_far_end_that_logs_in_and_says_nothing(
-    transport: Any, remote: Any, file: Path, make_sshd: MakeServer, own_home: Path,
+def test_c1_a_far_end_that_logs_in_and_gives_no_answer(
+    remote: Any, says: str, file: Path, make_sshd: MakeServer, own_home: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """C1: with -B; the agent's HELLO never comes, nor the SFTP server's answer to INIT."""
-    monkeypatch.setattr(bootstrap, "SILENCE_S", 4.0)
-    server = make_sshd(["ForceCommand while read -r words; do :; done"])
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
+    server = make_sshd([f"ForceCommand {says}"])
     with pytest.raises(Unreachable) as raised:
         pscp.copy(
             str(file), f"{server.host}:{own_home}/destination/", batch=True, remote=remote,
-            transport=transport, config_file=server.ssh_config, timeout_s=2,
+            config_file=server.ssh_config, timeout_s=1,
         )  # fmt: skip
-    assert str(raised.value) == f"{server.host}: no answer after 4 s"
+    assert str(raised.value) == f"{server.host}: no answer after 3 s"
     assert server.host in raised.value.hint
     assert (raised.value.exit_code, raised.value.retry) == (3, True)
     assert no_journal_is_held(own_home)
-
-
-def test_c1_words_that_trickle_in_are_no_answer(
-    file: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C1: a far end that says something time and again is no more patience worth."""
-    monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
-    loop = "while :; do echo still here >&2; echo and here; sleep 0.2; done"
-    server = make_sshd([f"ForceCommand {loop}"])
-    with pytest.raises(Unreachable, match="no answer after 3 s"):
-        pscp.copy(
-            str(file), f"{server.host}:", batch=True, remote="agent", timeout_s=1,
-            config_file=server.ssh_config,
-        )  # fmt: skip
 
 
 def test_c1_the_timeout_of_ssh_config_holds(own_home: Path, file: Path) -> None:
@@ -204,17 +195,9 @@ def test_c2_a_wrapper_of_ssh_lets_a_copy_end(
     way = dataclasses.replace(way, remote=remote)
     words = ["-c", "2", *(["-S", str(wrapper)] if how == "-S" else [])]
     path = f"{wrapper.parent}:{os.environ['PATH']}" if how == "PATH" else os.environ["PATH"]
-    ended = way.run(*words, env={**os.environ, "PATH": path})
-    assert ended.code == 0, ended.err
+    way.finish(*words, env={**os.environ, "PATH": path})
     assert (way.destination / "big").read_bytes() == data
     until(lambda: not descendants(way.server.pid), "what runs at the far end ends")
-
-
-def test_c2_a_wrapper_of_ssh_lets_a_stream_end(sshd: PrivateServer, wrapper: Path) -> None:
-    """C2."""
-    argv = [*PIPE, "-F", sshd.ssh_config, "-B", "-S", str(wrapper), sshd.host, "cat"]
-    done = subprocess.run(argv, input=b"x" * MIB, capture_output=True, timeout=COMMAND_S)
-    assert done.returncode == 0, done.stderr
 
 
 def test_c2_a_signal_ends_what_a_wrapper_has_started(push: Way, wrapper: Path) -> None:
@@ -249,41 +232,34 @@ def connections_seen(server: PrivateServer) -> int:
 
 def copied_to(server: PrivateServer, own_home: Path, *words: str) -> None:
     to = f"{server.host}:{own_home}/destination/"
-    code, said = command(
-        *PSCP, "-F", server.ssh_config, "-B", "-r", *words, f"{own_home}/source/.", to
-    )
+    words = ("-F", server.ssh_config, "-B", "-c", "8", *words)
+    code, said = command(*PSCP, *words, f"{own_home}/source/file", to)
     assert code == 0, said
 
 
 def test_c5_no_more_logins_than_chunks(make_sshd: MakeServer, own_home: Path, file: Path) -> None:
     """C5: a file of one chunk needs one connection, whatever -c says."""
     server = make_sshd()
-    to = f"{server.host}:{own_home}/destination/"
-    code, said = command(*PSCP, "-F", server.ssh_config, "-B", "-c", "8", str(file), to)
-    assert code == 0, said
+    copied_to(server, own_home)
     assert connections_seen(server) == 1
     assert cut_logins(server) == 0
 
 
-@pytest.mark.parametrize("remote", ["agent", "sftp"])
+@pytest.mark.parametrize("remote", ["agent", "sftp", "session"])
 def test_c5_logins_under_way_at_the_end_are_not_cut(
     remote: Any, make_sshd: MakeServer, own_home: Path, file: Path
 ) -> None:
-    """C5: they end by themselves, once they are in, and nothing is left of them."""
+    """C5: they end by themselves, once they are in, and nothing is left of them; also where the
+    program goes on after its copy.
+    """
     server = make_sshd()
     for size in (3 * MIB, 12 * MIB):
         fill(file, size)
-        copied_to(server, own_home, "-c", "8", "--remote", remote)
-    until(lambda: not descendants(server.pid), "every login comes to its end")
-    assert cut_logins(server) == 0, server.log
-
-
-def test_c5_a_session_lets_logins_end(make_sshd: MakeServer, own_home: Path, file: Path) -> None:
-    """C5: where the program goes on after its copy."""
-    server = make_sshd()
-    fill(file, 12 * MIB)
-    to = f"{server.host}:{own_home}/destination/"
-    pscp.copy(str(file), to, batch=True, connections=8, config_file=server.ssh_config)
+        if remote == "session":
+            to = f"{server.host}:{own_home}/destination/"
+            pscp.copy(str(file), to, batch=True, connections=8, config_file=server.ssh_config)
+        else:
+            copied_to(server, own_home, "--remote", remote)
     until(lambda: not descendants(server.pid), "every login comes to its end")
     assert cut_logins(server) == 0, server.log
 
@@ -292,58 +268,29 @@ def test_c5_a_session_lets_logins_end(make_sshd: MakeServer, own_home: Path, fil
 
 
 def test_a15_retry_for_waits_for_a_host_that_boots(
-    file: Path, own_home: Path, make_sshd: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    file: Path, own_home: Path, make_far: MakeFar, until_end: contextlib.ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """A15: it refused until the third attempt; without --retry-for the first one had been all."""
-    template = make_sshd()
-    port = free_port()
-    there = own_home / "ssh_config"
-    text = Path(template.ssh_config).read_text()
-    text = re.sub("StrictHostKeyChecking yes", "StrictHostKeyChecking no", text)
-    there.write_text(re.sub("Port .*", f"Port {port}", text))
-    made: list[socket.socket] = []
-    to = f"{template.host}:{own_home}/destination/"
-    with contextlib.ExitStack() as stack:
-        pauses: list[float] = []
+    require_sshd()
+    server = until_end.enter_context(Sshd(QUICK_LOGINS, environment=make_far()))
+    server.kill()
+    pauses: list[float] = []
 
-        def forward() -> None:
-            made.append(stack.enter_context(socket.create_server((ADDRESS, port))))
-            threading.Thread(target=_relay, args=(made[0], template.port), daemon=True).start()
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            server.revive()
 
-        def pause(seconds: float) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 3:
-                forward()
-
-        monkeypatch.setattr(stops, "pause", pause)
-        fields: OptionFields = {"batch": True, "config_file": str(there), "connections": 1}
-        with pytest.raises(Unreachable):
-            pscp.copy(str(file), to, **fields)
-        assert not pauses
-        fields["retry_for_s"] = 600
-        result = pscp.copy(str(file), to, **fields)
-        assert result.ok and pauses[:3] == [1, 2, 4]
-
-
-def _relay(listener: socket.socket, port: int) -> None:
-    """Carry one connection to another port of this machine."""
-    with contextlib.suppress(OSError):
-        near, _ = listener.accept()
-        far = socket.create_connection((ADDRESS, port))
-        back = threading.Thread(target=_carry, args=(far, near), daemon=True)
-        back.start()
-        _carry(near, far)
-        back.join()
-        near.close()
-        far.close()
-
-
-def _carry(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    with contextlib.suppress(OSError):
-        sink.shutdown(socket.SHUT_RDWR)
+    monkeypatch.setattr(stops, "pause", pause)
+    to = f"{server.host}:{own_home}/destination/"
+    fields: OptionFields = {"batch": True, "config_file": server.ssh_config, "connections": 1}
+    with pytest.raises(Unreachable):
+        pscp.copy(str(file), to, **fields)
+    assert not pauses
+    fields["retry_for_s"] = 600
+    result = pscp.copy(str(file), to, **fields)
+    assert result.ok and pauses[:3] == [1, 2, 4]
 
 
 def test_a15_an_outage_is_ridden_out(

@@ -5,26 +5,23 @@ Not here: destinations that are all well (../e2e/test_fan_out.py).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import unavailable
 from fan_out_world import MIB, Hosts
 from servers.private import PrivateServer
 
 import pscp
-from faults.conftest import PEAK, PROGRAM, until
+from faults.conftest import PEAK, PROGRAM, Calling, small_disk, until
 from pscp.endpoint.reading import files
+from pscp.options.option_fields import OptionFields
 
 BIG_BYTES = 40 * MIB
 HELD_BYTES = 8 * MIB
@@ -36,32 +33,22 @@ def hosts(tmp_path: Path, sshd: PrivateServer) -> Hosts:
     return Hosts(tmp_path, sshd)
 
 
-class Running:
+class Running(Calling):
     """A fan-out in a thread of its own."""
 
-    def __init__(self, hosts: Hosts, *to: str, **more: Any) -> None:
+    def __init__(self, hosts: Hosts, *to: str) -> None:
         self.copied = set[str]()  # destinations that have a file
-        self.found: tuple[pscp.Delivery, ...] = ()
-        self.error: BaseException | None = None
-        fields = {"connections": 1, "batch": True, "chunk_bytes": MIB, "recursive": True, **more}
-        fields["config_file"] = str(hosts.ssh_config)
-        self._thread = threading.Thread(target=self._run, args=(hosts, to, fields))
-        self._thread.start()
+        fields: OptionFields = {
+            "connections": 1, "batch": True, "chunk_bytes": MIB, "recursive": True,
+            "config_file": str(hosts.ssh_config),
+        }  # fmt: skip
+        super().__init__(
+            lambda: pscp.fan_out(f"{hosts.source}/.", to, on_file=self._note, **fields)
+        )
 
-    def _run(self, hosts: Hosts, to: tuple[str, ...], fields: dict[str, Any]) -> None:
-        def on_file(destination: str, event: pscp.FileEvent) -> None:
-            if event.outcome == "copied":
-                self.copied.add(destination)
-
-        try:
-            self.found = pscp.fan_out(f"{hosts.source}/.", to, on_file=on_file, **fields)
-        except BaseException as error:
-            self.error = error
-
-    def ended(self) -> tuple[pscp.Delivery, ...]:
-        self._thread.join(60)
-        assert not self._thread.is_alive() and self.error is None, self.error
-        return self.found
+    def _note(self, destination: str, event: pscp.FileEvent) -> None:
+        if event.outcome == "copied":
+            self.copied.add(destination)
 
 
 def failure(delivery: pscp.Delivery) -> str:
@@ -93,32 +80,20 @@ def test_one_that_is_stopped_holds_nobody_up(hosts: Hosts) -> None:
         assert not (hosts.at("stopped") / "big").exists()
     finally:
         hosts.wake("stopped")
-    assert all(each.ok for each in running.ended())
+    found = running.ended()
+    assert all(each.ok for each in found)
     assert (hosts.at("stopped") / "big").read_bytes() == data
-    assert sum(each.bytes_read for each in running.found) == BIG_BYTES  # hashed, once
+    assert sum(each.bytes_read for each in found) == BIG_BYTES  # hashed, once
 
 
-@pytest.fixture
-def small_room(hosts: Hosts) -> Iterator[str]:
-    """A destination of 8 MiB, on a file system of its own."""
-    place = hosts.good("full")
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={8 * MIB}", "none", str(hosts.at("full"))]
-    with contextlib.suppress(FileNotFoundError):
-        if subprocess.run(argv, capture_output=True, check=False).returncode == 0:
-            try:
-                yield place
-            finally:
-                subprocess.run(["umount", "-l", str(hosts.at("full"))], check=True)
-            return
-    unavailable("mounting a small file system takes root's powers")
-
-
-def test_a_full_one_fails_alone(hosts: Hosts, small_room: str) -> None:
+def test_a_full_one_fails_alone(hosts: Hosts) -> None:
     data = hosts.fill("big", BIG_BYTES)
-    full, a = Running(hosts, small_room, hosts.good("a")).ended()
-    assert failure(full) == "SystemFailure" and a.ok
+    place = hosts.good("full")
+    with small_disk(hosts.at("full"), f"size={8 * MIB}"):
+        full, a = Running(hosts, place, hosts.good("a")).ended()
+        assert failure(full) == "SystemFailure" and a.ok
+        assert not [*hosts.at("full").iterdir()]
     assert (hosts.at("a") / "big").read_bytes() == data
-    assert not [*hosts.at("full").iterdir()]
 
 
 @pytest.mark.parametrize("place", [0, BIG_BYTES - 100], ids=["sent", "not sent"])

@@ -4,9 +4,8 @@ What the scenarios do is in hostile_agent.py. After each of them: nothing beside
 has changed, no traceback, one of the documented exit codes, and no part is left. They run in
 threads of this process; one of each kind, and those that end it, are the ssh of a lane.
 
-Not here: each field of an entry (../unit/test_entries.py), frames that no state takes
-(../unit/test_session.py, ../unit/test_wire.py, ../core/test_lane.py), damage by accident
-(test_damage.py).
+Not here: each field of an entry (../unit/test_entries.py), frames that no state takes, and what is
+none (../unit/test_session.py, ../unit/test_wire.py, ../core/test_lane.py, ../core/test_damage.py).
 """
 
 from __future__ import annotations
@@ -319,28 +318,26 @@ def test_answers_of_another_shape(victim: Victim, question: str) -> None:
         assert not sparse.exists() or question == "extents"
 
 
-@pytest.mark.parametrize("shape", [{}, {"sha256": 1 << 2000}, [["sha256", 5]]], ids=str)
-def test_digests_of_another_shape(victim: Victim, shape: Any) -> None:
-    told = json.dumps(["hello", {"hashes": shape}, False])
-    assert victim.pull(f"Answers:{told}").code == 4
+def hello(hashes: Any) -> str:
+    return "Answers:" + json.dumps(["hello", {"hashes": hashes}, False])
 
 
-@pytest.mark.parametrize("told", ["nan", "-inf"])
-def test_d3_a_round_trip_that_an_agent_tells(victim: Victim, told: str) -> None:
-    """D3: it is measured here, so what an agent says of it means nothing."""
-    ended = victim.pull(f"RoundTrip:{told}")
-    assert ended.code == 0, ended.err
-    assert victim.there() == GOOD
-
-
-@pytest.mark.parametrize("scenario", ["DeepHello", "DeepAnswer:walk"])
-def test_very_deep_answers(victim: Victim, scenario: str) -> None:
-    assert victim.pull(scenario).code == 4
-
-
-def test_answers_in_very_small_pieces(victim: Victim) -> None:
-    assert victim.pull("OneByOne").code == 0
-    assert victim.there() == GOOD
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [
+        (hello({}), 4), (hello({"sha256": 1 << 2000}), 4), (hello([["sha256", 5]]), 4),
+        ("RoundTrip:nan", 0), ("RoundTrip:-inf", 0), ("DeepHello", 4), ("DeepAnswer:walk", 4),
+        ("OneByOne", 0),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_answers_that_are_strange_deep_or_very_small(
+    victim: Victim, scenario: str, code: int
+) -> None:
+    """D3: a round trip is measured here, so what an agent says of it means nothing."""
+    ended = victim.pull(scenario)
+    assert ended.code == code, ended.err
+    assert code or victim.there() == GOOD
 
 
 @pytest.mark.parametrize("scenario", ["SamePathTwice", "AFileAndAFolder"])
@@ -408,19 +405,6 @@ def test_digests_that_are_wrong(victim: Victim, scenario: str) -> None:
     assert victim.there() == {f"tree/{good}"}
 
 
-# --- bytes
-
-
-@pytest.mark.parametrize("raw", ["47455420", "06"], ids=["short", "one byte"])
-def test_bytes_that_are_no_frames(victim: Victim, raw: str) -> None:
-    """The short ones become garbage together with the answer behind them."""
-    assert victim.pull(f"Frames:{raw}").code == 4
-
-
-def test_a_frame_that_is_too_long(victim: Victim) -> None:
-    assert victim.pull("LongFrame").code == 4
-
-
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("scenario", ["EndlessBanner", "EndlessTalk"])
 def test_who_talks_without_end_is_not_listened_to(
@@ -451,16 +435,18 @@ def peak_kib(victim: Victim, words: list[str]) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(120)
-def test_d2_owners_without_end_take_no_memory(victim: Victim) -> None:
-    words = victim.words("EndlessOwners", "-a", "--progress", "none", name="tree/.")
-    code, kib = peak_kib(victim, words)
-    assert code == 0
+@pytest.mark.parametrize(
+    ("scenario", "word", "name", "code"),
+    [
+        ("EndlessOwners", "-a", "tree/.", 0), ("EndlessFailures", "-q", "tree", 1),
+        ("EndlessExtents", "-q", "tree", 1),
+    ],
+)  # fmt: skip
+def test_d2_what_has_no_end_takes_no_memory(
+    victim: Victim, scenario: str, word: str, name: str, code: int
+) -> None:
+    words = victim.words(scenario, word, "--progress", "none", name=name)
+    found, kib = peak_kib(victim, words)
+    assert found == code
     assert kib * 1024 < 120 * MIB
-    assert len(victim.there()) == 3000
-
-
-@pytest.mark.parametrize("scenario", ["EndlessFailures", "EndlessExtents"])
-def test_what_has_no_end_takes_no_memory(victim: Victim, scenario: str) -> None:
-    code, kib = peak_kib(victim, victim.words(scenario, "--progress", "none", "-q"))
-    assert code == 1
-    assert kib * 1024 < 120 * MIB
+    assert len(victim.there()) == 3000 or scenario != "EndlessOwners"

@@ -17,7 +17,6 @@ EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
 CHUNKS = ("--chunk-size", "1M", "-c", "2")
-BIG_BYTES = 24 * MIB + 12345
 
 
 def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
@@ -34,40 +33,24 @@ def landed(way: Way) -> int:
     return way.journaled_bytes() + sum(p.stat().st_size for p in way.arrived().values())
 
 
-def assert_little_is_sent_again(way: Way, landed_bytes: int, total_bytes: int) -> None:
-    ended = way.run(*CHUNKS)
-    assert ended.code == 0, ended.err
+def test_a_tree_of_small_and_large_files(way: Way) -> None:
+    """24 MiB: large files, and before and behind them small ones."""
+    sizes = [(f"a/{n}", 40_000) for n in range(100)] + [(f"z/{n}", 10_000) for n in range(100)]
+    sizes += [("m/large-1", 11 * MIB), ("n/large-2", 8 * MIB)]
+    for name, size in sizes:
+        fill(way.source / name, size)
+    total_bytes = sum(size for _, size in sizes)
+    killed_in_the_middle(way, 14 * MIB)
+    assert way.parts()
+    landed_bytes = way.arrived_bytes() + way.journaled_bytes()
+    assert 0 < landed_bytes < total_bytes
+    ended = way.finish(*CHUNKS)
     assert_same_tree(way.source, way.destination)
     sent_again = ended.end["bytes_sent"] - (total_bytes - landed_bytes)
     assert sent_again <= landed_bytes / 10
     assert ended.end["bytes_resumed"] >= landed_bytes * 0.9
     assert ended.end["bytes_sent"] + ended.end["bytes_resumed"] == total_bytes
     assert not way.parts() and not way.journals
-
-
-def test_one_large_file(way: Way) -> None:
-    fill(way.source / "big", BIG_BYTES)
-    killed_in_the_middle(way, 16 * MIB)
-    assert not way.arrived() and way.parts()
-    landed_bytes = way.journaled_bytes()
-    assert_little_is_sent_again(way, landed_bytes, BIG_BYTES)
-
-
-def test_a_tree_of_small_and_large_files(way: Way) -> None:
-    total_bytes = fill_tree(way.source)
-    killed_in_the_middle(way, 14 * MIB)
-    landed_bytes = way.arrived_bytes() + way.journaled_bytes()
-    assert 0 < landed_bytes < total_bytes
-    assert_little_is_sent_again(way, landed_bytes, total_bytes)
-
-
-def fill_tree(folder: Path) -> int:
-    """24 MiB: large files, and before and behind them small ones."""
-    sizes = [(f"a/{n}", 40_000) for n in range(100)] + [(f"z/{n}", 10_000) for n in range(100)]
-    sizes += [("m/large-1", 11 * MIB), ("n/large-2", 8 * MIB)]
-    for name, size in sizes:
-        fill(folder / name, size)
-    return sum(size for _, size in sizes)
 
 
 @pytest.mark.needs_agent("pull", reason="SFTP does not tell where holes are")
@@ -82,8 +65,7 @@ def test_a_sparse_file(way: Way) -> None:
         pytest.skip("no holes in files here")
     killed_in_the_middle(way, 14 * MIB)
     landed_bytes = way.journaled_bytes()
-    ended = way.run(*CHUNKS)
-    assert ended.code == 0, ended.err
+    ended = way.finish(*CHUNKS)
     assert ended.end["bytes_sent"] <= 24 * MIB - 0.9 * landed_bytes
     with open(path, "rb") as left, open(way.destination / "sparse", "rb") as right:
         for place in range(8):
@@ -100,7 +82,6 @@ def test_the_source_changed_between_the_runs(way: Way, change: str) -> None:
     killed_in_the_middle(way, 12 * MIB)
     size = {"other bytes": 24, "shorter": 7}[change] * MIB
     fill(way.source / "big", size)
-    ended = way.run(*CHUNKS)
-    assert ended.code == 0, ended.err
+    way.finish(*CHUNKS)
     assert_same_tree(way.source, way.destination)
     assert not way.parts() and not way.journals

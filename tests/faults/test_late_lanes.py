@@ -1,7 +1,7 @@
 """Lanes of one run that come late: overtaken by others, or lost while they still had work to do.
 
 Not here: what an earlier run had on its way (test_late_runs.py), lost lanes as such
-(test_lanes_lost.py).
+(test_lanes_lost.py), each frame of a lane that comes late (../core/test_lane.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ from pscp.ground.processes import descendants
 BIG_BYTES = 6 * MIB
 SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else
 TWO = ("--chunk-size", "1M", "-c", "2")
-
-
-def finish(way: Way, *words: str) -> None:
-    ended = way.run(*words)
-    assert ended.code == 0, ended.err
-    assert ended.end["failures"] == []
 
 
 def kill_connection(running: Running) -> None:
@@ -53,20 +47,16 @@ def facts_of(folder: Path) -> dict[str, tuple[int, int, int, int]]:
 # --- A3: bytes of a lane that was overtaken
 
 
-@pytest.mark.parametrize("ends", ["the lane's chunks", "the whole copy"])
-def test_a3_late_chunks_change_nothing_of_the_finished_file(
-    push: Way, far: FarEnds, ends: str
-) -> None:
+def test_a3_late_chunks_change_nothing_of_the_finished_file(push: Way, far: FarEnds) -> None:
     """Its mtime and its mode stay, its privileges are not stripped, and no part is made anew."""
-    late = far.plan().hold(wire.DATA, after=MIB if ends == "the lane's chunks" else 0)
+    late = far.plan().hold(wire.DATA, after=MIB)
     fill(push.source / "big", SHARED_BYTES)
     os.chmod(push.source / "big", 0o4750)
     os.utime(push.source / "big", (1, 1))
-    finish(push, *TWO, "-p")
+    push.finish(*TWO, "-p")
     assert_copied(push, modes=True, times=True)
     before = facts_of(push.destination)
-    late.go()
-    late.until_ended()
+    late.come()
     assert facts_of(push.destination) == before
     assert_copied(push, modes=True, times=True)
 
@@ -76,21 +66,9 @@ def test_a3_late_chunks_that_are_damaged(push: Way, far: FarEnds) -> None:
     late = far.plan().hold(wire.DATA, after=MIB)
     late.frame("flip", wire.DATA, after=MIB, always=True)
     fill(push.source / "big", SHARED_BYTES)
-    finish(push, *TWO)
-    late.go()
-    late.until_ended()
+    push.finish(*TWO)
+    late.come()
     assert_copied(push)
-
-
-def test_a3_late_chunks_leave_what_the_user_changed_since(push: Way, far: FarEnds) -> None:
-    late = far.plan().hold(wire.DATA, after=MIB)
-    fill(push.source / "big", SHARED_BYTES)
-    finish(push, *TWO)
-    (push.destination / "big").write_bytes(b"edited since")
-    late.go()
-    late.until_ended()
-    assert [path.name for path in push.destination.iterdir()] == ["big"]
-    assert (push.destination / "big").read_bytes() == b"edited since"
 
 
 def test_a3_a_late_pack_of_a_lane_that_was_lost(push: Way, far: FarEnds) -> None:
@@ -101,68 +79,48 @@ def test_a3_a_late_pack_of_a_lane_that_was_lost(push: Way, far: FarEnds) -> None
     running = push.start(*CHUNKS)
     late.until_held()
     kill_connection(running)
-    ended = running.ended()
-    assert ended.code == 0, ended.err
+    running.finished()
     (push.destination / "7").write_bytes(b"edited since")
     before = facts_of(push.destination)
-    late.go()
-    late.until_ended()
+    late.come()
     assert facts_of(push.destination) == before
     (push.source / "7").write_bytes(b"edited since")
     assert_copied(push)
 
 
-@pytest.mark.parametrize("still", [0, 1])
-def test_a3_a_lane_stands_still_at_the_last_question(push: Way, far: FarEnds, still: int) -> None:
-    """Another asks it, whichever of them was first, so the copy ends and leaves nothing."""
-    late = far.plan().hold(wire.ASK, contains=asking(requests.Release), connections=[still])
+def test_a3_a_lane_stands_still_at_the_last_question(push: Way, far: FarEnds) -> None:
+    """Another asks it, so the copy ends and leaves nothing."""
+    late = far.plan().hold(wire.ASK, contains=asking(requests.Release))
     fill(push.source / "big", BIG_BYTES)
-    finish(push, *TWO, "-l", "16000")
+    push.finish(*TWO, "-l", "16000")
     assert_copied(push)
-    late.go()
-    late.until_ended()
+    late.come()
     assert_copied(push)
 
 
 # --- A1 and C4: a lane that is lost while it settles
 
 
-@pytest.mark.parametrize("options", [("-p",), ("-p", "-s")])
-def test_c4_a_lane_is_lost_while_its_settle_is_slow(
-    push: Way, far: FarEnds, options: tuple[str, ...]
-) -> None:
-    """Another lane finishes the file, which has not failed, also not when the first is done."""
-    late = far.plan().call("fsync", contains="big")
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_c4_a_lane_is_lost_while_its_settle_is_slow(push: Way, far: FarEnds, call: str) -> None:
+    """Another lane finishes the file, which has not failed, also not when the first is done.
+
+    A rename that is under way is waited for first (A1).
+    """
+    late = far.plan().call(call, contains="big")
     fill(push.source / "big", BIG_BYTES)
     os.chmod(push.source / "big", 0o640)
     os.utime(push.source / "big", (1, 1))
-    running = push.start(*CHUNKS, *options)
+    running = push.start(*CHUNKS, "-p", "-s")
     late.until_waiting()
     kill_connection(running)
-    ended = running.ended()
-    assert ended.code == 0, ended.err
+    if call == "rename":
+        late.go()
+    running.finished()
     assert_copied(push, modes=True, times=True)
     before = facts_of(push.destination)
-    late.go()
-    late.until_ended()
+    late.come()
     assert facts_of(push.destination) == before
-
-
-def test_c4_both_lanes_are_slow_to_settle(push: Way, far: FarEnds) -> None:
-    """The lost one comes first: the other finds the file finished, and that is no failure."""
-    late = far.plan().call("fsync", contains="big")
-    fill(push.source / "big", BIG_BYTES)
-    running = push.start(*CHUNKS, "-p")
-    late.until_waiting()
-    also_late = far.plan().call("fsync", contains="big")
-    kill_connection(running)
-    also_late.until_waiting()
-    late.go()
-    late.until_ended()
-    also_late.go()
-    ended = running.ended()
-    assert ended.code == 0, ended.err
-    assert_copied(push, modes=True, times=True)
 
 
 def test_c4_a_lane_is_lost_while_its_settle_is_slow_at_this_end(pull: Way, far: FarEnds) -> None:
@@ -173,20 +131,5 @@ def test_c4_a_lane_is_lost_while_its_settle_is_slow_at_this_end(pull: Way, far: 
     late.until_waiting()
     kill_connection(running)
     late.go()
-    ended = running.ended()
-    assert ended.code == 0, ended.err
+    running.finished()
     assert_copied(pull, modes=True, times=True)
-
-
-def test_a1_a_lost_lane_stands_in_the_middle_of_a_rename(push: Way, far: FarEnds) -> None:
-    """Another lane finishes the file once it is not waited for any more."""
-    late = far.plan().call("rename", contains="big")
-    fill(push.source / "big", BIG_BYTES)
-    running = push.start(*CHUNKS, "-p")
-    late.until_waiting()
-    kill_connection(running)
-    late.go()
-    ended = running.ended()
-    assert ended.code == 0, ended.err
-    late.until_ended()
-    assert_copied(push, modes=True, times=True)

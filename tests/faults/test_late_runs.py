@@ -1,27 +1,26 @@
 """What an earlier run still had on its way comes during the next run of the copy, or after it.
 
-The earlier run was ended by Ctrl-C or kill -9, or ended well. What it sent, or what its agent is
-about to do, comes when the next run is under way, finished or was killed as well.
-
-Not here: lanes of one run that come late (test_late_lanes.py), two runs at once (test_two_runs.py).
+Not here: every order of system calls (../model/test_model.py), lanes of one run that come late
+(test_late_lanes.py), two runs at once (test_two_runs.py).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core.link import asking
 
 from faults.conftest import MIB, Breaking, Running, Way, fill, until
-from faults.late import CHUNKS, FarEnds, assert_copied, in_the_middle
+from faults.late import CHUNKS, FarEnds, Plan, assert_copied, in_the_middle
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 
 BIG_BYTES = 6 * MIB
-SHARED_BYTES = 40 * MIB  # more than a lane that stands still can hold, so it is asked nothing else
 OLD = b"what was there before" * 1000
 
 
@@ -31,11 +30,27 @@ def end(running: Running, ending: signal.Signals) -> None:
     assert code == (130 if ending == signal.SIGINT else -ending)
 
 
+def first_run(
+    push: Way, is_late: Callable[[], None], *words: str, ending: signal.Signals = signal.SIGINT
+) -> None:
+    """A run that is ended when something of it is late."""
+    running = push.start(*CHUNKS, *words)
+    is_late()
+    end(running, ending)
+
+
+def next_run(push: Way, far: FarEnds, late: Plan, *words: str) -> tuple[Running, Breaking]:
+    """A run that stands still in its middle, where what was late has come."""
+    far.plan()
+    running, breaking = in_the_middle(push, *words)
+    late.come()
+    return running, breaking
+
+
 def go_on(running: Running, breaking: Breaking) -> None:
     """A run that stood still comes to its end."""
     breaking.go()
-    ended = running.ended()
-    assert ended.code == 0, ended.err
+    running.finished()
 
 
 def change(way: Way, name: str = "big", size: int = BIG_BYTES) -> None:
@@ -44,17 +59,11 @@ def change(way: Way, name: str = "big", size: int = BIG_BYTES) -> None:
     (way.source / "other").replace(way.source / name)
 
 
-def finish(way: Way, *words: str) -> None:
-    ended = way.run(*CHUNKS, *words)
-    assert ended.code == 0, ended.err
-
-
 # --- A1: a settle that comes late
 
 
 @pytest.mark.parametrize(
-    ("ending", "options"),
-    [(signal.SIGINT, ()), (signal.SIGINT, ("-p",)), (signal.SIGKILL, ("-p", "-s"))],
+    ("ending", "options"), [(signal.SIGINT, ()), (signal.SIGKILL, ("-p", "-s"))]
 )
 def test_a1_a_late_settle_meets_the_half_written_part_of_the_next_run(
     push: Way, far: FarEnds, ending: signal.Signals, options: tuple[str, ...]
@@ -63,16 +72,11 @@ def test_a1_a_late_settle_meets_the_half_written_part_of_the_next_run(
     fill(push.source / "big", BIG_BYTES)
     (push.destination / "big").write_bytes(OLD)
     before = (push.destination / "big").stat().st_mode & 0o777
-    first = push.start(*CHUNKS)
-    late.until_waiting()
-    end(first, ending)
+    first_run(push, late.until_waiting, ending=ending)
     change(push)
     os.chmod(push.source / "big", 0o640)
     os.utime(push.source / "big", (1, 1))
-    far.plan()
-    second, breaking = in_the_middle(push, *options)
-    late.go()
-    late.until_ended()
+    second, breaking = next_run(push, far, late, *options)
     assert (push.destination / "big").read_bytes() == OLD
     go_on(second, breaking)
     assert_copied(push, modes="-p" in options, times="-p" in options)
@@ -80,38 +84,15 @@ def test_a1_a_late_settle_meets_the_half_written_part_of_the_next_run(
     assert (push.destination / "big").stat().st_mode & 0o777 == mode
 
 
-def test_a1_half_a_file_never_has_a_final_name(push: Way, far: FarEnds) -> None:
-    """The second run is killed as well, after the first one's settle came."""
+def test_a1_a_late_settle_after_the_next_run(push: Way, far: FarEnds) -> None:
     late = far.plan().call("fsync", contains="big")
     fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_waiting()
-    end(first, signal.SIGINT)
+    first_run(push, late.until_waiting)
     change(push)
     far.plan()
-    second, _ = in_the_middle(push)
-    late.go()
-    late.until_ended()
-    second.kill()
-    assert not (push.destination / "big").exists()
-    finish(push)
-    assert_copied(push)
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_a1_a_late_settle_after_the_next_run(push: Way, far: FarEnds, changed: bool) -> None:
-    late = far.plan().call("fsync", contains="big")
-    fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_waiting()
-    end(first, signal.SIGINT)
-    if changed:
-        change(push)
-    far.plan()
-    finish(push, "-p")
+    push.finish(*CHUNKS, "-p")
     there = (push.destination / "big").stat()
-    late.go()
-    late.until_ended()
+    late.come()
     assert_copied(push, modes=True, times=True)
     assert (push.destination / "big").stat().st_ino == there.st_ino
 
@@ -120,68 +101,34 @@ def test_a1_the_same_source_while_the_next_run_settles_as_well(push: Way, far: F
     """Two ends are in fsync of one file: one gives it its name, and neither is a failure."""
     late = far.plan().call("fsync", contains="big")
     fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_waiting()
-    end(first, signal.SIGINT)
+    first_run(push, late.until_waiting)
     also_late = far.plan().call("fsync", contains="big")
     second = push.start(*CHUNKS, "-p")
     also_late.until_waiting()
-    late.go()
-    late.until_ended()
+    late.come()
     also_late.go()
-    ended = second.ended()
-    assert ended.code == 0, ended.err
+    second.finished()
     assert_copied(push, modes=True, times=True)
 
 
-def test_a1_a_rename_that_is_under_way(push: Way, far: FarEnds) -> None:
-    """Its process is the one that may change the file, and cannot be waited for: it is ended."""
-    late = far.plan().call("rename", contains="big")
-    fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_waiting()
-    end(first, signal.SIGKILL)
-    change(push)
-    far.plan()
-    finish(push)
-    late.go()
-    late.until_ended()
-    assert_copied(push)
+@pytest.mark.parametrize("backup", [(), ("--backup", "--backup-dir", "kept")], ids=["a1", "u1"])
+def test_a_rename_that_is_under_way(push: Way, far: FarEnds, backup: tuple[str, ...]) -> None:
+    """A1: the process that may change the file cannot be waited for, so it is ended.
 
-
-def test_u1_a_backup_that_a_run_has_begun(push: Way, far: FarEnds) -> None:
-    """Its part is in the folder of backups, and goes like those beside the files."""
+    U1: a part in the folder of backups goes like those beside the files.
+    """
     late = far.plan().call("rename", contains="big")
     fill(push.source / "big", BIG_BYTES)
     (push.destination / "big").write_text("old")
-    words = (*CHUNKS, "--backup", "--backup-dir", "kept")
-    first = push.start(*words)
-    late.until_waiting()
-    end(first, signal.SIGKILL)
+    first_run(push, late.until_waiting, *backup, ending=signal.SIGKILL)
+    if not backup:
+        change(push)
     far.plan()
-    ended = push.start(*words).ended()
-    assert ended.code == 0, ended.err
-    late.go()
-    late.until_ended()
-    assert (push.destination / "kept" / "big").read_text() == "old"
-    assert not list(push.destination.rglob(".*.pscp-*"))
-
-
-def test_a1_a_late_finish(push: Way, far: FarEnds) -> None:
-    """The question itself comes late, when the next run's part is there."""
-    late = far.plan().hold(wire.ASK, contains=asking(requests.Finish))
-    fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGINT)
-    change(push)
-    far.plan()
-    second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
-    assert not (push.destination / "big").exists()
-    go_on(second, breaking)
-    assert_copied(push)
+    push.finish(*CHUNKS, *backup)
+    late.come()
+    assert (push.destination / "big").read_bytes() == (push.source / "big").read_bytes()
+    assert not list(push.destination.rglob(".*.pscp-*")) and not push.journals
+    assert not backup or (push.destination / "kept" / "big").read_text() == "old"
 
 
 def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEnds) -> None:
@@ -198,55 +145,42 @@ def test_a1_a_late_failure_removes_nothing_of_the_next_run(push: Way, far: FarEn
     far.plan()
     second, breaking = in_the_middle(push)
     parts = set(push.parts())
-    late.go()
-    late.until_ended()
+    late.come()
     assert parts & set(push.parts())
     go_on(second, breaking)
     assert_copied(push)
 
 
-# --- A2: bytes that come late
+# --- A2: bytes and questions that come late
 
 
 @pytest.mark.parametrize(
-    ("ending", "size"),
+    ("frame", "ending"),
     [
-        (signal.SIGINT, BIG_BYTES),
-        (signal.SIGKILL, BIG_BYTES + 2 * MIB),
-        (signal.SIGINT, BIG_BYTES - 2 * MIB),
+        ({"type_": wire.DATA}, signal.SIGKILL),
+        ({"type_": wire.PACK}, signal.SIGINT),
+        ({"type_": wire.ASK, "contains": asking(requests.Target)}, signal.SIGKILL),
+        ({"type_": wire.ASK, "contains": asking(requests.Finish)}, signal.SIGINT),
     ],
+    ids=["chunks", "packs", "a claim", "a finish"],
 )
-def test_a2_late_chunks_meet_the_next_run(
-    push: Way, far: FarEnds, ending: signal.Signals, size: int
+def test_a2_what_is_late_meets_the_next_run(
+    push: Way, far: FarEnds, frame: dict[str, Any], ending: signal.Signals
 ) -> None:
-    """The first run's agent has not opened the part yet when they come."""
-    late = far.plan().hold(wire.DATA)
+    """The first run's agent has no part open yet, or the next one owns the copy when it is asked.
+
+    A finish is of A1: its part is there when the question comes.
+    """
+    late = far.plan().hold(**frame)
     fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, ending)
-    change(push, size=size)
-    far.plan()
-    second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
-    go_on(second, breaking)
-    assert_copied(push)
-
-
-@pytest.mark.parametrize("size", [SHARED_BYTES, SHARED_BYTES + 2 * MIB])
-def test_a2_late_chunks_of_a_run_that_ended_well(push: Way, far: FarEnds, size: int) -> None:
-    """A lane stood still and another took its chunks over, so the run ended with exit code 0."""
-    late = far.plan().hold(wire.DATA)
-    fill(push.source / "big", SHARED_BYTES)
-    finish(push, "-c", "2")
-    late.until_held()
-    assert_copied(push)
-    change(push, size=size)
-    far.plan()
-    second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
+    if frame["type_"] == wire.PACK:
+        fill_small(push.source)
+    first_run(push, late.until_held, ending=ending)
+    change(push, size=BIG_BYTES + 2 * MIB)
+    if frame["type_"] == wire.PACK:
+        fill_small(push.source)
+    second, breaking = next_run(push, far, late)
+    assert not (push.destination / "big").exists()
     go_on(second, breaking)
     assert_copied(push)
 
@@ -256,86 +190,21 @@ def fill_small(folder: Path) -> None:
         fill(folder / str(number % 5) / str(number), 1000 + number)
 
 
-def test_a2_late_packs_change_no_file_of_the_next_run(push: Way, far: FarEnds) -> None:
-    late = far.plan().hold(wire.PACK)
-    fill_small(push.source)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGKILL)
-    fill_small(push.source)
-    far.plan()
-    finish(push, "-p")
-    assert_copied(push, modes=True, times=True)
-    late.go()
-    late.until_ended()
-    assert_copied(push, modes=True, times=True)
-
-
-def test_a2_late_packs_in_the_middle_of_the_next_run(push: Way, far: FarEnds) -> None:
-    late = far.plan().hold(wire.PACK)
-    fill_small(push.source)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGINT)
-    fill_small(push.source)
-    fill(push.source / "z" / "big", BIG_BYTES)
-    far.plan()
-    second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
-    go_on(second, breaking)
-    assert_copied(push)
-
-
-# --- A2: questions that come late
-
-
-def test_a2_a_late_begin(push: Way, far: FarEnds) -> None:
-    """The first run was ended when it owned the copy and its first lane was not there yet."""
-    late = far.plan().hold(wire.ASK, contains=asking(requests.BeginSink))
-    fill(push.source / "big", BIG_BYTES)
-    fill_small(push.source / "small")
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGINT)
-    change(push)
-    far.plan()
-    finish(push)
-    late.go()
-    late.until_ended()
-    assert_copied(push)
-
-
-def test_a2_a_late_claim_after_the_next_run(push: Way, far: FarEnds) -> None:
-    """The far end hears of the first run when the copy is complete: no file changes, and the mark
-    that says whose the copy is goes with the next run of it.
+@pytest.mark.parametrize("question", [requests.BeginSink, requests.Target], ids=["begin", "claim"])
+def test_a2_a_late_question_after_the_next_run(
+    push: Way, far: FarEnds, question: type[requests.Request]
+) -> None:
+    """No file changes; where it is a claim, the mark that says whose the copy is goes with the next
+    run of it.
     """
-    late = far.plan().hold(wire.ASK, contains=asking(requests.Target))
+    late = far.plan().hold(wire.ASK, contains=asking(question))
     fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGINT)
+    first_run(push, late.until_held)
     change(push)
     far.plan()
-    finish(push)
-    late.go()
-    late.until_ended()
+    push.finish(*CHUNKS)
+    late.come()
     assert (push.destination / "big").read_bytes() == (push.source / "big").read_bytes()
-    finish(push)
-    assert_copied(push)
-
-
-def test_a2_a_late_claim_takes_nothing_over(push: Way, far: FarEnds) -> None:
-    """The next run owns the copy when the first one's question about it arrives."""
-    late = far.plan().hold(wire.ASK, contains=asking(requests.Target))
-    fill(push.source / "big", BIG_BYTES)
-    first = push.start(*CHUNKS)
-    late.until_held()
-    end(first, signal.SIGKILL)
-    change(push)
-    far.plan()
-    second, breaking = in_the_middle(push)
-    late.go()
-    late.until_ended()
-    go_on(second, breaking)
+    if question is requests.Target:
+        push.finish(*CHUNKS)
     assert_copied(push)

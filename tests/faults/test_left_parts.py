@@ -40,25 +40,21 @@ def cleaned(way: Way) -> pscp.Cleaned:
 def test_the_parts_of_a_copy_that_runs_stay(way: Way) -> None:
     """USERS A14: however old they look."""
     fill(way.source / "big", 12 * MIB)
-    breaking = way.breaking().rule("block", after=6 * MIB)
-    running = way.start("-c", "1", "--chunk-size", "1M", breaking=breaking)
-    until(lambda: breaking.blocked == 1, "the connection stands still")
+    running, breaking = way.standing_still()
     until(way.parts, "there is a part")
     looks_old(way)
     found = cleaned(way)
     assert found.ok and not found.found
     assert any(each.path.endswith(".pscp-part") for each in found.held)
     breaking.go()
-    assert running.ended().code == 0
+    running.finished()
     assert (way.destination / "big").read_bytes() == (way.source / "big").read_bytes()
 
 
 def test_the_parts_of_a_copy_that_was_killed_go(way: Way) -> None:
     """USERS A14, for a command that nobody runs again."""
     fill(way.source / "big", 12 * MIB)
-    breaking = way.breaking().rule("block", after=6 * MIB)
-    running = way.start("-c", "1", "--chunk-size", "1M", breaking=breaking)
-    until(lambda: breaking.blocked == 1, "the connection stands still")
+    running, _ = way.standing_still()
     until(way.parts, "there is a part")
     running.kill()
     (way.source / "big").unlink()  # so that the same command would not need its part
@@ -75,14 +71,11 @@ def test_the_parts_of_a_copy_that_was_killed_go(way: Way) -> None:
 def test_a_part_beside_a_file_that_is_there_by_now_goes(way: Way) -> None:
     """Though the file counts as unchanged, by its size and time, and no journal knows of it."""
     fill(way.source / "sub" / "big", 12 * MIB)
-    breaking = way.breaking().rule("block", after=6 * MIB)
-    running = way.start("-p", "-c", "1", "--chunk-size", "1M", breaking=breaking)
-    until(lambda: breaking.blocked == 1, "the connection stands still")
+    running, _ = way.standing_still("-p")
     until(way.parts, "there is a part")
     running.kill()
     shutil.copy2(way.source / "sub" / "big", way.destination / "sub" / "big")
-    for journal in way.journals:
-        journal.unlink()
+    way.forget()
     again = way.start("-p", "--stats", "-c", "1").ended()
     assert (again.code, "files unchanged                  1" in again.err) == (0, True), again.err
     assert not list(way.destination.rglob(".*.pscp-*"))

@@ -28,8 +28,7 @@ def test_a_program_finds_out_why_a_lane_connected_again(
 
 def test_d_shows_ssh_and_the_agent_of_each_lane(push: Way) -> None:
     fill(push.source / "big", 8 * MIB)
-    ended = push.run("-d", "--progress", "plain")
-    assert ended.code == 0, ended.err
+    ended = push.finish("-d", "--progress", "plain")
     assert " writes: debug1: " in ended.err  # ssh -v
     assert "MainThread: process " in ended.err and " the far end answers: {" in ended.err
     assert "lane 1: works over process " in ended.err
@@ -38,6 +37,5 @@ def test_d_shows_ssh_and_the_agent_of_each_lane(push: Way) -> None:
 
 def test_without_d_nothing_of_it_is_shown(push: Way) -> None:
     fill(push.source / "big", MIB)
-    ended = push.run("--progress", "plain")
-    assert ended.code == 0
+    ended = push.finish("--progress", "plain")
     assert "process" not in ended.err and "debug" not in ended.err

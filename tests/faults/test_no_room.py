@@ -6,7 +6,6 @@ Not here: what may not be read or written, and what is too large for the system
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from faults.conftest import MIB, Ended, Way, fill
+from faults.conftest import MIB, Ended, Way, fill, small_disk
 from pscp.ground.errors import CopyError
 from pscp.transfer.pieces import spool
 
@@ -29,16 +28,8 @@ NO_SPACE = "No space left on device"
 @pytest.fixture
 def cramped(way: Way) -> Iterator[Way]:
     """A destination of 8 MiB, on a file system of its own."""
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(way.destination)]
-    with contextlib.suppress(FileNotFoundError):
-        done = subprocess.run(argv, capture_output=True, check=False)
-        if done.returncode == 0:
-            try:
-                yield way
-            finally:
-                subprocess.run(["umount", "-l", str(way.destination)], check=True)
-            return
-    pytest.skip("mounting a small file system takes root's powers")
+    with small_disk(way.destination, f"size={ROOM_BYTES}"):
+        yield way
 
 
 def failed(ended: Ended) -> dict[str, str]:
@@ -56,7 +47,7 @@ def test_a_large_file_that_does_not_fit(cramped: Way) -> None:
     assert cramped.arrived_bytes() == 100_000 + 2 * MIB + 1000
     assert not cramped.parts()
     (cramped.source / "b").unlink()
-    assert cramped.run("-c", "3").code == 0
+    cramped.finish("-c", "3")
     assert_same_tree(cramped.source, cramped.destination)
 
 
@@ -101,17 +92,10 @@ def test_folders_that_do_not_fit(way: Way, cramped: Way) -> None:
 
 def test_no_room_for_the_journal(push: Way) -> None:
     """It costs what the journal is for, and not the copy."""
-    state = push.home / "state"
-    argv = ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=10", "none", str(state)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system takes root's powers")
-    try:
+    with small_disk(push.home / "state", "size=4k,nr_inodes=10"):
         fill(push.source / "big", 200 * 260_000)
-        ended = push.run("-c", "2", "--chunk-size", "256K")
-        assert ended.code == 0, ended.err
+        push.finish("-c", "2", "--chunk-size", "256K")
         assert_same_tree(push.source, push.destination)
-    finally:
-        subprocess.run(["umount", "-l", str(state)], check=True)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +110,7 @@ def test_no_folder_for_the_journal(
     monkeypatch.setenv("XDG_STATE_HOME", str(way.home / place))
     fill(way.source / "big", 3 * MIB)
     fill(way.source / "small", 1000)
-    ended = way.run(*words)
-    assert ended.code == 0, ended.err
+    ended = way.finish(*words)
     assert ended.out.count("no journal can be kept in ") == 1, ended.out
     assert "XDG_STATE_HOME" in ended.out
     assert_same_tree(way.source, way.destination)
@@ -141,23 +124,17 @@ def full_tmp(way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for temporary files that has room for a page."""
     full = way.home / "full"
     full.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system takes root's powers")
     monkeypatch.setenv("TMPDIR", str(full))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    try:
+    with small_disk(full, "size=4k"):
         for number in range(FOLDERS):
             fill(way.source / f"{number:03}" / "file", 10)
         yield full
-    finally:
-        subprocess.run(["umount", "-l", str(full)], check=True)
 
 
 def test_no_room_for_temporary_files(push: Way, full_tmp: Path) -> None:
     """D5: a tree of some hundred folders needs none."""
-    ended = push.run("-p")
-    assert ended.code == 0, ended.err
+    push.finish("-p")
     assert_same_tree(push.source, push.destination)
 
 

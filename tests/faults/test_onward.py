@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import termios
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from conftest import QUICK_LOGINS, MakeFar, command_line, require_sshd, shared
 from servers.private import PrivateServer, SshdServer
 
 import pscp
-from faults.conftest import MIB, PROGRAM, Breaking, Way, fill, until
+from faults.conftest import MIB, PROGRAM, Breaking, Calling, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
 from faults.test_host_to_host import Told, fill_all
@@ -77,81 +76,85 @@ class SshThere:
         self.runs(before=tuple(relay_argv(str(breaking.folder), "agent")))
 
 
+class Onward:
+    """Copies of the way's source to its destination, both of which are at `hosts`."""
+
+    def __init__(self, way: Way, hosts: PrivateServer) -> None:
+        self.way, self.hosts, self.ssh = way, hosts, SshThere(hosts)
+        self.breaking, self.source, self.destination = way.breaking, way.source, way.destination
+
+    def copy(self, **fields: Any) -> pscp.Result:
+        far = f"{self.hosts.host}:"
+        chosen: dict[str, Any] = {
+            "config_file": self.hosts.ssh_config, "batch": True, "recursive": True,
+            "connections": 1, "direct": True, **fields,
+        }  # fmt: skip
+        to = f"{far}{self.destination}"
+        return pscp.copy(f"{far}{self.source}/.", to, raises=False, **chosen)
+
+    def done(self, **fields: Any) -> pscp.Result:
+        """Copy, and all is there."""
+        result = self.copy(**fields)
+        assert result.ok, result.failures
+        assert_same_tree(self.source, self.destination)
+        assert not self.way.parts()
+        return result
+
+
 @pytest.fixture
-def ssh_there(hosts: PrivateServer) -> SshThere:
-    return SshThere(hosts)
+def to(push: Way, hosts: PrivateServer) -> Onward:
+    return Onward(push, hosts)
 
 
-def direct(way: Way, hosts: PrivateServer, **fields: Any) -> pscp.Result:
-    far = f"{hosts.host}:"
-    chosen: dict[str, Any] = {
-        "config_file": hosts.ssh_config, "batch": True, "recursive": True, "connections": 1,
-        "direct": True, **fields,
-    }  # fmt: skip
-    return pscp.copy(f"{far}{way.source}/.", f"{far}{way.destination}", **chosen)
-
-
-def assert_done(way: Way, result: pscp.Result) -> None:
-    assert result.ok, result.failures
-    assert_same_tree(way.source, way.destination)
-    assert not way.parts()
-
-
-def test_a_tree_of_which_no_data_comes_here(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None
-) -> None:
-    fill_all(push)
-    (push.source / "link").symlink_to("big")
-    os.link(push.source / "big", push.source / "hard")
-    watching = push.breaking()
+def test_a_tree_of_which_no_data_comes_here(to: Onward, quick_retries: None) -> None:
+    fill_all(to.way)
+    (to.source / "link").symlink_to("big")
+    os.link(to.source / "big", to.source / "hard")
+    watching = to.breaking()
     for way in ("to", "from"):
         for type_ in (wire.DATA, wire.PACK):
             watching.rule("kill", way=way, connections=[0, 1], type=type_)
     fields = {"archive": True, "program": watching.program}
     told = Told()
-    direct_one = direct(push, hosts, strong=True, itemize=True, reporter=told, **fields)
+    direct_one = to.done(strong=True, itemize=True, reporter=told, **fields)
     assert any(text.endswith("straight there") for text in told.texts), told.texts
-    assert_done(push, direct_one)
     assert direct_one.connections_lost == 0
     assert direct_one.bytes_sent == direct_one.bytes > 9 * MIB
-    again = direct(push, hosts, checksum=True, **fields)
+    again = to.copy(checksum=True, **fields)
     assert (again.ok, again.bytes_sent) == (True, 0)
-    (push.destination / "big").unlink()
+    (to.destination / "big").unlink()
     for connection in watching.folder.glob("connection-*"):
         connection.unlink()
-    through_here = direct(push, hosts, direct=False, **fields)
+    through_here = to.copy(direct=False, **fields)
     assert through_here.connections_lost > 0, "what would have been seen"
 
 
-def test_several_lanes_and_a_limit(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_lanes_and_a_limit(to: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
     monkeypatch.setattr(
         lane_context.RateLimiter, "wait", lambda self, size, is_over: waited.append(size)
     )
-    fill_all(push)
-    result = direct(push, hosts, connections=3, limit_kbit_s=8000)
-    assert_done(push, result)
+    fill_all(to.way)
+    result = to.done(connections=3, limit_kbit_s=8000)
     assert result.bytes <= sum(waited) < 1.1 * result.bytes + MIB
     assert max(waited) < MIB // 2, "each goes at once: larger ones would be a row of bursts"
 
 
 def test_connections_from_here_are_kept_and_those_onward_end(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, monkeypatch: pytest.MonkeyPatch
+    to: Onward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--persist is about this machine's own; nothing of the two hosts' is left behind there."""
-    fill(push.source / "file", MIB)
+    fill(to.source / "file", MIB)
     with tempfile.TemporaryDirectory(prefix="pk") as folder:  # for sockets: its name is short
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         try:
             logins = []
             for name in ("one", "two"):
-                before = hosts.log.count("Accepted publickey")
-                fill(push.source / name, MIB)
-                assert_done(push, direct(push, hosts, persist="60"))
-                logins.append(hosts.log.count("Accepted publickey") - before)
-                until(lambda: not ssh_of_agents(hosts), "no ssh is left at the source's host")
+                before = to.hosts.log.count("Accepted publickey")
+                fill(to.source / name, MIB)
+                to.done(persist="60")
+                logins.append(to.hosts.log.count("Accepted publickey") - before)
+                until(lambda: not ssh_of_agents(to.hosts), "no ssh is left at the source's host")
             assert logins == [2, 1], "here and onward, and then onward alone"
         finally:
             persistent.disconnect(None)
@@ -164,62 +167,40 @@ def ssh_of_agents(hosts: PrivateServer) -> list[int]:
 
 
 @pytest.mark.parametrize("do", ["kill", "flip"])
-def test_the_way_onward_breaks(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None, do: str
-) -> None:
-    fill_all(push)
-    ssh_there.breaks(push.breaking().rule(do, way="to", after=4 * MIB))
-    result = direct(push, hosts, chunk_bytes=MIB)
-    assert_done(push, result)
+def test_the_way_onward_breaks(to: Onward, quick_retries: None, do: str) -> None:
+    fill_all(to.way)
+    to.ssh.breaks(to.breaking().rule(do, way="to", after=4 * MIB))
+    result = to.done(chunk_bytes=MIB)
     assert (result.connections_lost, result.chunks_resent) == ((1, 0) if do == "kill" else (0, 1))
 
 
 def test_the_way_onward_stands_still(
-    push: Way,
-    hosts: PrivateServer,
-    ssh_there: SshThere,
-    quick_retries: None,
-    monkeypatch: pytest.MonkeyPatch,
+    to: Onward, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
-    fill_all(push)
-    ssh_there.breaks(push.breaking().rule("stop", way="to", after=2 * MIB))
-    result = direct(push, hosts, chunk_bytes=MIB)
-    assert_done(push, result)
-    assert result.connections_lost >= 1
+    fill_all(to.way)
+    to.ssh.breaks(to.breaking().rule("stop", way="to", after=2 * MIB))
+    assert to.done(chunk_bytes=MIB).connections_lost >= 1
 
 
-def test_the_connection_to_the_source_dies(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, quick_retries: None
-) -> None:
-    fill_all(push)
-    breaking = push.breaking().rule(
-        "kill", way="to", contains="PassChunk", type=wire.ASK, after=300
-    )
-    result = direct(push, hosts, program=breaking.program, chunk_bytes=MIB)
-    assert_done(push, result)
+def test_the_connection_to_the_source_dies(to: Onward, quick_retries: None) -> None:
+    fill_all(to.way)
+    breaking = to.breaking().rule("kill", way="to", contains="PassChunk", type=wire.ASK, after=300)
+    result = to.done(program=breaking.program, chunk_bytes=MIB)
     assert result.connections_lost == 1
 
 
-def test_a_file_that_changes_fails_alone(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere
-) -> None:
-    fill_all(push)
-    breaking = push.breaking().rule("block", way="to", contains="PassChunk", type=wire.ASK)
-    results: list[pscp.Result] = []
-    copy = threading.Thread(
-        target=lambda: results.append(direct(push, hosts, program=breaking.program))
-    )
-    copy.start()
+def test_a_file_that_changes_fails_alone(to: Onward) -> None:
+    fill_all(to.way)
+    breaking = to.breaking().rule("block", way="to", contains="PassChunk", type=wire.ASK)
+    copying = Calling(lambda: to.copy(program=breaking.program))
     until(lambda: breaking.blocked)
-    with open(push.source / "big", "ab") as file:
+    with open(to.source / "big", "ab") as file:
         file.write(b"more")
     breaking.go()
-    copy.join()
-    assert [(failure.path, failure.error) for failure in results[0].failures] == [
-        ("big", "SourceChanged")
-    ]
-    assert (push.destination / "1" / "1").read_bytes() == (push.source / "1" / "1").read_bytes()
+    [failure] = copying.ended().failures
+    assert (failure.path, failure.error) == ("big", "SourceChanged")
+    assert (to.destination / "1" / "1").read_bytes() == (to.source / "1" / "1").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -231,49 +212,44 @@ def test_a_file_that_changes_fails_alone(
     ],
 )
 def test_a_host_that_the_source_cannot_log_in_to(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, words: tuple[str, ...], said: str
+    to: Onward, words: tuple[str, ...], said: str
 ) -> None:
-    fill(push.source / "file", 10)
-    ssh_there.runs(*words)
+    fill(to.source / "file", 10)
+    to.ssh.runs(*words)
     with pytest.raises(ConnectError) as caught:
-        direct(push, hosts)
+        to.copy()
     message = caught.value.message
-    assert said in message and f"from {hosts.host} to {hosts.host}" in message
+    assert said in message and f"from {to.hosts.host} to {to.hosts.host}" in message
     assert "leave out --direct" in caught.value.hint and "ForwardAgent" in caught.value.hint
     assert caught.value.exit_code == 3
-    assert list(push.destination.iterdir()) == []
+    assert list(to.destination.iterdir()) == []
 
 
-def test_a_source_without_ssh(
-    push: Way, hosts: PrivateServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(push.source / "file", 10)
+def test_a_source_without_ssh(to: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(to.source / "file", 10)
     monkeypatch.setattr(onward, "words", lambda *where: ["no-such-ssh"])
     with pytest.raises(ConnectError, match="cannot run ssh"):
-        direct(push, hosts)
+        to.copy()
 
 
-def test_the_agent_is_forwarded_only_when_asked(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, ssh_agent: None
-) -> None:
-    fill(push.source / "file", 10)
-    ssh_there.runs(has_key=False)
+def test_the_agent_is_forwarded_only_when_asked(to: Onward, ssh_agent: None) -> None:
+    fill(to.source / "file", 10)
+    to.ssh.runs(has_key=False)
     here = "IdentityAgent=SSH_AUTH_SOCK"
     with pytest.raises(ConnectError, match="Permission denied"):
-        direct(push, hosts, ssh_options=(here,))
-    result = direct(push, hosts, ssh_options=(here, "ForwardAgent=yes"))
-    assert_done(push, result)
+        to.copy(ssh_options=(here,))
+    to.done(ssh_options=(here, "ForwardAgent=yes"))
 
 
 @pytest.fixture
-def ssh_agent(hosts: PrivateServer, push: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ssh_agent(to: Onward, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An ssh-agent that has the key of the hosts."""
-    socket = str(push.home / "agent")
+    socket = str(to.way.home / "agent")
     monkeypatch.setenv("SSH_AUTH_SOCK", socket)
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
     try:
         until(lambda: os.path.exists(socket))
-        subprocess.run(["ssh-add", "-q", hosts.folder / "user_key"], check=True)
+        subprocess.run(["ssh-add", "-q", to.hosts.folder / "user_key"], check=True)
         yield
     finally:
         agent.terminate()
@@ -293,27 +269,23 @@ def is_full(hosts: PrivateServer, breaking: Breaking) -> bool:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
-def test_it_is_cut_short_and_goes_on(
-    push: Way, hosts: PrivateServer, ssh_there: SshThere, kind: signal.Signals
-) -> None:
+def test_it_is_cut_short_and_goes_on(to: Onward, kind: signal.Signals) -> None:
     """What the check for leaks finds at either host fails the test."""
-    fill(push.source / "big", 20 * MIB)
-    breaking = push.breaking().rule("block", way="to", after=8 * MIB)
-    ssh_there.breaks(breaking)
-    far = f"{hosts.host}:"
-    words = ["-F", hosts.ssh_config, "-B", "-r", "-c", "1", "--direct", "--chunk-size", "1M"]
-    where = [f"{far}{push.source}/.", f"{far}{push.destination}"]
+    fill(to.source / "big", 20 * MIB)
+    breaking = to.breaking().rule("block", way="to", after=8 * MIB)
+    to.ssh.breaks(breaking)
+    far = f"{to.hosts.host}:"
+    words = ["-F", to.hosts.ssh_config, "-B", "-r", "-c", "1", "--direct", "--chunk-size", "1M"]
+    where = [f"{far}{to.source}/.", f"{far}{to.destination}"]
     argv = [sys.executable, "-c", PROGRAM, *words, *where]
     command = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: breaking.blocked)
-    until(lambda: is_full(hosts, breaking))  # the source's agent waits to write
-    until(lambda: push.journaled_bytes() >= 4 * MIB)
+    until(lambda: is_full(to.hosts, breaking))  # the source's agent waits to write
+    until(lambda: to.way.journaled_bytes() >= 4 * MIB)
     command.send_signal(kind)
     assert command.wait() == (130 if kind == signal.SIGINT else -kind)
-    ssh_there.runs()
-    result = direct(push, hosts)
-    assert_done(push, result)
-    assert result.bytes_resumed >= 4 * MIB
+    to.ssh.runs()
+    assert to.done().bytes_resumed >= 4 * MIB
 
 
 @pytest.mark.parametrize(
@@ -342,7 +314,7 @@ def test_a_hostile_source_ends_the_copy(
     [
         ("x", "there:y", {}, "from host to host"),
         ("here:x", "y", {}, "from host to host"),
-        ("here:x", "there:y", {"plane": "tls"}, "--plane"),
+        ("here:x", "there:y", {"plane": "tls"}, "direct does not go with plane"),
         ("here:x", "there:y", {"remote": "sftp"}, "needs the agent"),
     ],
 )

@@ -53,10 +53,9 @@ def assert_private(way: Way) -> None:
 
 def standing_still(way: Way) -> Running:
     """A copy that waits in its middle, for good."""
-    breaking = way.breaking().rule("block", after=8 * MIB)
-    running = way.start(*ONE_LANE, "--progress", "none", name="tree", breaking=breaking)
+    running, _ = way.standing_still("--progress", "none", name="tree", after=8 * MIB)
     try:
-        until(lambda: breaking.blocked and modes_of(way.destination), "something has landed")
+        until(lambda: modes_of(way.destination), "something has landed")
         assert_private(way)
     except BaseException:
         running.kill()
@@ -71,8 +70,7 @@ def test_b1_folders_are_private_until_the_copy_is_complete(way: Way, kind: signa
     running.send(kind)
     running.ended()
     assert_private(way)
-    ended = way.run(*ONE_LANE, name="tree")
-    assert ended.code == 0, ended.err
+    way.finish(*ONE_LANE, name="tree")
     assert_same_tree(way.source, way.destination)
     assert modes_of(way.destination) == MODES
 
@@ -80,9 +78,8 @@ def test_b1_folders_are_private_until_the_copy_is_complete(way: Way, kind: signa
 def test_b1_a_lost_journal_leaves_no_folder_unfinished(way: Way) -> None:
     fill_tree(way.source)
     standing_still(way).kill()
-    for journal in way.journals:
-        journal.unlink()
-    assert way.run(*ONE_LANE, "--no-resume", name="tree").code == 0
+    way.forget()
+    way.finish(*ONE_LANE, "--no-resume", name="tree")
     assert modes_of(way.destination) == MODES
 
 
@@ -92,5 +89,5 @@ def test_b1_folders_that_were_there_before_keep_their_mode(way: Way) -> None:
     for name in MODES:
         (way.destination / name).mkdir()
         (way.destination / name).chmod(0o700)
-    assert way.run(*ONE_LANE, name="tree").code == 0
+    way.finish(*ONE_LANE, name="tree")
     assert modes_of(way.destination) == dict.fromkeys(MODES, 0o700)

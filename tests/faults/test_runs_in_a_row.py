@@ -55,56 +55,48 @@ def test_holes_hold_nothing_of_an_earlier_source(
     late.until_held()
     second.kill()
     far.plan()
-    ended = push.run(*CHUNKS)
-    assert ended.code == 0, ended.err
-    late.go()
-    late.until_ended()
+    push.finish(*CHUNKS)
+    late.come()
     assert_copied(push)
 
 
-def cut_off(way: Way, name: str) -> None:
-    """A run that has claimed the copy, has made something, and was killed."""
-    breaking = way.breaking().rule("block", after=2 * MIB)
-    running = way.start(*CHUNKS, name=name, breaking=breaking)
+def cut_off(way: Way) -> None:
+    """A run that has claimed the copy of "big", has made something, and was killed."""
+    fill(way.source / "big", 6 * MIB)
+    running, _ = way.standing_still(name="big", after=2 * MIB)
     until(lambda: way.journaled_bytes() >= MIB, "something has landed")
     running.kill()
 
 
 def test_a_link_that_leads_elsewhere_now_is_followed(way: Way) -> None:
     """As where DEST is the link to the current release."""
-    fill(way.source / "big", 6 * MIB)
     for name in ("1", "2"):
         (way.home / name).mkdir()
     way.destination.rmdir()
     way.destination.symlink_to(way.home / "1")
-    cut_off(way, "big")
+    cut_off(way)
     way.destination.unlink()
     way.destination.symlink_to(way.home / "2")
-    ended = way.run(*CHUNKS, name="big")
-    assert ended.code == 0, ended.err
+    way.finish(*CHUNKS, name="big")
     assert (way.home / "2" / "big").read_bytes() == (way.source / "big").read_bytes()
     assert not (way.home / "1" / "big").exists()
 
 
 def test_a_folder_that_was_made_for_the_file_takes_it(way: Way) -> None:
     """Who sees that DEST was missing makes it, and runs the command again."""
-    fill(way.source / "big", 6 * MIB)
     way.destination.rmdir()
-    cut_off(way, "big")
+    cut_off(way)
     way.destination.mkdir()
-    ended = way.run(*CHUNKS, name="big")
-    assert ended.code == 0, ended.out
+    way.finish(*CHUNKS, name="big")
     assert_same_tree(way.source, way.destination)
 
 
 def test_a_lost_fence_costs_nothing(way: Way) -> None:
     """As after a power cut, which may take its content: the copy goes on, and no part is left."""
-    fill(way.source / "big", 6 * MIB)
-    cut_off(way, "big")
+    cut_off(way)
     for path in way.destination.glob(".*.pscp-run"):
         os.truncate(path, 0)
-    ended = way.run(*CHUNKS, name="big")
-    assert ended.code == 0, ended.out
+    ended = way.finish(*CHUNKS, name="big")
     assert ended.end["bytes_resumed"]
     assert not way.parts()
     assert_copied(way)

@@ -195,82 +195,6 @@ def _in_scratch(value: Any, work: str, is_typed: bool) -> Any:
     return "/".join(value.split("/")[:20]).replace("../../..", "../..")
 
 
-def agent_seeds() -> Iterable[bytes]:
-    def lines(*frames: Any) -> bytes:
-        return b"\n".join(json.dumps(each).encode() for each in frames)
-
-    def ask(name: str, **fields: Any) -> list[Any]:
-        return [wire.ASK, 7, 0, 0, {"ask": name, **fields}]
-
-    def entry(kind: str, path: str, size: int = 3, **extra: Any) -> list[Any]:
-        size = size if kind == "file" else 0
-        return [kind, 0, path, size, 0o755 if kind == "folder" else 0o644, 10**18, 1, extra]
-
-    claim = ask("Claim", root="/to", token="01234567", nonce="aa", known=[])
-    rules = [True, False, True, True, [["exclude", ".*/x\\0?\\Z"]], False]
-    source = ask("BeginSource", tops=[["from", "/from", True]], rules=rules, hash="sha256",
-                 block_bytes=65536, strong=False, test=False, debug=False, modules="")  # fmt: skip
-    sink_fields = {"root": "/to", "token": "01234567", "nonce": "aa", "earlier": ["bb"],
-                   "hash": "sha256", "strong": False, "preserve": True, "archive": True,
-                   "test": False, "server": {}, "lane": 0, "debug": False, "modules": "",
-                   "backup": [], "link_dest": []}  # fmt: skip
-    sink = ask("BeginSink", **sink_fields)
-    known = [0, "from/a", 3, 10**18, 0]
-    file, link = (
-        entry("file", "n", x={"user.a": "YQ=="}, o=[0, 0, "root", "root"]),
-        entry("link", "l", to="a"),
-    )
-    rows = [[file, [3, "right"]], [link, [0, ""]], [entry("folder", "new"), [0, ""]]]
-    from fuzz.targets import _packed_listing
-
-    listed = entry("folder", "sub", list=[_packed_listing(), 2, True, None])
-    yield lines(
-        ask("Expand", paths=["/from/*", "~", "/from/a"], glob=True),
-        ask("Target", path="/to", names=["a"], folders=[False], again=None, token="01234567",
-            nonce="aa", known=[], mkpath=True),
-        ask("Kernel"), ask("Cpu"), ask("Clean", path="/to", remove=True, modules=""), ask("End"),
-    )  # fmt: skip
-    yield lines(source, ask("Walk", after=None, restart=True, most=10),
-                ask("WalkFolders", after=[0, "from/a"], restart=False, most=10),
-                ask("Describe", names=[[0, "from", ["a", "l"]]]), ask("Above", folders=[[0, 1]]),
-                ask("WalkPaths", paths=[["from/sub/b", 0]], after=None, restart=True, most=5),
-                ask("Absent", folders=[[0, "from", 0, ["a", "x"]]], crosses=True))  # fmt: skip
-    yield lines(source, ask("Extents", file=known, offset=0), ask("Pack", files=[known]),
-                ask("Digests", files=[[known, [[0, 3]]]], hash="sha256"),
-                [wire.FILE, 1, 0, 0, known], [wire.GET, 1, 0, 0, 3], [wire.FILE, 1, 0, 0, ""],
-                ask("SamePlace", sources=[[0, "from", "x"]]),
-                ask("RemoveSources", moved=[["file", known]], folder=""))  # fmt: skip
-    yield lines(claim, sink, [wire.PACK, 9, 0, 0, {"rows": rows, "bodies": ["abc"]}],
-                ask("Folders", entries=[entry("folder", "new", new=1, filled=1)]),
-                ask("HardLinks", entries=[entry("hardlink", "h", to="n", **{"in": 0})]),
-                ask("Lookup", paths=["a", "sub", "n", "out/secret"]), ask("Release"))  # fmt: skip
-    large = entry("file", "large", 6, sparse=1, dig=1)
-    yield lines(claim, sink, [wire.FILE, 1, 0, 0, large], [wire.DATA, 1, 0, 0, "abc"],
-                [wire.DATA, 1, 3, 0, "def"], [wire.DIGEST, 1, 0, 0, [6, "right"]],
-                ask("Finish", entry=large, strong="", receipt=0), ask("Make", entry=large),
-                ask("Discard", path="large", nonces=["", "bb"]), ask("Revoke", lane=0))  # fmt: skip
-    yield lines(claim, sink, ask("Reuse", entry=entry("file", "a", 3), extents=[[0, 3]],
-                                 digests=["00"], hash="sha256"),
-                ask("ExtentsThere", path="a", offset=0), ask("Compare", folders=[listed],
-                parts=True),
-                ask("DigestsThere", files=[[False, "a", [[0, 3]]]], hash="sha256"),
-                ask("Inherit", entry=entry("file", "a"), nonce="bb"),
-                ask("Adopt", entries=[entry("file", "a")]), ask("Owners", user="root", group=""),
-                ask("Destination", folder="sub"))  # fmt: skip
-    yield lines(claim, sink, ask("Extras", pieces=[["", "", "", ["a"]], ["sub", "a", "z", []]]),
-                ask("Remove", extras=[["a", "file", "x"], ["sub", "folder", ""]]))  # fmt: skip
-    also = {**sink_fields, "backup": ["~", "old"], "link_dest": ["", "/from", "n"]}
-    yield lines(claim, ask("BeginSink", **also), ask("LinkFolders"),
-                ask("LinkSame", entries=[entry("file", "a")], digests=[""], hash=""),
-                [wire.PACK, 9, 0, 0, {"rows": [[entry("file", "a"), [3, "right"]]],
-                "bodies": ["xyz"]}],
-                ask("BeginStream", socket="/s", hash="sha256", block_bytes=9, modules="",
-                debug=False),
-                )  # fmt: skip
-    yield lines(claim, ask("BeginSink", **{**sink_fields, "test": True}),
-                [wire.PACK, 9, 0, 0, {"rows": rows, "bodies": ["abc"]}])  # fmt: skip
-
-
 # --- a whole copy
 
 _OPTIONS: tuple[dict[str, Any], ...] = (
@@ -372,8 +296,3 @@ def quick() -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, name, value))
         stack.enter_context(mock.patch.object(bench.Link, "_meet", _meet))
         yield
-
-
-def copy_seeds() -> Iterable[bytes]:
-    for place in range(len(_OPTIONS)):
-        yield bytes([place, place & 3 ^ 1, 3 + place % 9, 7 + place])

@@ -1,8 +1,8 @@
 """Fuzzing for a while: `scripts/fuzz [TARGET] [SECONDS]`; without a TARGET each in turn.
 
 With atheris, the fuzzer that is guided by what of pscp an input runs, where it is installed; else
-with changes drawn at random from the corpus. `scripts/fuzz --seeds` writes the corpus' first inputs
-anew. An input that fails is written to build/fuzz/TARGET/, and named.
+with changes drawn at random from the corpus. `scripts/fuzz --seeds` writes anew what the corpus has
+of pscp's binary formats. An input that fails is written to build/fuzz/TARGET/, and named.
 
 Not here: the inputs of each test run (test_corpus.py).
 """

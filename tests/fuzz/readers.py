@@ -12,7 +12,6 @@ import base64
 import contextlib
 import json
 import os
-import random
 import re
 import socket
 import struct
@@ -406,8 +405,3 @@ def _use(value: object) -> None:
         if isinstance(attrs, Attrs):
             assert attrs.kind and abs(attrs.mtime_ns) < 1 << 63
             packets.attrs(attrs)
-
-
-def random_of(data: bytes) -> random.Random:
-    """Return what draws by an input."""
-    return random.Random(data)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from servers.private import PrivateServer, SshdServer
 
@@ -61,23 +61,17 @@ class LoginServer(PrivateServer):
 
     kind = "logins"
 
+    USUAL: ClassVar[dict[str, Any]] = {
+        "password": "", "asks": "", "codes": (), "question": "Verification code: ",
+        "max_sessions": 10, "refuses": "", "awaits": 1,
+    }  # fmt: skip
+
     def __init__(
-        self,
-        *,
-        environment: Mapping[str, str] | None = None,
-        password: str = "",
-        asks: str = "",
-        codes: tuple[str, ...] = (),
-        question: str = "Verification code: ",
-        max_sessions: int = 10,
-        refuses: str = "",
-        awaits: int = 1,
-        shell: str | None = None,
-    ) -> None:
-        self.settings: dict[str, Any] = {
-            "password": password, "asks": asks, "codes": codes, "question": question,
-            "max_sessions": max_sessions, "refuses": refuses, "awaits": awaits,
-        }  # fmt: skip
+        self, *, environment: Mapping[str, str] | None = None, shell: str | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        assert settings.keys() <= self.USUAL.keys()
+        self.settings = {**self.USUAL, **settings}
         super().__init__(environment=environment, shell=shell)
 
     def _start(self) -> None:

@@ -1,6 +1,6 @@
 """What lanes do at once: the rate that they keep to together, their windows, awaited chunks.
 
-Not here: a copy under a limit whose connection dies (../faults/test_limited.py).
+Not here: a copy under a limit whose connection dies (../faults/test_lanes_lost.py).
 """
 
 from __future__ import annotations

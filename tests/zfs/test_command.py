@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import shlex
+from collections.abc import Callable
 
 import pytest
 
@@ -15,69 +16,62 @@ from pscp.cli import zfs as cli
 from pscp.zfs.replicate import replicate
 from zfs.conftest import Ends
 
-Command = tuple[int, str, str]
+Typed = Callable[..., tuple[int, str, str]]
 
 
-def typed(
-    ends: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
-) -> Command:
-    """The command, over a plain link."""
-    connecting = functools.partial(replicate, connect=lambda *_: ends.link)
+@pytest.fixture
+def typed(push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """typed(WORD...): the command, over a plain link; its exit code, and what it printed."""
+    connecting = functools.partial(replicate, connect=lambda *_: push.link)
     monkeypatch.setattr(cli, "replicate", connecting)
-    zfs = [shlex.join(each.zfs) for each in (ends.sender, ends.receiver)]
-    ends.link.closed = False
-    code = cli.main(
-        ["--zfs-command", zfs[0], "--far-zfs-command", zfs[1], *words, ends.source,
-         f"host:{ends.dest}"]
-    )  # fmt: skip
-    return code, *capsys.readouterr()
+    zfs = [shlex.join(each.zfs) for each in (push.sender, push.receiver)]
+
+    def run(*words: str) -> tuple[int, str, str]:
+        push.link.closed = False
+        code = cli.main(
+            ["--zfs-command", zfs[0], "--far-zfs-command", zfs[1], *words, push.source,
+             f"host:{push.dest}"]
+        )  # fmt: skip
+        return code, *capsys.readouterr()
+
+    return run
 
 
-def test_it_replicates_and_says_so(
-    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_replicates_and_says_so(push: Ends, typed: Typed) -> None:
     push.grow("one", "two")
-    code, out, err = typed(push, capsys, monkeypatch)
+    code, out, err = typed()
     noted, summary = err.splitlines()
     assert (code, out) == (0, "") and summary.startswith("1 dataset, 2 streams, ")
     assert noted.startswith("pscp-zfs: host: this zfs mounts what it receives")
     assert push.received() == ["one", "two"]
-    code, out, err = typed(push, capsys, monkeypatch, "-q", "--snapshot-name", "auto-{time}")
+    code, out, err = typed("-q", "--snapshot-name", "auto-{time}")
     assert (code, out, err) == (0, "", "")  # or cron would send mail
     assert push.received()[-1].startswith("auto-20")
 
 
-def test_what_fails_is_named_with_what_to_do(
-    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, _, err = typed(push, capsys, monkeypatch, "-q")
+def test_what_fails_is_named_with_what_to_do(push: Ends, typed: Typed) -> None:
+    code, _, err = typed("-q")
     said = f"pscp-zfs: {push.source}: it has no snapshot\n      --snapshot-name NAME takes"
     assert code == 1 and said in err
 
 
-def test_verbose_says_what_zfs_lacks(
-    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verbose_says_what_zfs_lacks(push: Ends, typed: Typed) -> None:
     push.grow("one")
-    code, _, err = typed(push, capsys, monkeypatch, "-v")
+    code, _, err = typed("-v")
     assert code == 0 and "no resume tokens: an increment that is cut starts over" in err
 
 
-def test_json(
-    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json(push: Ends, typed: Typed) -> None:
     push.grow("one")
-    code, out, err = typed(push, capsys, monkeypatch, "--progress", "json")
+    code, out, err = typed("--progress", "json")
     last = json.loads(out.splitlines()[-1])
     assert (code, last["event"], last["ok"], err) == (0, "end", True, "")
     assert last["datasets"][0]["snapshot"] == "one"
 
 
-def test_a_dry_run(
-    push: Ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run(push: Ends, typed: Typed) -> None:
     push.grow("one")
-    code, out, err = typed(push, capsys, monkeypatch, "-n")
+    code, out, err = typed("-n")
     assert code == 0 and f"zfs send {push.source}@one\n" in out and "dry run" in err
     assert not push.receiver.exists(push.dest)
 

@@ -122,25 +122,19 @@ def is_session(pid: int) -> bool:
     return False
 
 
-def test_a_killed_sender(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """zfs-fuse itself may go on sending; it is reported, and the next run makes it right."""
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [("zfs send {0.source} one", "zfs send did not finish"), ("zfs receive {0.dest}", "")],
+    ids=["sender", "receiver"],
+)
+def test_a_killed_end(far: Ends, victim: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zfs-fuse itself may go on; it is reported, and the next run makes it right."""
     monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
     far.write("large", LARGE)
     far.snapshot("one")
-    result = far.replicate(**amidst(lambda: kill(running(f"zfs send {far.source} one"))))
+    result = far.replicate(**amidst(lambda: kill(running(victim.format(far)))))
     [failure] = result.failures
-    assert failure.error == "StreamCut" and "zfs send did not finish" in failure.message
-    assert far.replicate().ok and far.received() == ["one"]
-
-
-def test_a_killed_receiver(far: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """zfs-fuse itself may go on receiving; it is reported, and the next run makes it right."""
-    monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
-    far.write("large", LARGE)
-    far.snapshot("one")
-    result = far.replicate(**amidst(lambda: kill(running(f"zfs receive {far.dest}"))))
-    [failure] = result.failures
-    assert failure.error == "StreamCut"
+    assert failure.error == "StreamCut" and said in failure.message
     assert far.replicate().ok and far.received() == ["one"]
 
 
@@ -179,6 +173,14 @@ def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
     assert failure.error == "Diverged" and "has been modified" in failure.message
 
 
+def assert_ended(far: Ends) -> None:
+    """At both ends; and the next run makes it right."""
+    assert not far.receiver.exists(f"{far.dest}@one")
+    end_agents()
+    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
+    assert far.replicate().ok and far.received() == ["one"]
+
+
 def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
     far.write("large", LARGE)
     far.snapshot("one")
@@ -188,10 +190,7 @@ def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         far.replicate(**amidst(interrupt))
-    assert not far.receiver.exists(f"{far.dest}@one")
-    end_agents()
-    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
-    assert far.replicate().ok and far.received() == ["one"]
+    assert_ended(far)
 
 
 def test_an_exception_of_progress_ends_it_at_both_ends(far: Ends) -> None:
@@ -205,10 +204,7 @@ def test_an_exception_of_progress_ends_it_at_both_ends(far: Ends) -> None:
 
     with pytest.raises(ZeroDivisionError):
         far.replicate(progress=fail, window_bytes=WINDOW, limit_kbit_s=200_000)
-    assert not far.receiver.exists(f"{far.dest}@one")
-    end_agents()
-    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
-    assert far.replicate().ok and far.received() == ["one"]
+    assert_ended(far)
 
 
 @PUSH
@@ -216,12 +212,6 @@ def test_a_host_that_is_not_there(far: Ends) -> None:
     far.host = "no-such-host.invalid"
     with pytest.raises(errors.ConnectError):
         far.replicate()
-
-
-@PUSH
-def test_no_zfs_there(far: Ends) -> None:
-    with pytest.raises(errors.NoZfs, match="/no/such/zfs is of no use"):
-        far.replicate(far_zfs_command="/no/such/zfs")
 
 
 @PUSH
