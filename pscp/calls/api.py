@@ -80,8 +80,7 @@ def copy(
         include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
         progress: is called about ten times a second with a snapshot of Counters.
-        on_file: is called with a FileEvent of each file, once it is copied, unchanged, skipped or
-            failed; one call at a time, by threads of the copy, which wait for it.
+        on_file: is called with a FileEvent of each file; threads of the copy wait for it, in turn.
         keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
         terms: what a job asks beside: see help(pscp.JobTerms).
         raises: with False a Result is returned where files failed, too; its `failures` name them.
@@ -94,8 +93,8 @@ def copy(
         CopyError: the copy as a whole cannot go on.
         ProtocolError: the far end misbehaves.
 
-    An exception of `progress`, `on_file`, `terms` or a signal handler (KeyboardInterrupt) ends
-    the copy tidily and is raised here. What had landed is kept; the same call goes on from there.
+    An exception of a function that it is given, or of a signal handler (KeyboardInterrupt), ends
+    the copy tidily and is raised here; the same call goes on from there.
     """
     chosen = filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = locations(sources, destination)
