@@ -24,7 +24,7 @@ def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> 
     log.write(text)
     if is_told(options):
         write_line(sys.stderr, text)
-    if options.stats:
+    if options.stats and not options.quiet:
         for row in stats:
             write_line(sys.stderr, row)
 

@@ -20,7 +20,15 @@ from pscp.ground.errors import Interrupted, PscpError, UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import complain, print_line, write_text
-from pscp.options.arguments import NO_COPIES, USAGE, Parser, before_dashes, make_parser, version
+from pscp.options.arguments import (
+    NO_COPIES,
+    USAGE,
+    Parser,
+    before_dashes,
+    make_parser,
+    short_help,
+    version,
+)
 from pscp.options.options import Options
 from pscp.progress.progress import Notes
 
@@ -103,7 +111,8 @@ def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> b
     """Answer --help or --version wherever it stands. Return False if there is neither."""
     words = set(before_dashes(argv))
     if words & {"-h", "--help"}:
-        write_text(make().format_help(), sys.stdout)
+        is_short = name == "pscp" and "--help" not in words
+        write_text(short_help(make()) if is_short else make().format_help(), sys.stdout)
     elif "--version" in words:
         print_line(f"{name} {version()}")
     else:

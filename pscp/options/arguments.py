@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,6 +38,17 @@ EPILOG = (
     "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
     "ended by a signal."
 )
+EVERYDAY = (
+    "-r", "-a", "-p", "-n", "-u", "--exclude", "--delete", "--backup", "--remove-source-files",
+    "--check", "--checksum", "-s", "-c", "-l", "-P", "-i", "-J", "-F", "-o", "-B", "-q", "-v",
+    "--stats", "--log-file", "--clean", "--measure",
+)  # fmt: skip
+EXAMPLES = (
+    "  pscp -a data/. host:backup/           # what is in data, with times and links",
+    "  pscp -an --delete data host:mirror/   # what a mirror would copy and delete",
+    "  pscp host:'logs/*.gz' .               # pull; the far end expands the pattern",
+)
+MORE = "pscp --help lists every option; man pscp; the same command again goes on with a cut copy."
 Actions = Mapping[str, argparse.Action]  # of a parser, by option string
 
 _OTHER_NAMES = {"z": "C"}
@@ -285,7 +297,8 @@ class Parser(argparse.ArgumentParser):
         return words
 
     def no_such_option(self, text: str, hint: str = "") -> UsageError:
-        help_hint = f"{self.prog} --help lists the options{hint}"
+        port = "the port is -P here; " if re.match("-p[0-9]*$", text) else ""  # as ssh has it
+        help_hint = f"{port}{self.prog} --help lists the options{hint}"
         return no_such_option(text, self._option_string_actions, help_hint)
 
     def error(self, message: str) -> NoReturn:
@@ -351,6 +364,17 @@ NO_COPIES = [name for name, _, row in rows_of(CopyArguments) if row.group is NO_
 
 def make_parser() -> Parser:
     return with_tables(CopyParser("pscp", USAGE, DESCRIPTION, EPILOG))
+
+
+def short_help(parser: argparse.ArgumentParser) -> str:
+    """Return what `pscp -h` shows: the options of every day, a line each."""
+    lines = []
+    for name in EVERYDAY:
+        action = parser._option_string_actions[name]
+        value = f" {action.metavar}" if action.nargs != 0 else ""
+        meaning = textwrap.shorten(str(action.help), 48, placeholder="...")
+        lines.append(f"  {', '.join(action.option_strings[:2]) + value:<28} {meaning}")
+    return "\n".join([f"usage: {USAGE}", "", *lines, "", *EXAMPLES, "", MORE]) + "\n"
 
 
 def with_tables(parser: Parser, *tables: type) -> Parser:

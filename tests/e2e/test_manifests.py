@@ -160,7 +160,7 @@ def test_what_is_another_thing_by_now_is_told(push: Way) -> None:
     ends, config = push.locations(["data"], ""), push.server.ssh_config
     result = pscp.copy(
         *ends, archive=True, strong=True, manifest=manifest, on_file=replace,
-        config_file=config, batch=True, connections=1,
+        config_file=config, batch=True, connections=1, raises=False,
     )  # fmt: skip
     assert {each.path for each in result.failures} == {"data/exact", "data/none"}
     assert json.loads(manifest.read_text().splitlines()[-1])["whole"] is False

@@ -33,7 +33,7 @@ def copied(
 ) -> tuple[pscp.Result, str]:
     told, there = Notes(), source.with_name("there")
     fields = {
-        "config_file": server.ssh_config, "batch": True, "verbose": True,
+        "config_file": server.ssh_config, "batch": True, "itemize": True,
         "chunk_bytes": 256 * 1024, "limit_kbit_s": 100_000, **fields,
     }  # fmt: skip
     result = pscp.copy(str(source), f"{server.host}:{there}", reporter=told, **fields)

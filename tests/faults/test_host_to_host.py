@@ -102,7 +102,7 @@ def test_either_connection_dies_stands_still_or_has_a_wrong_bit(
     fill_all(push)
     breaking = push.breaking().rule(do, way=goes, connections=[connection], after=after)
     told = Told()
-    fields: dict[str, Any] = {"chunk_bytes": MIB, "verbose": True, "reporter": told}
+    fields: dict[str, Any] = {"chunk_bytes": MIB, "itemize": True, "reporter": told}
     result = through_here(push, program=breaking.program, **fields)
     assert result.ok, result.failures
     assert do != "kill" or result.connections_lost == 1

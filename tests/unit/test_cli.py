@@ -342,8 +342,16 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{word}, --" in shown or f"{word} " in shown
     for word in [*LONG, "--stats", "--cipher", "--version"]:
         assert word in shown
-    assert cli.main(["-r", "-h", "--bogus"]) == 0
+    assert cli.main(["-r", "--help", "--bogus"]) == 0
     assert capsys.readouterr().out == shown
+    assert len(shown.splitlines()) <= 190
+
+
+def test_h_is_a_screen_of_what_people_use_every_day(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-r", "-h", "--bogus"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 92
+    assert "--help" in lines[-1] and any("--archive" in line for line in lines)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
