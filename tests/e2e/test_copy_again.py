@@ -156,7 +156,7 @@ def test_a_session_logs_in_once(way: Way, own: PrivateServer) -> None:
 
 def test_a_session_goes_on_after_a_copy_that_failed(way: Way, own: PrivateServer) -> None:
     fill(way.source)
-    os.mkfifo(way.source / "fifo")
+    (way.source / "gone").symlink_to("nowhere")
     with connect(way, own) as session:
         mine = dataclasses.replace(way, server=own, session=session)
         assert not mine.copy(".").ok
@@ -164,7 +164,7 @@ def test_a_session_goes_on_after_a_copy_that_failed(way: Way, own: PrivateServer
             mine.copy("small", "t", to="small")
         with pytest.raises(pscp.UsageError):
             session.copy("elsewhere:/x", str(way.destination))
-        (way.source / "fifo").unlink()
+        (way.source / "gone").unlink()
         assert mine.copy(".").files_resumed == 4
         assert logins(own) == 1
 

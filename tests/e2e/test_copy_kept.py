@@ -80,7 +80,7 @@ def test_a_backup_that_cannot_be_made_keeps_the_file(way: Way) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--suffix", "a/b"], ["--suffix", ""], ["--backup-dir", "/x"], ["--backup-dir", "a/../b"],
+        ["--suffix", "a/b"], ["--suffix", ""], ["--backup-dir", "/.."], ["--backup-dir", "a/../b"],
         ["--backup-dir", ".."],
     ],
 )  # fmt: skip

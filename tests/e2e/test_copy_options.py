@@ -151,7 +151,7 @@ def test_a_transfer_test_reads_and_writes_nothing(powerless: Way) -> None:
     assert ran.err.startswith("transfer test: nothing was read or written; ")
     stats = dict(line.rsplit(None, 1) for line in ran.err.splitlines()[1:])
     assert int(stats["bytes sent"]) == sum(sizes.values())
-    assert int(stats["files"]) == 3
+    assert int(stats["files copied"]) == 3
     assert list(powerless.destination.iterdir()) == []
 
 

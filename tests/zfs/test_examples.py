@@ -12,7 +12,7 @@ from e2e.world import World
 from zfs.conftest import Ends, put_zfs
 
 
-def test_replicate_dataset_every_night(near_and_far: tuple[World, Ends]) -> None:
+def test_replicate_dataset(near_and_far: tuple[World, Ends]) -> None:
     world, ends = near_and_far
     names: list[str] = []
     for night in range(3):
