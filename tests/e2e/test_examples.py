@@ -63,7 +63,8 @@ def test_a_host_that_is_not_there_is_told(world: World, name: str, arguments: li
 
 WITHOUT_PAUSES = """
 import runpy, sys, time
-time.sleep = lambda seconds: print(f"a pause of {seconds} s")
+sleep = time.sleep  # by which a thread of pscp may wait, too
+time.sleep = lambda s: print(f"a pause of {s} s") if s >= 1 else sleep(s)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
