@@ -23,7 +23,7 @@ from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import is_terminal, printable
 from pscp.options.options import Options
 from pscp.progress.display import make_reporter
-from pscp.progress.progress import Passing, Reporter
+from pscp.progress.progress import Outcome, Passing, Reporter
 
 Write = Callable[[str], None]
 _ALL_ELSE = "the log is not whole; all else was done, or told above"
@@ -32,8 +32,9 @@ _ALL_ELSE = "the log is not whole; all else was done, or told above"
 class RunLog:
     """The log of one run of a command. Any thread may write."""
 
-    def __init__(self, writes: Sequence[Write]) -> None:
-        self._writes = writes
+    def __init__(self, writes: Sequence[Write], of_files: Write | None = None) -> None:
+        """`of_files` gets the name of each file that is copied."""
+        self._writes, self._of_files = writes, of_files
 
     def write(self, text: str) -> None:
         for write in self._writes:
@@ -41,19 +42,28 @@ class RunLog:
 
     def of(self, reporter: Reporter) -> Reporter:
         """Return a reporter that shows what this one does, and logs its notes."""
-        return Logging(reporter, self.write) if self._writes else reporter
+        return Logging(reporter, self.write, self._of_files) if self._writes else reporter
 
 
 class Logging(Passing):
-    """Hands everything on to the reporter inside, and its notes to a log as well."""
+    """Hands everything on to the reporter inside, and its notes to a log as well; to that also the
+    names of what is copied.
+    """
 
-    def __init__(self, inner: Reporter, write: Write) -> None:
+    def __init__(self, inner: Reporter, write: Write, of_files: Write | None) -> None:
         super().__init__(inner)
-        self._write = write
+        self._write, self._of_files = write, of_files
+        self.names_copied = inner.names_copied or of_files is not None
 
     def note(self, text: str) -> None:
         super().note(text)
         self._write(text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        if self._inner.wants_files or self._inner.names_copied:
+            super().file(path, outcome, digest, is_new)
+        if self._of_files is not None and outcome == "copied":
+            self._of_files(f"copied {printable(path)}")
 
 
 @contextlib.contextmanager
@@ -86,17 +96,19 @@ def run_log(name: str, words: Sequence[str], options: Options) -> Iterator[RunLo
     """
     with contextlib.ExitStack() as stack:
         writes: list[Write] = []
+        of_files: Write | None = None
         if options.log_file is not None:
-            writes.append(stack.enter_context(LogFile(options.log_file, name)).write)
+            of_files = stack.enter_context(LogFile(options.log_file, name)).write
+            writes.append(of_files)
         if options.syslog:
             writes.append(_to_syslog(name))
-        kept = RunLog(writes)
+        kept = RunLog(writes, of_files)
         kept.write(f"begins: {shlex.join([name, *words])}")
         try:
             yield kept
         except PscpError as error:
             where = f"{error.path}: " if isinstance(error, ItemError) else ""
-            kept.write(f"ended: {where}{error.message}")
+            kept.write(f"ended: {where}{error.message}; exit code {error.exit_code}")
             raise
         except BaseException as error:
             kept.write(f"ended: {type(error).__name__}")

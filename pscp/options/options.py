@@ -102,7 +102,7 @@ def with_fields(options: Options, given: Mapping[str, object]) -> Options:
 def as_keywords(text: str) -> str:
     """Return a message in which options of the command line are called by their keywords."""
     if text == UsageError.hint:
-        return "help(pscp.copy) lists the keywords"
+        return "help(pscp.Options) lists the keywords"
     keywords = {
         word: name
         for name, _, row in ROWS.values()
