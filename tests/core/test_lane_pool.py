@@ -73,7 +73,8 @@ def test_a_pack_over_which_every_connection_is_lost(trees: Trees, lanes: int) ->
     faults = [Fault(number, TO, 0, KILL, 0, wire.PACK) for number in range(1000)]
     with pytest.raises(ConnectionLost):
         trees.copy(True, *faults, connections=lanes)
-    assert len(trees.bench.links) <= 2 * logins._ATTEMPTS_ALONE
+    # Each of two tries so often, and one may be on its way while the other gives up.
+    assert len(trees.bench.links) <= 2 * (logins._ATTEMPTS_ALONE + 1)
     assert not trees.arrived()
     trees.done(True)
 
