@@ -461,9 +461,9 @@ def test_syslog(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("syslog.syslog", lambda priority, text: said.append(text))
     copy.act = lambda reporter: reporter.note("x\x1b: changed")
     assert cli.main(["-q", "--syslog", "a", "host:b"]) == 0
-    name, begins, note, closing = said
+    name, begins, note, closing, ended = said
     assert (name, begins, note) == ("pscp", "begins: pscp -q --syslog a host:b", "x\\x1b: changed")
-    assert "12 files" in closing
+    assert ("12 files" in closing, ended) == (True, "ended: exit code 0")
 
 
 def test_a_name_with_a_colon_that_is_there(
