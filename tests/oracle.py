@@ -59,6 +59,7 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         for to, at in judge(case).places.items():
             found = real(version, at) if case.follows else at
             whole.setdefault(to, set()).add(version[at if found is None else found].what)
+            whole[to] |= _believed(case, at)
     olds = _older(case)
     for path, node in there.items():
         before = case.there.get(path)
@@ -68,13 +69,32 @@ def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> It
         if node.what not in whole.get(path, ()):
             yield f"destination {path!r} is neither the old file nor a whole new one"
     for path in case.there.keys() - there.keys():
-        if not case.has("delete") or path in judge(case).places:  # of the last version
+        if not case.has("delete") or _stays(case, path):  # of the last version
             yield f"destination {path!r} is gone"
     for path in ever[-1].keys() - source.keys():
         held = (to for to, at in judge(case).places.items() if at == path)
         landed = {there[to].what for to in held if to in there}
         if not case.has("remove_source_files") or ever[-1][path].what not in landed:
             yield f"source {path!r} is gone, and is not at the destination"
+
+
+def _stays(case: Case, path: bytes) -> bool:
+    """Has a mirror's source this name, for a thing of the kind that lies there?"""
+    at = judge(case).places.get(path)
+    found = real(case.source, at) if at is not None and case.follows else at
+    return found is not None and case.source[found].kind == case.there[path].kind
+
+
+def _believed(case: Case, at: bytes) -> set[tuple[str, bytes]]:
+    """Return what lies at the other names of a file of the source and has its size and time: it is
+    linked to that, unread.
+    """
+    node = case.source[at]
+    if not (case.has("archive") and node.inode):
+        return set()
+    names = (to for to, its in judge(case).places.items() if case.source[its].inode == node.inode)
+    old = [case.there[to] for to in names if to in case.there]
+    return {o.what for o in old if o.size == node.size and case.is_same_time(node, o)}
 
 
 def _older(case: Case) -> set[tuple[str, bytes]]:
@@ -277,7 +297,14 @@ class _Walk:
         elif case.has("archive") and not is_doubted:  # linked to what the quick check believes
             believed = [e for e in self._other_names(node) if self._known(node, e) == "unchanged"]
             nodes += [nodes[0]._replace(data=each.data) for each in believed]
+        nodes += [nodes[0]._replace(data=each.data) for each in self._of_yesterday(to, node)]
         return Expected(tuple(nodes), frozenset(facts))
+
+    def _of_yesterday(self, to: bytes, node: Node) -> list[Node]:
+        """What --link-dest links, unread, as it has the size and time of this."""
+        path = join(b"yesterday", to[len(self.root) :].lstrip(b"/"))
+        old = self.case.there.get(path) if self.case.has("link_dest") else None
+        return [old] if old and self._known(node, old) == "unchanged" else []
 
     def _other_names(self, node: Node) -> list[Node]:
         """What lies at the other names of a file, which becomes one file again with -a."""
