@@ -188,6 +188,15 @@ def test_what_is_of_another_kind_is_replaced(way: Way) -> None:
     assert_same_tree(way.source / "t", way.destination / "t", hard_links=has_hard_links)
 
 
+def test_what_is_left_out_is_not_deleted_for_a_file(way: Way) -> None:
+    """The source has a file of the name that --exclude protects where a folder has it."""
+    make(way.source, "t/d", "t/a")
+    make(way.destination, "t/d/keep")
+    result = way.copy("t", delete=True, filters=(("exclude", "d/"),))
+    assert [each.path for each in result.failures] == ["t/d"]
+    assert (way.destination / "t" / "d" / "keep").exists()
+
+
 def test_what_is_of_another_kind_counts_for_max_delete(way: Way) -> None:
     make(way.source, "t/file")
     make(way.destination, "t/file/one", "t/file/two")

@@ -203,9 +203,7 @@ class Mirror:
                 top = self._results.blocked[path][0].known.top
                 if kind in (tree.FILE, tree.LINK, ""):  # it is another thing by now
                     self._freed.add(path)
-                elif kind == mirror.MOUNT:
-                    self._terms.reporter.note(f"{path}: is a mount point, and is not deleted")
-                else:
+                elif not self._is_protected(top, path, kind):
                     self._delete_later(top, path, kind, seen)
 
         return Ask(False, mirror.InTheWay(paths), then, self._results.failed)
