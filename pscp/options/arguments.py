@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -368,6 +367,8 @@ def make_parser() -> Parser:
 
 def short_help(parser: argparse.ArgumentParser) -> str:
     """Return what `pscp -h` shows: the options of every day, a line each."""
+    import textwrap  # here: no copy needs it
+
     lines = []
     for name in EVERYDAY:
         action = parser._option_string_actions[name]

@@ -44,11 +44,10 @@ async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
         try:
             rows, is_all = await _rows(sink, piece, left_bytes)
         except failures.EXPECTED as error:
-            if mirror.is_no_folder(error):
-                answers.append([[], False])
-            else:
+            if not mirror.is_no_folder(error):
                 answers.append(failures.from_exception(error, piece[0]))
-            continue
+                continue
+            rows, is_all = [], True
         left_bytes -= sum(mirror.weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
     return answers

@@ -192,7 +192,7 @@ class Negotiation:
             nonce=nonce,
             known=journal.runs,
             mkpath=self._options.mkpath,
-            backups=backups if backups.startswith(("/", "../")) else "",
+            backups=backups if placing.is_beside(backups) else "",
         )
         try:
             target, claim = self._target(agents, request)

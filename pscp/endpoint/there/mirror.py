@@ -87,11 +87,10 @@ def extras(root: Root, pieces: List[Piece]) -> List[object]:
         except FileNotFoundError:  # then there is nothing
             rows, is_all = [], True
         except (OSError, failures.Refusal) as error:
-            if is_no_folder(error):
-                answers.append([[], False])
-            else:
+            if not is_no_folder(error):
                 answers.append(failures.from_exception(error, piece[0]))
-            continue
+                continue
+            rows, is_all = [], True
         left_bytes -= sum(weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
     return answers
@@ -333,14 +332,12 @@ def _remove(of: sink.Sink, request: Remove) -> List[object]:
     return list(failures.places(answers.results(calls)))
 
 
-answers.add(answers.SOURCE, {Absent: _absent})
-
-
 def _all_in_the_way(of: sink.Sink, request: InTheWay) -> List[object]:
     act = functools.partial(_in_the_way, of.root)
     return answers.results((path, functools.partial(act, path)) for path in request.paths)
 
 
+answers.add(answers.SOURCE, {Absent: _absent})
 answers.add(
     answers.WRITING_SINK,
     {

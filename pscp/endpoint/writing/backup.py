@@ -39,7 +39,7 @@ class Keeper:
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
         self._outside = ""  # the whole path of a folder that is not below the root
         self._opened: Optional[Root] = None
-        if folder.startswith(("/", "../")):
+        if placing.is_beside(folder):
             self._outside, self._folder = placing.beside(path, folder), ""
 
     def folders(self, of: List[str]) -> List[Tuple[Root, str]]:

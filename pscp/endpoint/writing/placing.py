@@ -110,8 +110,13 @@ def existing(root: bytes, names: List[str]) -> Target:
     return Target(to_text(root), names, there)
 
 
+def is_beside(folder: str) -> bool:
+    """Is a folder for backups not meant to be below the root?"""
+    return folder.startswith(("/", "../"))
+
+
 def beside(path: str, folder: str) -> str:
-    """Return the whole path of a folder for backups ("../old" or "/old") of the root `path`. Raises
+    """Return the whole path of a folder for backups that is_beside() the root `path`. Raises
     Refusal where it lies in the root, has the root in it, or is on another file system.
     """
     there = os.path.realpath(os.path.join(path, folder))
