@@ -209,11 +209,7 @@ class Destination:
                 target = await self.client.readlink(full)
         owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
         row = [found.kind, found.size or 0, found.mtime_ns]
-        if found.mode is not None and is_unfinished(
-            found.mode
-        ):  # is nothing: endpoint/writing/sink.py
-            row = ["", 0, 0]
-        elif found.kind == packets.OTHER:
+        if found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]
         return [*row, runs, stat.S_IMODE(found.mode or 0), owner, to_text(target)]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 from ..asking import answers, requests
 from ..frames import failures
 from ..reading import files, metadata, tree, xattrs
-from ..reading.paths import is_unfinished, to_text
+from ..reading.paths import to_text
 from ..writing import commit
 from . import sameness
 
@@ -84,17 +84,12 @@ def look(the_sink: "sink.Sink", path: str) -> List[object]:
 
 
 def _found(folder_fd: int, name: bytes) -> List[object]:
-    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none.
-
-    An unfinished folder counts as none, so that it is finished.
-    """
+    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none."""
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
         return ["", 0, 0, *_NOTHING]
     mode = status.st_mode
-    if is_unfinished(mode):
-        return ["", 0, 0, *_NOTHING]
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     owner = [status.st_uid, status.st_gid]

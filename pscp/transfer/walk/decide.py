@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import stat
 from typing import NamedTuple
 
 from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import is_unfinished
 from pscp.endpoint.there.sameness import is_same_time
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
@@ -279,6 +281,16 @@ def difference(entry: tree.Entry, there: There) -> str:
     if entry.kind == tree.LINK:
         return TIME if entry.target == there.target else TARGET
     return SIZE if there.size_bytes != entry.size else TIME
+
+
+def as_for(entry: tree.Entry, there: There) -> There:
+    """Return what is there as it concerns the entry: a folder that is not finished yet, which a
+    killed run has left, is nothing to a folder, and in the way of everything else.
+    """
+    is_its_own = there.kind == entry.kind == tree.FOLDER
+    if is_its_own and is_unfinished(stat.S_IFDIR | there.mode):
+        return There("", 0, 0, there.left)
+    return there
 
 
 def parse_lookup_row(row: object) -> There:

@@ -39,6 +39,7 @@ from pscp.transfer.walk.decide import (
     State,
     Terms,
     There,
+    as_for,
     decide,
     difference,
     has_same_metadata,
@@ -82,7 +83,8 @@ class DestinationLookup:
         paths = [item.entry.path for item in items]
 
         def then(answer: object) -> None:
-            found = [parse_lookup_row(row) for row in answers.items(answer)]
+            rows = [parse_lookup_row(row) for row in answers.items(answer)]
+            found = [as_for(item.entry, row) for item, row in zip(items, rows, strict=True)]
             if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
                 found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
             self._link(list(zip(items, found, strict=True)))
