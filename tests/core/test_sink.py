@@ -230,3 +230,20 @@ def test_what_lies_on_the_disk_is_compared(root: Path, make_lane: MakeLane) -> N
     assert not (root / "large").exists()
     assert lane.finish(receipt, sha256(WHOLE).hex()) is None
     assert (root / "large").read_bytes() == WHOLE
+
+
+def test_a_mistake_of_ours_while_a_file_is_made_final_is_its_failure(
+    make_lane: MakeLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in the thread that settles, unseen: the copy waited for ever for the last file."""
+
+    def mistaken(fd: int) -> None:
+        raise TypeError("a mistake of ours")
+
+    lane = make_lane()
+    receipt = lane.whole()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", mistaken)
+        outcome = lane.finish(receipt)
+    assert outcome is not None
+    assert "a mistake of ours" in outcome["message"]

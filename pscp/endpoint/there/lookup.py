@@ -84,7 +84,7 @@ def look(the_sink: "sink.Sink", path: str) -> List[object]:
 
 
 def _found(folder_fd: int, name: bytes) -> List[object]:
-    """Return kind, size, mtime_ns, mode, owner and target of what has this name; kind "" for none."""
+    """Return kind, size, mtime_ns, mode, owner and target of a name; kind "" for none."""
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:

@@ -40,6 +40,11 @@ class Part:
         self.failure: Optional[failures.Data] = None
         self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
 
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
 
 Compared = Tuple[files.Identity, bool]  # of a file, and whether its contents are a part's
 if TYPE_CHECKING:
@@ -125,15 +130,18 @@ class Settler:
                         return
                     self._changed.wait()
                 batches, self._waiting = self._waiting, []
+            count = sum(len(parts) for parts, _ in batches)
             try:
                 self._settle(batches)
             except BaseException as error:  # raised again where the next batch is added
                 self._error = error
+                _fail(batches, error)
             with self._changed:
-                self._unsettled -= sum(len(parts) for parts, _ in batches)
+                self._unsettled -= count
                 self._changed.notify_all()
 
     def _settle(self, batches: List[Batch]) -> None:
+        """Settle the parts of these batches, and take each from the list as it is answered."""
         parts = [part for batch, _ in batches for part in batch]
         if len(parts) > 1:
             for part in parts:
@@ -146,12 +154,13 @@ class Settler:
             if part.failure and part.kind != SHARED:  # the coordinator discards the run's part
                 with contextlib.suppress(OSError, failures.Refusal):
                     unlink_private(self._root, self._parts, part.entry.path)
-            os.close(part.fd)
+            part.close()
         named = [part for part in parts if not part.failure]
         outcome = self.make_names_durable(part.entry.path for part in named)
         for part, failure in zip(named, outcome):
             part.failure = failure
-        for batch, done in batches:
+        while batches:
+            batch, done = batches.pop(0)
             done([part.failure for part in batch])
 
     def make_names_durable(self, paths: Iterable[str]) -> failures.Outcome:
@@ -271,6 +280,16 @@ class Settler:
 
 def part_replaced(path: str) -> failures.Refusal:
     return failures.Refusal(failures.VERIFY, path, "its part was replaced")
+
+
+def _fail(batches: List[Batch], error: BaseException) -> None:
+    """Answer batches that a mistake of ours left open: nothing else would end the wait."""
+    message = "cannot be made final: %r" % error
+    for parts, done in batches:
+        for part in parts:
+            part.close()
+        with contextlib.suppress(Exception):  # a lost channel: then nobody waits
+            done([failures.data(failures.SYSTEM, part.entry.path, message) for part in parts])
 
 
 def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
