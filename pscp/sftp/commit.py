@@ -299,7 +299,7 @@ class Destination:
 
     async def folds(self, request: requests.Folds) -> bool:
         folder, names = request.folder, alike_names(self.copy.token, self.copy.nonce)
-        await self.root.folder(folder, folder, make=True)
+        await self.root.folder(folder, folder, make=request.make)
         first, *others = [join(self.root.full(folder), name) for name in names]
         create = packets.FOR_WRITE | packets.CREATE
         await self.client.close(await self.client.open(first, create, 0o600))

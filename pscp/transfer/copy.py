@@ -228,8 +228,9 @@ class Run:
             has_old=self._request.is_push and bool(agreed.target.existing),
             lists=terms.checks_folders,
         )
-        replaces = agreed.target.names if self._options.delete else []
-        return of_sink._replace(made=agreed.target.made, replaces=list(replaces))
+        may_replace = self._options.delete and not self._options.ignore_existing
+        replaces = list(agreed.target.names) if may_replace else []
+        return of_sink._replace(made=agreed.target.made, replaces=replaces)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""

@@ -199,6 +199,23 @@ def test_what_is_left_out_is_not_deleted_for_a_file(way: Way) -> None:
     assert (way.destination / "t" / "d" / "keep").exists()
 
 
+def test_what_is_there_stays_with_ignore_existing(way: Way) -> None:
+    """The folder cannot come, so nothing below it may take the file away."""
+    make(way.source, "t/d/a", "t/d/A")
+    make(way.destination, "t/d")
+    result = way.copy("t", delete=True, ignore_existing=True)
+    assert "t/d" in {each.path for each in result.failures}
+    assert (way.destination / "t" / "d").read_text() == "t/d"
+
+
+def test_no_folder_is_made_with_existing(way: Way) -> None:
+    """It was, for the question whether it takes alike names for one."""
+    make(way.source, "t/d/a", "t/d/A")
+    make(way.destination, "t/")
+    assert way.copy("t", existing=True).ok
+    assert way.arrived == {"t"}
+
+
 def test_what_is_of_another_kind_counts_for_max_delete(way: Way) -> None:
     make(way.source, "t/file")
     make(way.destination, "t/file/one", "t/file/two")

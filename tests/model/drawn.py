@@ -88,6 +88,7 @@ MOST = {
 MEETING = (
     {"archive": True}, {"archive": True, "delete": True}, {"archive": True, "update": True},
     {"archive": True, "ignore_existing": True}, {"archive": True, "update": True, "resume": False},
+    {"archive": True, "delete": True, "ignore_existing": True}, {"existing": True},
     {"backup": True, "resume": False},
     {"remove_source_files": True}, {"archive": True, "remove_source_files": True}, {"strong": True},
 )  # fmt: skip

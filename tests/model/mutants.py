@@ -134,6 +134,37 @@ MUTANTS = (
         "all runs write into one part",
     ),
     Mutant(
+        "in the way", "transfer/ending/mirror.py",
+        "elif not self._is_protected(top, path, kind):", "else:",
+        "what --exclude protects is deleted for a file of its name",
+    ),
+    Mutant(
+        "made way", "endpoint/there/mirror.py",
+        "    if not path.startswith(below):\n", "    if False:\n",
+        "a link in place of a source itself is deleted",
+    ),
+    Mutant(
+        "stays", "transfer/copy.py",
+        "self._options.delete and not self._options.ignore_existing", "self._options.delete",
+        "a file goes for a folder, with --ignore-existing",
+    ),
+    Mutant(
+        "not made", "transfer/walk/plan_walk.py",
+        "requests.Folds(folder, not options.existing)", "requests.Folds(folder, True)",
+        "a folder is made with --existing",
+    ),
+    Mutant(
+        "kept", "endpoint/there/mirror.py",
+        "    if of.settler.keeper is not None and", "    if False and",
+        "what --delete takes away is not in --backup-dir",
+    ),
+    Mutant(
+        "unfinished", "transfer/walk/decide.py",
+        "    is_its_own = there.kind == entry.kind == tree.FOLDER\n",
+        "    is_its_own = there.kind == tree.FOLDER\n",
+        "a folder that a killed run left stands in a file's way",
+    ),
+    Mutant(
         "bytes first", COMMIT,
         "        os.fsync(part.fd)\n        if self.keeper", "        if self.keeper",
         "a file has its name before its bytes are on the disk",

@@ -253,11 +253,12 @@ class Release(NamedTuple):
 
 
 class Folds(NamedTuple):
-    """Ask whether a folder takes alike names for one, by case or accents. It is made where it is
-    missing, and a file is made in it for a moment. Answer: whether it does.
+    """Ask whether a folder takes alike names for one, by case or accents. A file is made in it for
+    a moment. Answer: whether it does.
     """
 
     folder: str
+    make: bool  # the folder, where it is missing
 
 
 class Unmark(NamedTuple):

@@ -147,7 +147,7 @@ class NullSink(source.FileTable):
     def release(self) -> None:
         """Have no run own the copy any more: it is over, and late bytes are refused."""
 
-    def folds(self, folder: str) -> bool:
+    def folds(self, folder: str, make: bool) -> bool:
         """Tell whether the folder takes two names that are nearly the same for one."""
         return False
 

@@ -335,10 +335,10 @@ class Sink(NullSink):
     def release(self) -> None:
         fence.release(self.root.fd, self.copy.token, self.copy.nonce)
 
-    def folds(self, folder: str) -> bool:
+    def folds(self, folder: str, make: bool) -> bool:
         names = alike_names(self.copy.token, self.copy.nonce)
         with self.held(), self.root.lock:
-            return _folds(self.root.folder(folder, make=True), names)
+            return _folds(self.root.folder(folder, make), names)
 
     def unmark(self) -> None:
         self.root.unmark()

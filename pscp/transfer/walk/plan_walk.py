@@ -295,10 +295,10 @@ class PlanWalk(threading.Thread):
             answered.append(answer is True)
             self._queue.wake()
 
-        def failed(failure: Failure) -> None:  # so nothing else can be made in the folder
+        def failed(failure: Failure) -> None:  # so nothing else is made in the folder
             then(None)
 
-        self._queue.add(Ask(False, requests.Folds(folder), then, failed))
+        self._queue.add(Ask(False, requests.Folds(folder, not options.existing), then, failed))
         self._queue.wait_for(lambda: bool(answered))
         return answered[0]
 
