@@ -8,6 +8,9 @@ Not here: its own options (zfs_options.py), the command as a whole (../cli/zfs.p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pscp.ground.errors import UsageError
 from pscp.options.arguments import Parser, with_tables
 from pscp.options.zfs_options import REPLICATED, ZfsOptions
 
@@ -22,6 +25,44 @@ EPILOG = (
 )
 
 
+# syncoid's words that mean something else here, or nothing: what is so, and what to type.
+_OF_SYNCOID: Mapping[str, tuple[str, str]] = {
+    "-r": ("all datasets below are -R here, as zfs send has it", "-R, or --recursive"),
+    "--no-sync-snap": ("no snapshot is taken unless --snapshot-name is given", "leave it out"),
+    "--no-stream": ("the newest snapshot alone is -i here", "-i, or --newest-only"),
+    "--no-rollback": ("nothing is rolled back unless --force-rollback is given", "leave it out"),
+    "--use-hold": ("what is sent is held by itself, and then released", "leave it out"),
+    "--create-bookmark": ("that is --bookmark here", "--bookmark"),
+    "--preserve-properties": ("that is -p here", "-p, or --properties"),
+    "--exclude-datasets": ("that is --exclude here", "--exclude PATTERN"),
+    "--delete-target-snapshots": (
+        "only what pscp-zfs took is destroyed",
+        "--keep-last N --prune both",
+    ),
+    "--sendoptions": ("each option of zfs send has its own word", "-w, -p, -i"),
+    "--recvoptions": ("each option of zfs receive has its own word", "-o NAME=VALUE, -x NAME"),
+    "--source-bwlimit": ("the most to send is --limit here", "--limit RATE, in bit/s"),
+    "--target-bwlimit": ("the most to send is --limit here", "--limit RATE, in bit/s"),
+    "--sshport": ("the port is -P here", "-P PORT"),
+    "--sshkey": ("the key is --identity here", "--identity FILE"),
+    "--sshoption": ("ssh's -o is --ssh-option here", "--ssh-option KEY=VALUE"),
+    "--no-privilege-elevation": ("no sudo is used unless --zfs-command names it", "leave it out"),
+}
+
+
+class ZfsParser(Parser):
+    """The parser of pscp-zfs, which is typed by users of syncoid."""
+
+    def no_such_option(self, text: str, hint: str = "") -> UsageError:
+        name = text.partition("=")[0]
+        found = _OF_SYNCOID.get(name if name.startswith("--") else name[:2])
+        return (
+            UsageError(f"{name}: {found[0]}", found[1])
+            if found
+            else super().no_such_option(text, hint)
+        )
+
+
 class ZfsArguments:
     """The fields of Options that are none of Settings."""
 
@@ -31,4 +72,4 @@ class ZfsArguments:
 
 
 def make_parser() -> Parser:
-    return with_tables(Parser("pscp-zfs", USAGE, DESCRIPTION, EPILOG), ZfsOptions, ZfsArguments)
+    return with_tables(ZfsParser("pscp-zfs", USAGE, DESCRIPTION, EPILOG), ZfsOptions, ZfsArguments)
