@@ -229,9 +229,10 @@ class ConnectionOptions:
     )
     retry_for_s: int | None = SSH.value(
         "--retry-for TIME",
-        "keep trying to connect for so long (90, 30m, 2h) while the host cannot be reached",
-        "Keep trying to connect for so long while the host cannot be reached; None: a minute or "
-        "so.",
+        "keep trying for so long (90, 30m, 2h) while the host cannot be reached (pscp-zfs: or a "
+        "dataset is busy)",
+        "Keep trying for so long while the host cannot be reached, or a dataset is busy; None: a "
+        "minute or so.",
         check=whole("the time of retries in seconds", bounds.MAX_SECONDS),
         read=parse_seconds,
     )

@@ -132,7 +132,7 @@ class _CommonFields(TypedDict, total=False):
     timeout_s: int | None
     """How long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)."""
     retry_for_s: int | None
-    """Keep trying to connect for so long while the host cannot be reached; None: a minute or so."""
+    """Keep trying for so long while the host cannot be reached, or a dataset is busy; None: a minute or so."""
     cipher: str | None
     """The cipher to use (the fastest that both ends do well)."""
     compress: bool

@@ -7,6 +7,7 @@ failure (schedule.py). Read next: plan.py, holds.py.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,12 @@ from pscp.zfs.plan import Pair, Plan, Stream, arrivals, make_plan
 from pscp.zfs.record import Record
 
 ATTEMPTS = 4  # a cut stream is begun again, or gone on with, after a pause
+# A busy dataset is waited for. Where pscp-zfs was killed, the far end has zfs receive wait a minute
+# for other lanes, and then ends it (GRACE_S of endpoint/streams/stream_server.py, and TERM_S).
+BUSY_S = 90
+_BUSY_PAUSE_S = 30  # at most; each attempt sends what the window holds
+_WAITS = "; --retry-for 30m waits for so long"
+_GONE = b"No such file or directory"  # some zfs remove the folder that they made
 
 Say = Callable[[str], None]
 
@@ -34,6 +41,30 @@ class Tally:
     base: str | None = None
     resumed: bool = False
     readonly_due: bool = False  # the destination was made, and zfs receive could not set that
+
+
+@dataclass
+class Tries:
+    """The failures for one dataset so far. `busy_s`: how long one that is busy is waited for."""
+
+    busy_s: float
+    cuts: int = 0
+    waits: int = 0
+    starts_over: bool = False  # which is said once
+    busy_until_s: float = 0.0
+
+    def pause_s(self, error: errors.PscpError) -> float | None:
+        """Count a failure; return the seconds until the next attempt, or None if there is none."""
+        if not error.retry:
+            return None
+        if isinstance(error, errors.DatasetBusy):
+            now_s = time.monotonic()
+            self.busy_until_s = self.busy_until_s or now_s + self.busy_s
+            self.waits += 1
+            left_s = self.busy_until_s - now_s
+            return min(1 << min(self.waits - 1, 10), _BUSY_PAUSE_S, left_s) if left_s > 0 else None
+        self.cuts += 1
+        return 1 << self.cuts - 1 if self.cuts < ATTEMPTS else None
 
 
 @dataclass(frozen=True)
@@ -61,6 +92,8 @@ class Job:
     holds: Holds
     top: str
     dest_top: str
+    retry_for_s: int | None = None  # how long a busy dataset is waited for
+    mountpoints: dict[str, str] = field(default_factory=dict)  # that we unmounted, by dataset
     at_dest: set[int] = field(default_factory=set)  # GUIDs of snapshots; only ever added to
     began: set[str] = field(default_factory=set)  # sources of which something was sent
     ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
@@ -123,27 +156,42 @@ class Job:
 
     def replicate(self, pair: Pair) -> ReceivedDataset:
         """Send and receive one dataset. Raises the DatasetError or ConnectError that forbids it."""
-        tally, attempt = Tally(), 1
+        tally, tries = Tally(), Tries(BUSY_S if self.retry_for_s is None else self.retry_for_s)
+        failure: errors.PscpError | None = None
         while True:
             try:
-                if attempt > 1:
+                if failure is not None:
                     pair = self._look(pair)
-                    if pair.dest is not None and pair.dest.token:
-                        what = "going on where it stopped"
-                    else:
-                        what = "this increment starts over; there is nothing to resume"
-                    self.note(f"{pair.dest_name}: {what}")
+                    self._tell_how(pair, failure, tries)
+                    failure = None
                 plan = self._carry_out(pair, tally)
                 if not plan.goes_on:
                     self.at_dest.update(arrivals(pair.source, plan))
                     return ReceivedDataset(pair, plan, tally)
                 pair = self._look(pair)
             except errors.PscpError as error:
-                if not error.retry or attempt == ATTEMPTS or self.ending.is_set():
+                pause_s = tries.pause_s(error)
+                is_busy = isinstance(error, errors.DatasetBusy)
+                if pause_s is None or self.ending.is_set():
+                    if is_busy and self.retry_for_s is None:
+                        error.hint += _WAITS
                     raise
-                self.note(f"{pair.dest_name}: {error.message}; trying again")
-                self.ending.wait(1 << attempt - 1)
-                attempt += 1
+                then = f"waiting for up to {tries.busy_s} s" if is_busy else "trying again"
+                if not is_busy or tries.waits == 1:
+                    self.note(f"{pair.dest_name}: {error.message}; {then}")
+                self.ending.wait(pause_s)
+                failure = error
+
+    def _tell_how(self, pair: Pair, failure: errors.PscpError, tries: Tries) -> None:
+        """Note how it goes on after a cut. After a wait it does so as if nothing had been."""
+        if isinstance(failure, errors.DatasetBusy):
+            return
+        if pair.dest is not None and pair.dest.token:
+            self.note(f"{pair.dest_name}: going on where it stopped")
+        elif not tries.starts_over:
+            tries.starts_over = True
+            what = "this increment starts over; there is nothing to resume"
+            self.note(f"{pair.dest_name}: {what}")
 
     def _look(self, pair: Pair) -> Pair:
         """Return the pair as both are now."""
@@ -209,8 +257,12 @@ class Job:
             raise errors.StreamCut(stream.dest, cut.message) from None
         finally:
             self.counters.add(lanes_alive=-1, lanes_wanted=-1)
+        error = error_messages.of_stream(stream.source, stream.dest, piped)
+        if isinstance(error, errors.DatasetBusy):  # which took nothing of it
+            self.counters.add(bytes_done=-piped.bytes)
+            raise error
         tally.bytes += piped.bytes
-        if error := error_messages.of_stream(stream.source, stream.dest, piped):
+        if error:
             raise error
         said = error_messages.complaint(piped.consumer.err)
         if makes_readonly and (not self.speech.common.sets or "readonly property" in said):

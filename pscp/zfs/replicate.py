@@ -181,6 +181,7 @@ class _Run:
             holds=Holds(ends[0], f"pscp:{self.record.mark}", common.holds),
             top=source.path,
             dest_top=dest.path,
+            retry_for_s=self.options.retry_for_s,
         )
 
     def _explain(self, text: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from pscp.ground import errors
 from pscp.options.option_fields import ReplicateFields
-from zfs.conftest import Ends
+from zfs.conftest import Ends, Pool
+from zfs.hostile import zfs_that
 
 ASKING = {"get", "hold", "release"}
 
@@ -168,6 +169,48 @@ def test_a_killed_sender_leaves_no_snapshot(push: Ends) -> None:
     assert push.replicate().ok  # on the second attempt
     assert any("trying again" in note for note in push.told.notes)
     assert push.received() == ["one"]
+
+
+def test_that_an_increment_starts_over_is_said_once(push: Ends, tmp_path: Path) -> None:
+    push.grow("one")
+    cut = tmp_path / "cut"
+    cut.write_text("12")  # the attempts that are cut
+    script = f'[ "$1" != receive ] || [ ! -s {cut} ] || {{ truncate -s -1 {cut}; kill -9 $$; }}'
+    result = push.replicate(far_zfs_command=zfs_that(tmp_path, push.receiver.zfs, script))
+    assert result.ok and push.received() == ["one"]
+    assert sum("starts over" in note for note in push.told.notes) == 1
+    assert sum("trying again" in note for note in push.told.notes) == 2
+
+
+BUSY = 'echo "cannot receive incremental stream: dataset is busy" >&2; exit 1'
+
+
+def test_a_busy_dataset_is_waited_for(push: Ends, tmp_path: Path) -> None:
+    """P5c: a zfs receive of a run that was killed works on for a while."""
+    push.grow("one")
+    marker = tmp_path / "busy"
+    marker.touch()
+    script = f'[ "$1" != receive ] || [ ! -e {marker} ] || {{ rm {marker}; {BUSY}; }}'
+    result = push.replicate(far_zfs_command=zfs_that(tmp_path, push.receiver.zfs, script))
+    assert result.ok and push.received() == ["one"]
+    [note] = [each for each in push.told.notes if "busy" in each]
+    assert note.endswith("dataset is busy; waiting for up to 90 s")
+    assert not any("starts over" in each for each in push.told.notes)
+
+
+def test_a_dataset_that_stays_busy_fails_after_the_time_for_retries(
+    push: Ends, tmp_path: Path
+) -> None:
+    push.grow("one")
+    script = f'[ "$1" != receive ] || {{ {BUSY}; }}'
+    busy = zfs_that(tmp_path, push.receiver.zfs, script)
+    for retry_for_s, is_advised in ((1, False), (None, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pscp.zfs.dataset_job.BUSY_S", 0)
+            [failure] = push.replicate(far_zfs_command=busy, retry_for_s=retry_for_s).failures
+        assert failure.error == "DatasetBusy" and failure.retry
+        assert ("--retry-for" in failure.hint) == is_advised
+    assert sum("waiting for up to 1 s" in note for note in push.told.notes) == 1
 
 
 def test_a_sender_that_is_always_killed_is_reported(
