@@ -16,8 +16,9 @@ from pscp.progress.progress import Counters
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech, Words
 from pscp.zfs.holds import Holds
-from pscp.zfs.inventory import Dataset, Zfs
+from pscp.zfs.inventory import Dataset, Zfs, in_batches
 from pscp.zfs.link import Link
+from pscp.zfs.names import parent, relative
 from pscp.zfs.plan import Pair, Plan, Stream, arrivals, make_plan
 from pscp.zfs.record import Record
 
@@ -301,6 +302,9 @@ class Job:
         todo: list[Words] = []
         if unmount and properties["mounted"][0] == "yes":
             todo += commands.unmounted(stream.dest)
+            where, source = properties.get("mountpoint", ("", ""))
+            if source.startswith(("inherited", "default")):  # a received one may be any folder
+                self.mountpoints[stream.dest] = where
         if take_back:
             came = [name for name, (_, source) in properties.items() if source == "received"]
             todo += [commands.undo_received_property(stream.dest, name) for name in came]
@@ -308,3 +312,31 @@ class Job:
             what = " ".join(words[:2])
             failure = f"{stream.dest}: zfs {what} failed after it was received"
             self.attempt(self.dest, words, failure)
+
+    def clear_mountpoints(self) -> None:
+        """Remove the empty folders that stand where a dataset's parent would be mounted.
+
+        zfs receive without -u makes them when it mounts what it received, and what is not empty is
+        not mounted on. In a dataset that is mounted they stay: its own snapshot may have them.
+        """
+        above = {name: self._above(name) for name in self.mountpoints}
+        if not above or not (rmdir := self.dest.beside("rmdir")):
+            return
+        names = sorted(set().union(*above.values()))
+        asked = self.dest.run("get", "-H", "-o", "name,value", "mounted", *names)
+        said = asked.out.decode("utf-8", "replace")
+        unmounted = {line.removesuffix("\tno") for line in said.splitlines()}
+        empty = [at for name, at in self.mountpoints.items() if above[name] <= unmounted]
+        for some in in_batches(sorted(empty, reverse=True)):  # what is below comes first
+            ran = self.dest.run_there([*rmdir, "--", *some])
+            lines = [line for line in ran.err.splitlines() if not line.endswith(_GONE)]
+            if ran.status != 0 and lines:
+                said = error_messages.complaint(b"\n".join(lines))
+                self.note(f"{self.dest.where}: zfs mount may find folders in its way: {said}")
+
+    def _above(self, dest: str) -> set[str]:
+        """Return the datasets above one at the destination, as far as DEST; above DEST the next."""
+        found = {parent(dest)}
+        while relative(dest := parent(dest), self.dest_top):
+            found.add(parent(dest))
+        return found

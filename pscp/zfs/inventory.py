@@ -104,7 +104,7 @@ class Zfs:
         commands: Sequence[Sequence[str]],
         where: str,
     ) -> None:
-        self._run_there, self.where = run_there, where
+        self.run_there, self.where = run_there, where
         self.can = Abilities()
         self._commands = commands
         self.command = tuple(commands[0])
@@ -117,7 +117,12 @@ class Zfs:
         return f"{self.where}: {shlex.join(self.argv(*words))}"
 
     def run(self, *words: str) -> Ran:
-        return self._run_there(self.argv(*words))
+        return self.run_there(self.argv(*words))
+
+    def beside(self, program: str) -> tuple[str, ...]:
+        """Return what runs another program as zfs is run, such as by sudo; empty if none can be."""
+        *before, zfs = self.command
+        return (*before, program) if os.path.basename(zfs) == "zfs" else ()
 
     def do(self, dataset: str, *words: str) -> str:
         """Run a zfs command and return its output; raises the error that its complaint means."""
@@ -147,13 +152,11 @@ class Zfs:
 
     def _features(self, dataset: str) -> dict[str, str]:
         """Return the features of the dataset's pool; empty if zpool is not there or not allowed."""
-        program = self.command[-1]
-        if os.path.basename(program) != "zfs":
+        zpool = self.beside(f"{self.command[-1].removesuffix('zfs')}zpool")
+        if not zpool:
             return {}
-        zpool = f"{program[:-3]}zpool"
         pool = dataset.partition("/")[0]
-        words = ("get", "-H", "-o", "property,value", "all", pool)
-        ran = self._run_there((*self.command[:-1], zpool, *words))
+        ran = self.run_there((*zpool, "get", "-H", "-o", "property,value", "all", pool))
         return parse_features(ran.out.decode("utf-8", "replace")) if ran.status == 0 else {}
 
     def _get(self, *depth: str) -> tuple[str, ...]:

@@ -149,6 +149,7 @@ class _Run:
             schedule = Schedule(job, pairs, sent=self._record_sent, failed=self._record_failure)
             with self._estimating(job, pairs):
                 schedule.run()
+            job.clear_mountpoints()
             self._close_record(job)
         return self._result()
 

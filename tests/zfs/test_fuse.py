@@ -85,6 +85,31 @@ def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
     assert [ends.received(f"/{number}") for number in range(5)] == [["one", "two"]] * 5
 
 
+def test_each_dataset_of_a_tree_can_be_mounted_afterwards(push: Ends) -> None:
+    """P5d: zfs receive makes the folders that it mounts at, which were in the parent's way."""
+    for below in ("/a", "/a/b"):
+        push.sender.do("create", f"{push.source}{below}")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+    assert not [*push.receiver.folder(push.dest).iterdir()]
+    for below in ("", "/a", "/a/b"):
+        push.receiver.do("mount", f"{push.dest}{below}")
+    push.snapshot("two", "-r")
+    assert push.replicate(recursive=True).ok
+    assert [push.received(below) for below in ("", "/a", "/a/b")] == [["one", "two"]] * 3
+
+
+def test_a_folder_of_a_dataset_that_is_mounted_stays(push: Ends) -> None:
+    """It came in that dataset's snapshot, where the one below is mounted at it."""
+    push.sender.do("create", f"{push.source}/a")
+    push.snapshot("one", "-r")
+    assert push.replicate(mount=True, readonly=False).ok
+    folder = push.receiver.folder(f"{push.dest}/a")
+    assert folder.is_dir()
+    assert push.replicate(recursive=True).ok and push.received("/a") == ["one"]
+    assert folder.is_dir() and not [each for each in push.told.notes if "rmdir" in each]
+
+
 def test_a_clone_arrives_as_a_clone(push: Ends) -> None:
     push.sender.do("create", f"{push.source}/base")
     push.write("large", 3_000_000, below="/base")
