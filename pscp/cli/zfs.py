@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from pscp.cli.closing import conclude, table
+from pscp.cli.closing import conclude, rows
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
@@ -59,14 +59,14 @@ def run(command: Command, words: Sequence[str]) -> int:
         ends, settings = (command.source, command.dest), command.settings
         result = replicate(*ends, options=options, settings=settings, reporter=reporter)
         reporter.stop(None)
-        conclude(summary(result, options), table(result), options, kept)
+        conclude(summary(result, command), rows(table(result)), options, kept)
     return 0 if result.ok else 1
 
 
-def summary(result: Replicated, options: Options) -> str:
+def summary(result: Replicated, command: Command) -> str:
     """Return, for example: 3 datasets, 5 streams, 1.2 GB in 10.4 s (115.4 MB/s), 1 resumed."""
-    if options.dry_run:
-        return f"nothing was changed (dry run); it would have been {format_bytes(result.bytes)}"
+    if command.options.dry_run:
+        return f"nothing was changed (dry run); {_foreseen(result, command.settings)}"
     rate = format_bytes(result.bytes / result.seconds if result.seconds > 0 else 0)
     pruned = sum(len(each.pruned) for each in result.datasets)
     resumed = sum(each.resumed for each in result.datasets)
@@ -77,7 +77,36 @@ def summary(result: Replicated, options: Options) -> str:
             f"{format_bytes(result.bytes)} in {format_duration(result.seconds)} ({rate}/s)",
             *([f"{resumed} resumed"] if resumed else []),
             *([f"{count(pruned, 'snapshot')} pruned"] if pruned else []),
+            *([f"{result.files_left_out} left out"] if result.files_left_out else []),
             *([f"{len(result.failures)} failed"] if result.failures else []),
-            *([NO_CIPHER] if options.plane == "plain" else []),
+            *([NO_CIPHER] if command.options.plane == "plain" else []),
         ]
     )
+
+
+def _foreseen(result: Replicated, settings: Settings) -> str:
+    """Return the bytes that a dry run foresees; zfs tells no size of what is no snapshot yet."""
+    known = f"it would have been {format_bytes(result.bytes)}"
+    if not result.unknown_sizes:
+        return known
+    unknown = "not known yet" if settings.snapshot_name else "not known"
+    if not result.bytes:
+        return f"the size is {unknown}"
+    return f"{known}, and {count(result.unknown_sizes, 'stream')} of a size {unknown}"
+
+
+def table(result: Replicated) -> dict[str, object]:
+    """Return what --stats shows."""
+    pruned = sum(len(each.pruned) for each in result.datasets)
+    return {
+        "datasets": result.files,
+        "datasets unchanged": sum(not each.streams for each in result.datasets),
+        "datasets resumed": sum(each.resumed for each in result.datasets),
+        "datasets left out": result.files_left_out,
+        "streams": sum(each.streams for each in result.datasets),
+        "bytes": result.bytes,
+        "snapshot taken": result.snapshot or "none",
+        "snapshots pruned": pruned,
+        "seconds": f"{result.seconds:.3f}",
+        "failures": len(result.failures),
+    }

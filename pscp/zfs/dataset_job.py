@@ -118,6 +118,11 @@ class Job:
             self.note(f"{failure}: {error_messages.complaint(ran.err)}")
         return ran.status == 0
 
+    def held(self, source: Dataset) -> list[str]:
+        """Return what this run holds of the dataset, and what an earlier one may have left."""
+        listed = {f"{source.name}@{each.name}" for each in source.snapshots if each.is_held}
+        return sorted(listed | self.holds.of(source.name))
+
     def makes_readonly(self, plan: Plan) -> bool:
         """Return whether the plan makes the user's DEST; what is below inherits from that."""
         is_top = plan.dest == self.dest_top and plan.makes_new

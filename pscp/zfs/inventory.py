@@ -95,6 +95,11 @@ class Dataset:
     origin_guid: int = 0  # of that, where it was listed too
 
 
+def guids(dataset: Dataset | None) -> set[int]:
+    """Return the GUIDs of the dataset's snapshots."""
+    return {each.guid for each in dataset.snapshots} if dataset else set()
+
+
 class Zfs:
     """Runs the zfs command of one end."""
 

@@ -217,8 +217,24 @@ def of_ours_to_prune(
     return [each for each in ours[:-keep_last] if each not in (snapshots[-1], *shared[-1:])]
 
 
-def planned(source: Dataset, name: str) -> Dataset:
-    """Return the source as it will be once a snapshot of this name was taken."""
+def planned(source: Dataset, name: str, mark: str) -> Dataset:
+    """Return the source as it will be once a snapshot of this name was taken, with this mark."""
     newest = max((each.txg for each in source.snapshots), default=0)
-    taken = Snapshot(name, NOT_TAKEN, newest + 1)
+    taken = Snapshot(name, NOT_TAKEN, newest + 1, mark=mark)
     return dataclasses.replace(source, snapshots=(*source.snapshots, taken))
+
+
+def dest_after(pair: Pair, plan: Plan) -> Dataset | None:
+    """Return the destination as it will be once the plan is carried out; None: it is not there."""
+    if pair.dest is None and not plan.streams:
+        return None
+    dest = pair.dest or Dataset(pair.dest_name)
+    names = [each.name for each in dest.snapshots]
+    stay = names.index(plan.rollback_to) + 1 if plan.rollback_to else len(names)
+    come = arrivals(pair.source, plan)
+    new = [
+        dataclasses.replace(each, mark="", is_held=False)  # neither is in a stream
+        for each in pair.source.snapshots
+        if each.guid in come
+    ]
+    return dataclasses.replace(dest, snapshots=(*dest.snapshots[:stay], *new))

@@ -25,8 +25,9 @@ from pscp.zfs.inventory import Dataset, Snapshot
 class Record:
     """The record of one replication. Any thread may use it."""
 
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
+    def __init__(self, mark: str, *, is_written: bool = True) -> None:
+        """With `is_written` False, as for a dry run, the file stays as it is."""
+        self.mark, self._is_written = mark, is_written
         self.name = f"zfs/{mark}.json"  # in the state folder
         self.strange: list[str] = []  # snapshots with our mark that are not in the record
         self.is_kept = True  # False: it could not be written
@@ -64,6 +65,14 @@ class Record:
         with self._lock:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
 
+    def with_marks(self, dataset: Dataset) -> Dataset:
+        """Return the dataset with our mark on all that the record has of it."""
+        snapshots = (
+            dataclasses.replace(each, mark=self.mark) if self.holds(dataset.name, each) else each
+            for each in dataset.snapshots
+        )
+        return dataclasses.replace(dataset, snapshots=tuple(snapshots))
+
     def trusted(self, dataset: Dataset) -> Dataset:
         """Return the dataset with our mark only on what the record has; `strange` gets the rest."""
         snapshots = []
@@ -93,6 +102,8 @@ class Record:
                 self._write()
 
     def _write(self) -> None:
+        if not self._is_written:
+            return
         value = {"taken": sorted(self._taken), "delivered": self._delivered}
         self.is_kept = state.remember(self.name, value) and self.is_kept
 

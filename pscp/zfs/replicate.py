@@ -32,13 +32,13 @@ from pscp.progress.progress import (
     count,
 )
 from pscp.progress.progress import format_bytes as shown
-from pscp.zfs import commands
+from pscp.zfs import commands, prune
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
 from pscp.zfs.names import as_place, check_ends, is_excluded, moved, relative
-from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, planned
+from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, dest_after, planned
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
 from pscp.zfs.settings import Settings
@@ -59,6 +59,7 @@ class Replicated(Result):
 
     datasets: tuple[ReplicatedDataset, ...] = ()
     snapshot: str = ""  # that was taken first
+    unknown_sizes: int = 0  # in a dry run, the streams whose size is not in `bytes`
 
 
 def replicate(
@@ -126,10 +127,11 @@ class _Run:
     ) -> None:
         self.settings, self.options = settings, options
         self.reporter, self.counters = reporter, counters
-        self.record = Record(mark)
+        self.record = Record(mark, is_written=not options.dry_run)
         self.taken = ""  # the name of the snapshot that was taken
         self.failures: list[Failure] = []
         self.sent: list[ReplicatedDataset] = []
+        self.unknown_sizes = 0  # of streams, in a dry run
 
     def run(self, source: Location, dest: Location, link: Link) -> Replicated:
         job = self._job(source, dest, link)
@@ -144,6 +146,7 @@ class _Run:
             pairs[each.name] = Pair(each, dest_name, dests.get(dest_name))
         if self.options.dry_run:
             self._show(job, pairs)
+            self._tell_of_record(job)
         else:
             self.counters.add(files_total=len(pairs))
             schedule = Schedule(job, pairs, sent=self._record_sent, failed=self._record_failure)
@@ -200,9 +203,12 @@ class _Run:
             )
 
     def _close_record(self, job: Job) -> None:
-        """Note, in one line, that --prune left what is in no record at the destination."""
         if not self.failures:
             self.record.all_delivered()
+        self._tell_of_record(job)
+
+    def _tell_of_record(self, job: Job) -> None:
+        """Note, in one line, that --prune left what is in no record at the destination."""
         if self.settings.keep_last is None or self.settings.prune == "source":
             return
         place = os.path.join(state.folder(), self.record.name)
@@ -232,7 +238,8 @@ class _Run:
                 if any(name == has.name for has in found[each].snapshots):
                     raise errors.SnapshotExists(each, f"@{name} already exists")
             self.reporter.line(f"{top}@{name} would be taken first")
-            return [planned(found[each], name) for each in names]
+            self.record.take(name)
+            return [planned(found[each], name, self.record.mark) for each in names]
         self.record.take(name)
         self._take(job, names, name, is_all=len(names) == len(found))
         self.taken = name
@@ -259,29 +266,40 @@ class _Run:
             try:
                 plan = job.plan(pair)
                 job.at_dest.update(arrivals(pair.source, plan))
-                texts = list(self._commands(job, pair.source, plan))
+                what, texts = plan.describes, list(self._commands(job, pair, plan))
             except errors.DatasetError as error:
                 self._record_failure(error)
-                continue
-            self.reporter.line(f"{name} -> {pair.dest_name}: {plan.describes}")
+                what = "not replicated"
+                texts = list(prune.foresee(job, pair.source, pair.dest, arrives=False))
+                if not texts:
+                    continue
+            self.reporter.line(f"{name} -> {pair.dest_name}: {what}")
             for text in texts:
                 self.reporter.line(f"  {text}")
 
-    def _commands(self, job: Job, source: Dataset, plan: Plan) -> Iterator[str]:
+    def _commands(self, job: Job, pair: Pair, plan: Plan) -> Iterator[str]:
         """Yield the commands as they would be run, with the end that runs them before each."""
         if plan.rollback_to:
             yield job.dest.command_line(commands.rollback(plan))
+        can_tell = job.speech.common.sizes
         for number, stream in enumerate(plan.streams):
-            said = "  # its size is known once the snapshot is there"
+            size = None
+            said = "  # its size is known once the snapshot is there" if can_tell else ""
             if stream.snapshot is None or stream.snapshot.guid != NOT_TAKEN:
-                size = job.foresee(source, stream).bytes
+                size = job.foresee(pair.source, stream).bytes
                 said = "" if size is None else f"  # {shown(size)}"
-                self.counters.add(bytes_total=size or 0)
+            self.counters.add(bytes_total=size or 0)
+            self.unknown_sizes += size is None
             readonly = number == 0 and job.makes_readonly(plan)
             yield job.source.command_line(job.speech.send(stream)) + said
             yield job.dest.command_line(job.speech.receive(stream, readonly=readonly))
             if readonly and not job.speech.common.sets:
                 yield job.dest.command_line(commands.set_readonly(plan.dest))
+        if plan.goes_on:
+            yield "# what is sent and destroyed after that is known then"
+            return
+        self.record.expect(plan.dest, pair.dest, pair.source.snapshots)
+        yield from prune.foresee(job, pair.source, dest_after(pair, plan), arrives=True)
 
     # --- the work
 
@@ -333,6 +351,7 @@ class _Run:
             failures=tuple(self.failures),
             datasets=tuple(self.sent),
             snapshot=self.taken,
+            unknown_sizes=self.unknown_sizes,
         )
 
 

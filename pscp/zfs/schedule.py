@@ -4,8 +4,8 @@ with before the clone. A failure stops only the datasets that wait for the one t
 Once several were received, each is looked for at the destination; only what that lists by its GUID
 counts as replicated. Then come the record, the holds, a bookmark, and what --keep-last destroys.
 
-Not here: how a dataset is sent (dataset_job.py), what may be pruned (plan.py, record.py).
-Read next: dataset_job.py, record.py.
+Not here: how a dataset is sent (dataset_job.py), what --keep-last destroys (prune.py).
+Read next: dataset_job.py, prune.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pscp.ground import errors
-from pscp.zfs import commands
+from pscp.zfs import commands, prune
 from pscp.zfs.dataset_job import Job, ReceivedDataset
-from pscp.zfs.inventory import Dataset, Snapshot, Zfs
+from pscp.zfs.inventory import Dataset, guids
 from pscp.zfs.names import parent
-from pscp.zfs.plan import Pair, awaited, of_ours_to_prune
+from pscp.zfs.plan import Pair, awaited
 
 # So many were received before they are looked for together. Until then their snapshots are held.
 _GROUP = 32
-_NAMED = 3  # snapshots, in a note
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def settle(
             continue
         if dest is not None:
             job.record.settle(dest)
-    job.holds.release([name for each, _, _ in good for name in _held(job, each.pair.source)])
+    job.holds.release([name for each, _, _ in good for name in job.held(each.pair.source)])
     with ThreadPoolExecutor(job.speech.settings.parallel, "zfs afterwards") as pool:
         sent = list(pool.map(lambda one: _finished(job, *one), good))
     return sent, wrong
@@ -166,12 +165,6 @@ def _confirmed(received: ReceivedDataset, dest: Dataset | None) -> str:
         what = f"{target.short} is not there, though zfs receive said nothing against it"
         raise errors.StreamRejected(received.pair.dest_name, what)
     return there[target.guid].name if target.guid in there else target.name
-
-
-def _held(job: Job, source: Dataset) -> list[str]:
-    """Return what this run holds of the dataset, and what an earlier one may have left."""
-    listed = {f"{source.name}@{each.name}" for each in source.snapshots if each.is_held}
-    return sorted(listed | job.holds.of(source.name))
 
 
 def _finished(
@@ -189,7 +182,7 @@ def _finished(
         streams=tally.streams,
         bytes=tally.bytes,
         resumed=tally.resumed,
-        pruned=_prune(job, source, dest),
+        pruned=prune.prune(job, source, dest),
     )
 
 
@@ -211,19 +204,7 @@ def give_up(job: Job, failed: Sequence[Pair]) -> None:
     except errors.DatasetError:  # then the next run prunes
         return
     for each in failed:
-        source, dest = each.source, there.get(each.dest_name)
-        ours = _ours_to_prune(job, source, dest)
-        if dest is not None and dest.token:
-            held = _held(job, source)
-            if not held:  # then nothing tells what the cut stream goes on with
-                continue
-            ours = [each for each in ours if f"{source.name}@{each.name}" not in held]
-        if gone := _destroy(job, job.source, source, ours):
-            more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
-            job.note(
-                f"{source.name}: --keep-last {settings.keep_last} destroyed what earlier runs "
-                f"took and did not deliver: {', '.join(gone[:_NAMED])}{more}"
-            )
+        prune.prune_source(job, each.source, there.get(each.dest_name))
 
 
 def release(job: Job, sources: Iterable[Dataset]) -> None:
@@ -238,7 +219,7 @@ def release(job: Job, sources: Iterable[Dataset]) -> None:
 
 def _bookmark(job: Job, source: Dataset, dest: Dataset) -> None:
     """Bookmark the newest snapshot that both ends have, and destroy our earlier bookmarks."""
-    there = _guids(dest)
+    there = guids(dest)
     shared = [each for each in source.snapshots if each.guid in there]
     if not shared:
         return
@@ -252,52 +233,3 @@ def _bookmark(job: Job, source: Dataset, dest: Dataset) -> None:
     for each in earlier:
         if each.guid != shared[-1].guid:
             job.source.run(*commands.destroy(source.name, each))
-
-
-# --- pruning
-
-
-def _prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
-    settings = job.speech.settings
-    if settings.keep_last is None:
-        return ()
-    gone: list[str] = []
-    if settings.prune != "source" and dest is not None:
-        trusted = job.record.trusted(_marked(job, dest))
-        ours = of_ours_to_prune(trusted.snapshots, job.record.mark, settings.keep_last)
-        gone += _destroy(job, job.dest, trusted, ours)
-    if settings.prune != "dest":
-        gone += _destroy(job, job.source, source, _ours_to_prune(job, source, dest))
-    return tuple(gone)
-
-
-def _ours_to_prune(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
-    """Return the source's snapshots that --keep-last destroys."""
-    keep_last = job.speech.settings.keep_last
-    assert keep_last is not None
-    return of_ours_to_prune(source.snapshots, job.record.mark, keep_last, _guids(dest))
-
-
-def _marked(job: Job, dest: Dataset) -> Dataset:
-    """Mark what is in the record at the destination, since zfs send leaves the mark out."""
-    mark = job.record.mark
-    new = [s for s in dest.snapshots if s.mark != mark and job.record.holds(dest.name, s)]
-    if not new:
-        return dest
-    words = commands.set_mark(dest.name, new, mark)
-    if not job.attempt(job.dest, words, f"{dest.name}: not marked for --prune"):
-        return dest
-    return job.dest.look([dest.name], dest.name).get(dest.name, dest)
-
-
-def _destroy(job: Job, zfs: Zfs, dataset: Dataset, snapshots: Sequence[Snapshot]) -> list[str]:
-    gone = []
-    for each in snapshots:
-        name = f"{dataset.name}{each.short}"
-        if job.attempt(zfs, commands.destroy(dataset.name, each), f"{name}: not pruned"):
-            gone.append(name)
-    return gone
-
-
-def _guids(dataset: Dataset | None) -> set[int]:
-    return {each.guid for each in dataset.snapshots} if dataset else set()

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from pscp.ground import errors
 from pscp.zfs.inventory import Dataset, Snapshot
-from pscp.zfs.plan import Plan, Stream, arrivals, awaited, make_plan, of_ours_to_prune
+from pscp.zfs.plan import (
+    Pair,
+    Plan,
+    Stream,
+    arrivals,
+    awaited,
+    dest_after,
+    make_plan,
+    of_ours_to_prune,
+)
 
 
 def history(*guids: int, name: str = "tank/a", bookmarks: tuple[int, ...] = ()) -> Dataset:
@@ -75,6 +84,8 @@ def test_any_history(
     have = receive(kept, plan, source)
     assert set(have) == {*kept, *arrivals(source, plan)}
     assert have[: len(kept)] == kept  # nothing else goes
+    after = dest_after(Pair(source, "vault/a", dest if far else None), plan)
+    assert after is not None and [each.guid for each in after.snapshots] == have
     common = max(far & (here | marks), default=0)
     assert have[-1] == max([common, *here])
     if all_between:

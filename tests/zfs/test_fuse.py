@@ -6,7 +6,9 @@ Read next: conftest.py.
 
 from __future__ import annotations
 
+import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -398,6 +400,35 @@ def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> N
     assert push.replicate(recursive=True, exclude=("tmp",), snapshot_name="now").ok
     assert push.received("/a") == ["now"]
     assert not push.sender.exists(f"{push.source}/tmp@now")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["sent", "diverged"])
+def test_a_dry_run_names_what_would_be_pruned(push: Ends, fails: bool) -> None:
+    """P5a: at both ends, and that is what is destroyed then; at the source also where it fails."""
+    for number in range(3):
+        assert push.replicate(snapshot_name=f"auto-{number}").ok
+        push.grow(f"mine-{number}")
+    if fails:
+        push.receiver.do("snapshot", f"{push.dest}@theirs")
+    before = {ends.pool: ends.guids(name) for ends, name in both(push)}
+    replicate = partial(push.replicate, snapshot_name="auto-3", keep_last=2, prune="both")
+    planned = replicate(dry_run=True)
+    assert {ends.pool: ends.guids(name) for ends, name in both(push)} == before
+    assert planned.ok != fails and planned.unknown_sizes == (not fails)
+    lines = "\n".join(push.told.lines)
+    named = set(re.findall(r"zfs destroy (\S+)$", lines, re.MULTILINE))
+    assert replicate().ok != fails
+    gone = {
+        f"{name}@{each}"
+        for ends, name in both(push)
+        for each in before[ends.pool].keys() - ends.guids(name).keys()
+    }
+    places = [push.source] if fails else [push.source, push.dest]
+    assert named == gone == {f"{name}@auto-{number}" for name in places for number in (0, 1)}
+
+
+def both(ends: Ends) -> list[tuple[Pool, str]]:
+    return [(ends.sender, ends.source), (ends.receiver, ends.dest)]
 
 
 # --- holds

@@ -1,0 +1,108 @@
+"""Destroys what --keep-last leaves no room for, at the ends that --prune names; or foresees that.
+
+Not here: which snapshots of one end these are (plan.py), which of them are ours (record.py).
+Read next: record.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pscp.zfs import commands
+from pscp.zfs.dataset_job import Job
+from pscp.zfs.inventory import Dataset, Snapshot, Zfs, guids
+from pscp.zfs.plan import of_ours_to_prune
+
+_NAMED = 3  # snapshots, in a note
+
+
+def prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
+    """Prune a dataset that was replicated. Return the snapshots that were destroyed."""
+    gone: list[str] = []
+    if dest is not None and _prunes(job, "dest"):
+        gone += _destroy(job, job.dest, dest.name, _of_dest(job, _marked(job, dest)))
+    if _prunes(job, "source"):
+        gone += _destroy(job, job.source, source.name, _of_source(job, source, dest))
+    return tuple(gone)
+
+
+def prune_source(job: Job, source: Dataset, dest: Dataset | None) -> None:
+    """Prune a dataset that was not replicated, which is done at the source alone; say what."""
+    ours = _of_failure(job, source, dest)
+    if gone := _destroy(job, job.source, source.name, ours):
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        job.note(
+            f"{source.name}: --keep-last {job.speech.settings.keep_last} destroyed what earlier "
+            f"runs took and did not deliver: {', '.join(gone[:_NAMED])}{more}"
+        )
+
+
+def foresee(job: Job, source: Dataset, dest: Dataset | None, *, arrives: bool) -> Iterator[str]:
+    """Yield the commands that would prune a dataset; `dest` is what it will be by then.
+
+    `arrives` is False for what would not be replicated.
+    """
+    if not arrives:
+        yield from _lines(job.source, source.name, _of_failure(job, source, dest))
+        return
+    if dest is not None and _prunes(job, "dest"):
+        yield from _lines(job.dest, dest.name, _of_dest(job, job.record.with_marks(dest)))
+    if _prunes(job, "source"):
+        yield from _lines(job.source, source.name, _of_source(job, source, dest))
+
+
+def _lines(zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]) -> Iterator[str]:
+    for each in snapshots:
+        unless = "  # unless something holds it then" if each.is_held else ""
+        yield zfs.command_line(commands.destroy(dataset, each)) + unless
+
+
+def _prunes(job: Job, end: str) -> bool:
+    settings = job.speech.settings
+    return settings.keep_last is not None and settings.prune in (end, "both")
+
+
+def _of_source(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
+    """Return the source's snapshots that --keep-last destroys."""
+    keep_last = job.speech.settings.keep_last
+    assert keep_last is not None
+    return of_ours_to_prune(source.snapshots, job.record.mark, keep_last, guids(dest))
+
+
+def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
+    """Return those of the source, but not what a cut stream goes on with."""
+    if not _prunes(job, "source"):
+        return []
+    ours = _of_source(job, source, dest)
+    if dest is None or not dest.token:
+        return ours
+    held = job.held(source)  # where nothing is, nothing tells what the cut stream goes on with
+    return [each for each in ours if held and f"{source.name}@{each.name}" not in held]
+
+
+def _of_dest(job: Job, dest: Dataset) -> list[Snapshot]:
+    """Return the destination's, which has our mark, of those that are in the record."""
+    keep_last = job.speech.settings.keep_last
+    assert keep_last is not None
+    return of_ours_to_prune(job.record.trusted(dest).snapshots, job.record.mark, keep_last)
+
+
+def _marked(job: Job, dest: Dataset) -> Dataset:
+    """Mark what is in the record at the destination, since zfs send leaves the mark out."""
+    both = zip(dest.snapshots, job.record.with_marks(dest).snapshots, strict=True)
+    new = [after for now, after in both if now != after]
+    if not new:
+        return dest
+    words = commands.set_mark(dest.name, new, job.record.mark)
+    if not job.attempt(job.dest, words, f"{dest.name}: not marked for --prune"):
+        return dest
+    return job.dest.look([dest.name], dest.name).get(dest.name, dest)
+
+
+def _destroy(job: Job, zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]) -> list[str]:
+    gone = []
+    for each in snapshots:
+        name = f"{dataset}{each.short}"
+        if job.attempt(zfs, commands.destroy(dataset, each), f"{name}: not pruned"):
+            gone.append(name)
+    return gone
