@@ -37,7 +37,7 @@ from pscp.zfs.dataset_job import Job
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
-from pscp.zfs.names import as_place, check_ends, is_excluded, moved, relative
+from pscp.zfs.names import as_place, check_ends, is_excluded, moved, parent, relative
 from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, dest_after, planned
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
@@ -144,6 +144,7 @@ class _Run:
         for each in found:
             dest_name = moved(each.name, job.top, job.dest_top)
             pairs[each.name] = Pair(each, dest_name, dests.get(dest_name))
+        self._leave_out(job, pairs)
         if self.options.dry_run:
             self._show(job, pairs)
             self._tell_of_record(job)
@@ -258,6 +259,28 @@ class _Run:
             for name in names:
                 zfs.do(name, *commands.take([name], snapshot, mark))
 
+    def _leave_out(self, job: Job, pairs: dict[str, Pair]) -> None:
+        """Leave out what is new below SOURCE: without a snapshot, and not at the destination.
+
+        What the destination has, or what is above such, fails if it has no snapshot.
+        """
+        sendable = {job.top}
+        for name, pair in pairs.items():
+            is_new = pair.dest is None and not pair.source.snapshots
+            while not is_new and name not in sendable:
+                sendable.add(name)
+                name = parent(name)
+        new = sorted(pairs.keys() - sendable)
+        for name in new:
+            del pairs[name]
+        if new:
+            self.counters.add(files_left_out=len(new))
+            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
+            self.reporter.note(
+                f"{new[0]}{more}: left out, with no snapshot yet (--snapshot-name takes one; "
+                "--exclude leaves it out without a word)"
+            )
+
     # --- what would be done
 
     def _show(self, job: Job, pairs: Mapping[str, Pair]) -> None:
@@ -345,6 +368,7 @@ class _Run:
         went = sum(each.bytes for each in self.sent)
         return Replicated(
             files=len(self.sent),
+            files_left_out=self.counters.files_left_out,
             bytes=self.counters.bytes_total if self.options.dry_run else went,
             bytes_sent=went,
             seconds=time.monotonic() - self.counters.started_s,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 from collections.abc import Callable
 
@@ -74,6 +75,20 @@ def test_a_dry_run(push: Ends, typed: Typed) -> None:
     code, out, err = typed("-n")
     assert code == 0 and f"zfs send {push.source}@one\n" in out and "dry run" in err
     assert not push.receiver.exists(push.dest)
+    code, out, err = typed("-n", "--snapshot-name", "two")
+    assert code == 0 and err.splitlines()[-1].endswith("(dry run); the size is not known yet")
+
+
+def test_stats_speak_of_what_zfs_has(push: Ends, typed: Typed) -> None:
+    push.sender.do("create", f"{push.source}/new")
+    push.grow("one")
+    code, _, err = typed("-R", "--snapshot-name", "two", "--exclude", "new", "--stats")
+    rows = dict(re.split(" {2,}", row) for row in err.splitlines()[-10:])
+    assert code == 0 and rows["datasets"] == "1" and rows["streams"] == "2", err
+    assert rows["snapshot taken"] == "two" and "connections" not in rows
+    code, _, err = typed("-R")
+    assert code == 0 and f"{push.source}/new: left out" in err
+    assert err.splitlines()[-1].endswith(", 1 left out")
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,26 @@ def test_one_that_fails_hinders_only_those_below_it(push: Ends) -> None:
     assert push.received("/good") == ["one"]
 
 
+def test_a_new_dataset_without_a_snapshot_is_left_out(push: Ends) -> None:
+    """P5e: but not in silence, and not one that the destination has, or that is above another."""
+    for below in ("/had", "/new", "/new/below", "/above", "/above/taken"):
+        push.sender.do("create", f"{push.source}{below}")
+    for below in ("", "/had"):
+        push.snapshot("one", below=below)
+    result = push.replicate(recursive=True)
+    assert result.ok and (result.files, result.files_left_out) == (2, 4)
+    [note] = [each for each in push.told.notes if "left out" in each]
+    assert note.startswith(f"{push.source}/above and 3 more: ")
+    push.sender.do("destroy", f"{push.source}/had@one")
+    push.snapshot("one", below="/above/taken")
+    result = push.replicate(recursive=True)
+    assert (result.files, result.files_left_out) == (1, 2)
+    assert {(each.path, each.error) for each in result.failures} == {
+        (f"{push.source}/had", "NoSnapshot"), (f"{push.source}/above", "NoSnapshot"),
+        (f"{push.dest}/above/taken", "DatasetError"),
+    }  # fmt: skip
+
+
 # --- what was cut
 
 
