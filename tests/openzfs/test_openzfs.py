@@ -79,6 +79,8 @@ def test_the_next_run_goes_on_where_one_was_cut(
     ends.grow("two", "three")
     cut_once(ends, monkeypatch)
     assert token(ends) != "-" and "pscp:" in holds(ends, "three")
+    assert ends.replicate(dry_run=True, snapshot_name="four", keep_last=1).ok
+    assert ends.told.lines[-1].endswith("what is sent and destroyed after that is known then")
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and result.bytes < LARGE
     assert ends.received() == ["one", "two", "three"]
@@ -343,6 +345,8 @@ def test_sizes_are_foreseen(ends: Ends) -> None:
     planned = ends.replicate(dry_run=True)
     assert 0.9 * LARGE < planned.bytes < 1.2 * LARGE and not ends.receiver.exists(ends.dest)
     assert any(line.endswith(" MB") and "zfs send" in line for line in ends.told.lines)
+    more = ends.replicate(dry_run=True, snapshot_name="two")
+    assert (more.bytes, more.unknown_sizes) == (planned.bytes, 1)
     seen: list[tuple[int, bool]] = []
     result = ends.replicate(progress=lambda now: seen.append((now.bytes_total, now.plan_complete)))
     assert result.ok and seen[-1][1] and abs(seen[-1][0] - result.bytes) < 0.2 * LARGE

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from pscp.cli import zfs as cli
-from pscp.zfs.replicate import replicate
+from pscp.zfs.replicate import Replicated, replicate
 from zfs.conftest import Ends
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -77,6 +77,25 @@ def test_a_dry_run(push: Ends, typed: Typed) -> None:
     assert not push.receiver.exists(push.dest)
     code, out, err = typed("-n", "--snapshot-name", "two")
     assert code == 0 and err.splitlines()[-1].endswith("(dry run); the size is not known yet")
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "said"),
+    [
+        ([], Replicated(bytes=60_000_000), "it would have been 60.0 MB"),
+        ([], Replicated(unknown_sizes=1), "the size is not known"),
+        (
+            ["--snapshot-name", "a"], Replicated(bytes=60_000_000, unknown_sizes=2),
+            "it would have been 60.0 MB, and 2 streams of a size not known yet",
+        ),
+    ],
+)  # fmt: skip
+def test_a_dry_run_says_no_size_that_it_does_not_know(
+    words: list[str], found: Replicated, said: str
+) -> None:
+    """P5b: it said 0 B."""
+    command = cli.parse(["-n", *words, "tank/a", "host:tank/b"])
+    assert cli.summary(found, command) == f"nothing was changed (dry run); {said}"
 
 
 def test_stats_speak_of_what_zfs_has(push: Ends, typed: Typed) -> None:
