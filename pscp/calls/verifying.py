@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pscp.calls.api import copy
 from pscp.calls.call_arguments import Place
 from pscp.connect.connections import Connections
+from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction, parse_location
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pscp.options.option_fields import OptionFields
 
 WANTED = Group("what is verified", ("pscp-verify",))
-_REPAIRABLE = ("missing", "size", "content")
+_REPAIRABLE = ("missing", "size", "content", "target")
 
 
 @dataclass(frozen=True)
@@ -203,10 +204,21 @@ class _Verification:
         return found.found, found.count
 
     def _extra(self, connections: Connections | None, root: str) -> Iterator[Difference]:
+        manifest, others = self._manifest, 0
+        own = "" if self._where.is_remote else os.path.realpath(manifest.name)  # may lie below ROOT
         with trees.asker(connections, self._options, self._reporter) as ask:
-            for path in trees.listed(root, ask):
-                if path not in self._manifest.paths:
+            for path, kind in trees.listed(root, ask):
+                is_own = own and os.path.join(root, path) in (own, f"{own}.sig")
+                if path in manifest.paths or is_own:
+                    continue
+                if manifest.lists_links or kind in (tree.FILE, tree.ERROR):
                     yield Difference(path, "not listed", "is not in the manifest")
+                else:
+                    others += 1
+        if others:
+            what = "link or special file" if others == 1 else "links and special files"
+            why = f"{manifest.name} lists files alone"
+            self._reporter.note(f"{why}: {others} {what} below {self._where.text} not compared")
 
     # --- the repair
 
@@ -231,19 +243,29 @@ class _Verification:
     def _copy(self, root: str, paths: set[str]) -> None:
         origin = self._wanted.repair
         assert origin is not None
-        expected = {
-            record.path: record.digest
-            for record in self._manifest.records()
-            if record.path in paths
-        }
+        files, others = dict[str, str](), dict[str, str]()
+        for each in self._manifest.records():
+            if each.path in paths and each.kind == tree.FILE:
+                files[each.path] = each.digest
+            elif each.path in paths:
+                others[each.path] = f"{each.kind}:{each.target}"
+        if files:  # also what a link of SOURCE leads to
+            self._copy_these(origin, root, files, keeps_links=False)
+        if others:
+            self._copy_these(origin, root, others, keeps_links=True)
+
+    def _copy_these(
+        self, origin: Location, root: str, expected: dict[str, str], *, keeps_links: bool
+    ) -> None:
         with tempfile.NamedTemporaryFile() as listed:
-            listed.write(b"".join(to_bytes(path) + b"\0" for path in sorted(paths)))
+            listed.write(b"".join(to_bytes(path) + b"\0" for path in sorted(expected)))
             listed.flush()
             options = replace(
                 self._options,
                 files_from=listed.name,
                 from0=True,
                 preserve=True,
+                archive=keeps_links,
                 checksum=True,
             )
             path = root.rstrip("/") + "/"

@@ -22,7 +22,7 @@ from pscp.transfer.walk.decide import There
 
 _KEPT_BYTES = 64 * 1024 * 1024  # memory for differences: some hundred thousand
 
-What = Literal["missing", "size", "content", "time", "unreadable", "not listed"]
+What = Literal["missing", "size", "content", "target", "time", "unreadable", "not listed"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,10 @@ class _Compared:
 
     def extents(self, there: There) -> Iterable[Extent] | None:
         whole = [(0, there.size_bytes)]
-        if not is_file(there):
-            return None if there.kind else [(0, 1)]  # why it is not to be seen, its opening tells
+        if not there.kind:
+            return [(0, 1)]  # why it is not to be seen, its opening tells
+        if not is_file(there) or self._record.kind != tree.FILE:
+            return None
         if self._record.size_bytes not in (None, there.size_bytes):
             return None
         return cut(whole, self._chunk_bytes) if self._record.chunks else whole
@@ -73,9 +75,12 @@ class _Compared:
             is_missing = failure is None or failure["errno"] == 2
             what: What = "missing" if is_missing else "unreadable"
             add(self.path, what, "missing" if failure is None else failure["message"])
-        elif not is_file(there):
-            kind = "special file" if there.kind in (tree.FIFO, tree.SPECIAL) else there.kind
-            add(self.path, "missing", f"is a {kind} there, not a file")
+        elif there.kind != record.kind:
+            add(self.path, "missing", f"is a {_name(there.kind)} there, not a {_name(record.kind)}")
+        elif there.target != record.target:
+            add(self.path, "target", f"leads to {there.target}, not to {record.target}")
+        elif record.kind != tree.FILE:
+            self._compare_time(there, "leads to the same, and has another time")
         elif record.size_bytes not in (None, there.size_bytes):
             sizes = f"{there.size_bytes} bytes, not {record.size_bytes}"
             add(self.path, "size", f"has another size: {sizes}")
@@ -95,18 +100,23 @@ class _Compared:
             self._found.add(self.path, "content", self._where(differing, len(wanted)), differing)
         elif differing:
             self._found.add(self.path, "content", "has another content")
-        elif self._times and not self._has_same_time(there):
-            self._found.add(self.path, "time", "has the same content, and another time")
+        else:
+            self._compare_time(there, "has the same content, and another time")
 
-    def _has_same_time(self, there: There) -> bool:
-        wanted_ns = self._record.mtime_ns
-        return wanted_ns is None or is_same_time(wanted_ns, there.mtime_ns)
+    def _compare_time(self, there: There, message: str) -> None:
+        wanted_ns = self._record.mtime_ns if self._times else None
+        if wanted_ns is not None and not is_same_time(wanted_ns, there.mtime_ns):
+            self._found.add(self.path, "time", message)
 
     def _where(self, differing: tuple[int, ...], count: int) -> str:
         shown = ", ".join(map(str, differing[:8])) + (", ..." if len(differing) > 8 else "")
         noun = "chunk" if len(differing) == 1 else "chunks"
         size = format_bytes(self._chunk_bytes)
         return f"has another content in {noun} {shown} of {count} ({size} each, from 0)"
+
+
+def _name(kind: str) -> str:
+    return {tree.FIFO: "FIFO", tree.SPECIAL: "special file"}.get(kind, kind)
 
 
 def compare(

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.wire import MAX_TIME_NS
-from pscp.endpoint.reading import paths
+from pscp.endpoint.reading import paths, tree
 from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.ground.errors import BadManifest, UsageError
 from pscp.ground.terminal_text import printable
 
 JSONL, SHA256SUM, BAGIT = FORMATS = ("jsonl", "sha256sum", "bagit")
-VERSION = 1
+VERSION = 2  # 1 had files alone
 NAME = "pscp-manifest"
 # What the digests of chunks are of, however a copy had cut the file. It bounds what is hashed again
 # for a flipped bit, and how long lines get: a TiB has 17 MB of digests.
@@ -55,6 +55,7 @@ class Manifest:
         # A copy that nobody else can change: what was checked, and signed, is what is used.
         self.file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by close()
         self.chunk_bytes = 0  # 0: there are no digests of chunks
+        self.lists_links = False  # and FIFOs: only JSON lines from version 2 on can
         self.paths: set[str] = set()
         self.is_whole = True  # no file failed when it was made
         self.size_bytes = 0  # of all files, as far as their sizes are known
@@ -184,11 +185,12 @@ class Manifest:
     def _take_header(self, values: dict[str, Any]) -> None:
         if values.get("format") != NAME:
             raise self._bad(f'does not begin a manifest: "format" is not "{NAME}"')
-        if values.get("version") != VERSION:
-            what = f"has version {values.get('version')!r:.40}; this pscp knows {VERSION}"
+        if values.get("version") not in (1, VERSION):
+            what = f"has version {values.get('version')!r:.40}; this pscp knows 1 and {VERSION}"
             raise self._bad(what, "another version of pscp wrote it: verify with that one")
         if values.get("algorithm") != "sha256":
             raise self._bad(f"has digests of {values.get('algorithm')!r:.40}, not of sha256")
+        self.lists_links = values["version"] == VERSION
         self.chunk_bytes = self._number_of(values, "chunk_bytes", _CHUNK_LEAST, _CHUNK_MOST)
 
     def _take_end(self, values: dict[str, Any], files: int, size_bytes: int) -> None:
@@ -197,6 +199,15 @@ class Manifest:
         self.is_whole = values["whole"] is True
 
     def _record(self, values: dict[str, Any]) -> Record:
+        path = self._checked(self._raw(values, "path"))
+        kind = values.get("kind", tree.FILE)
+        if kind == tree.LINK:
+            mtime_ns = self._number_of(values, "mtime_ns", -MAX_TIME_NS, MAX_TIME_NS)
+            return Record(path, 0, mtime_ns, "", (), kind, self._target(values))
+        if kind == tree.FIFO:
+            return Record(path, 0, None, "", (), kind)
+        if kind != tree.FILE:
+            raise self._bad('"kind" is neither "link" nor "fifo"')
         size_bytes = self._number_of(values, "size", 0, _SIZE_MOST - 1)
         mtime_ns = self._number_of(values, "mtime_ns", -MAX_TIME_NS, MAX_TIME_NS)
         chunks = values.get("chunks", [])
@@ -204,11 +215,16 @@ class Manifest:
         if not isinstance(chunks, list) or len(chunks) != (count if count > 1 else 0):
             raise self._bad(f'"chunks" is no list of the {count} digests that its size needs')
         digests = [self._digest(each) for each in (values.get("sha256"), *chunks)]
-        path = self._checked(self._raw_path(values))
         return Record(path, size_bytes, mtime_ns, digests[0], tuple(digests[1:]))
 
-    def _raw_path(self, values: dict[str, Any]) -> bytes:
-        text, coded = values.get("path"), values.get("path_base64")
+    def _target(self, values: dict[str, Any]) -> str:
+        target = self._raw(values, "target")
+        if not target or b"\0" in target or len(target) > _PATH_MOST:
+            raise self._bad("has a target that no link can have")
+        return to_text(target)
+
+    def _raw(self, values: dict[str, Any], name: str) -> bytes:
+        text, coded = values.get(name), values.get(f"{name}_base64")
         try:
             if isinstance(text, str) and coded is None:
                 return text.encode("utf-8")
@@ -216,7 +232,7 @@ class Manifest:
                 return base64.b64decode(coded, validate=True)
         except ValueError:
             pass
-        raise self._bad('has neither a "path" nor a "path_base64"')
+        raise self._bad(f'has neither a "{name}" nor a "{name}_base64"')
 
     def _digest(self, value: object) -> str:
         if not isinstance(value, str) or not _HEX.fullmatch(value):
@@ -236,13 +252,15 @@ def _shown(path: str) -> str:
 
 
 class Record(NamedTuple):
-    """A file of a manifest."""
+    """A file of a manifest, a link or a FIFO."""
 
     path: str  # below the root, as in endpoint/reading/paths.py
     size_bytes: int | None  # None where the form has none
     mtime_ns: int | None
     digest: str  # SHA-256 in hex
     chunks: tuple[str, ...]  # of a file of several chunks that of each; else ()
+    kind: str = tree.FILE  # or LINK, FIFO, which have no digest
+    target: str = ""  # of a link
 
 
 def format_of(name: str, chosen: str | None) -> str:
@@ -260,9 +278,14 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 
 def line_of(record: Record, form: str) -> bytes:
-    """Return the record's line. Raises UsageError for a name that the form cannot hold."""
+    """Return the record's line; of a link or a FIFO b"", but for JSON lines.
+
+    Raises UsageError for a name that the form cannot hold.
+    """
     if form == JSONL:
         return _in_json(record)
+    if record.kind != tree.FILE:
+        return b""
     name = to_bytes(record.path)
     digest = record.digest.encode("ascii")
     if form == SHA256SUM:  # coreutils, "sha256sum invocation": a backslash before an escaped line
@@ -278,15 +301,23 @@ def line_of(record: Record, form: str) -> bytes:
 
 
 def _in_json(record: Record) -> bytes:
+    values: dict[str, object] = _name_in_json("path", record.path)
+    if record.kind == tree.FILE:
+        values |= {"size": record.size_bytes, "mtime_ns": record.mtime_ns, "sha256": record.digest}
+        return json_line(values | ({"chunks": record.chunks} if record.chunks else {}))
+    values["kind"] = record.kind
+    if record.kind == tree.LINK:
+        values |= {**_name_in_json("target", record.target), "mtime_ns": record.mtime_ns}
+    return json_line(values)
+
+
+def _name_in_json(key: str, name: str) -> dict[str, object]:
     """JSON is of Unicode (RFC 8259, 8.1), so bytes that are no UTF-8 are in base64."""
-    raw = to_bytes(record.path)
-    values: dict[str, object]
+    raw = to_bytes(name)
     try:
-        values = {"path": raw.decode("utf-8")}
+        return {key: raw.decode("utf-8")}
     except UnicodeDecodeError:
-        values = {"path_base64": base64.b64encode(raw).decode("ascii")}
-    values |= {"size": record.size_bytes, "mtime_ns": record.mtime_ns, "sha256": record.digest}
-    return json_line(values | ({"chunks": record.chunks} if record.chunks else {}))
+        return {f"{key}_base64": base64.b64encode(raw).decode("ascii")}
 
 
 def header_line(made: str, sources: list[str], destination: str, root: str) -> bytes:

@@ -133,7 +133,7 @@ class _Writing:
             self.fail(record.path, error.message)
             return
         self._file.write(line)
-        self.files += 1
+        self.files += bool(line)
         self.bytes += record.size_bytes or 0
 
     def fail(self, path: str, message: str) -> None:
@@ -150,7 +150,7 @@ class _Hashed:
         self.path, self._digest, self._writing = path, digest, writing
 
     def extents(self, there: There) -> Iterable[Extent] | None:
-        if not is_file(there):  # a link, which has no content of its own
+        if not is_file(there):  # a link, or a FIFO, which has no content of its own
             return None
         whole, chunk_bytes = [(0, there.size_bytes)], formats.CHUNK_BYTES
         chunks = cut(whole, chunk_bytes) if there.size_bytes > chunk_bytes else ()
@@ -162,6 +162,10 @@ class _Hashed:
                 self._writing.fail(self.path, "it is gone already")
             elif there.kind not in (tree.LINK, tree.FIFO) or self._digest:
                 self._writing.fail(self.path, f"a {there.kind} has its name by now")
+            else:
+                self._writing.add(
+                    formats.Record(self.path, 0, there.mtime_ns, "", (), there.kind, there.target)
+                )
             return
         if failure is not None:
             self._writing.fail(self.path, failure["message"])

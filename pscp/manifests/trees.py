@@ -305,8 +305,8 @@ def resolved(where: Location, ask: Asker) -> str:
     raise errors.DestinationError(f"{where.text}: {why}")
 
 
-def listed(root: str, ask: Asker) -> Iterator[str]:
-    """Yield the path of whatever is no folder below a root, and of folders that are unreadable."""
+def listed(root: str, ask: Asker) -> Iterator[tuple[str, str]]:
+    """Yield path and kind of whatever is no folder below a root, and of what is unreadable."""
     try:
         _checked(ask(_of_source([source.Top("", root, True)], "sha256")))
         after, is_last = None, False
@@ -315,7 +315,7 @@ def listed(root: str, ask: Asker) -> Iterator[str]:
             found, is_last = answers.items(_checked(ask(walk)))  # type: ignore[assignment]
             for kind, _, path, *_ in map(answers.items, answers.items(found)):
                 if kind != tree.FOLDER:
-                    yield answers.text(path)
+                    yield answers.text(path), answers.text(kind)
         _checked(ask(requests.End()))
     except MISSHAPEN as error:
         raise misshapen(error) from None

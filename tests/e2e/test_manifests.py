@@ -137,13 +137,95 @@ def test_what_was_there_already_is_listed_too(push: Way, manifest: Path) -> None
     assert records(made(push)) == first  # by content
 
 
-def test_a_link_is_not_listed(push: Way) -> None:
-    data = fill(push)
-    (data / "link").symlink_to("none")
+def links(data: Path) -> dict[str, str]:
+    """Links and a FIFO beside the files; where each link leads."""
+    found = {
+        "link": "none",
+        "nowhere": "../../gone",
+        "\udcff link": "\udcfe/x",
+        "to a folder": "sub",
+    }
+    for name, target in found.items():
+        (data / name).symlink_to(target)
     os.link(data / "none", data / "other name")
-    found = records(made(push, "-a"))
-    assert "data/link" not in found and "data/other name" in found
-    assert verified(push, push.source.parent / "m.jsonl").code == 0
+    return found
+
+
+def test_what_was_just_copied_is_as_listed_links_and_all(side: Way) -> None:
+    """D1: each link "is not in the manifest", on every tree that has one."""
+    targets = links(data := fill(side))
+    if side.remote == "agent":
+        os.mkfifo(data / "fifo")
+    found = records(manifest := made(side, "-a"))
+    for name, target in targets.items():
+        row = found[f"data/{name}"]
+        coded = row.get("target_base64", "")
+        assert row["kind"] == "link" and "sha256" not in row
+        assert row.get("target", os.fsdecode(base64.b64decode(coded))) == target
+    assert found.get("data/fifo", {"kind": "fifo"})["kind"] == "fifo"
+    assert verified(side, manifest, "--strict", "--times", "-q") == Ran(0, "", "")
+    assert records(made(side, "-a")).keys() == found.keys()  # unchanged
+
+
+def test_a_link_that_leads_elsewhere_is_told_and_repaired(side: Way) -> None:
+    targets = links(data := fill(side))
+    manifest = made(side, "-a")
+    there = side.destination / "data"
+    for name, target in {"link": "exact", "to a folder": "/"}.items():
+        (there / name).unlink()
+        (there / name).symlink_to(target)
+    (there / "nowhere").unlink()
+    (there / "\udcff link").unlink()
+    (there / "\udcff link").write_text("a file")
+    (there / "none").unlink()
+    (there / "none").symlink_to("link")
+    (there / "stranger").symlink_to("link")
+    ran = verified(side, manifest, "--json", "--strict")
+    found = {each["path"]: each for each in json.loads(ran.out)["differences"]}
+    assert {path: each["what"] for path, each in found.items()} == {
+        "data/link": "target", "data/to a folder": "target", "data/nowhere": "missing",
+        "data/\udcff link": "missing", "data/none": "missing", "data/stranger": "not listed",
+    }  # fmt: skip
+    assert found["data/link"]["message"] == "leads to exact, not to none"
+    assert found["data/\udcff link"]["message"] == "is a file there, not a link"
+    (data / "link").unlink()
+    (data / "link").symlink_to("large")  # SOURCE has another one as well
+    source = str(data.parent)
+    repair = ("--repair", source if side.is_push else f"{side.server.host}:{source}")
+    ran = verified(side, manifest, *repair)
+    assert ran.code == 1 and "data/link: leads to exact, not to none" in ran.out
+    assert "data/link: is a link to large at the source, not as it is listed" in ran.err
+    assert "data/link: repaired" not in ran.out and "data/none: repaired" in ran.out
+    del targets["link"]
+    assert {name: os.readlink(there / name) for name in targets} == targets
+    assert (there / "none").is_file() and os.readlink(there / "link") == "exact"
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "old.jsonl"])
+def test_what_lists_files_alone_says_so_of_links(push: Way, name: str) -> None:
+    links(fill(push))
+    manifest = made(push, "-a", name=name)
+    if name == "old.jsonl":  # as an earlier version wrote it
+        first, *rows, last = manifest.read_text().splitlines()
+        kept = [row for row in rows if '"kind"' not in row]
+        last = last.replace(f'"files":{len(rows)}', f'"files":{len(kept)}')
+        first = first.replace('"version":2', '"version":1')
+        manifest.write_text("\n".join([first, *kept, last, ""]))
+    ran = verified(push, manifest, "--strict")
+    assert (ran.code, ran.out) == (0, "")
+    assert "lists files alone: 4 links and special files below" in ran.err
+    (push.destination / "stranger").touch()
+    ran = verified(push, manifest, "--strict")
+    assert (ran.code, ran.out) == (1, "stranger: is not in the manifest\n")
+
+
+def test_the_manifest_itself_may_lie_below_the_root(push: Way, key: Path) -> None:
+    make(push.source, "data/small")
+    way = dataclasses.replace(push, is_push=False)
+    manifest = push.destination / "SHA256SUMS"
+    words = ("-r", "--manifest", str(manifest), "--sign", str(key))
+    assert way.command(*words, names=["data"]).code == 0
+    assert verified(way, manifest, "--strict", "-q") == Ran(0, "", "")
 
 
 def test_what_is_another_thing_by_now_is_told(push: Way) -> None:
@@ -295,7 +377,7 @@ def test_a_special_file_is_not_opened(push: Way, manifest: Path) -> None:
     there.unlink()
     os.mkfifo(there)
     ran = verified(push, manifest)
-    assert (ran.code, ran.out) == (1, "data/exact: is a special file there, not a file\n")
+    assert (ran.code, ran.out) == (1, "data/exact: is a FIFO there, not a file\n")
 
 
 def test_what_cannot_be_read_is_told(powerless: Way) -> None:
@@ -453,7 +535,7 @@ def test_a_folder_of_the_source_repairs_no_file(push: Way, manifest: Path) -> No
     (data / "exact").mkdir()
     words = ("--repair", f"{push.sent_from}{push.source}")
     ran = verified(push, manifest, *words)
-    assert ran.code == 1 and "data/exact: is a folder, not a file" in ran.err, ran
+    assert ran.code == 1 and "data/exact: is a folder at the source, not as" in ran.err, ran
     assert "data/exact: missing" in ran.out and not os.path.lexists(there)
     (data / "exact").rmdir()
     (data / "good").rename(data / "exact")

@@ -118,7 +118,7 @@ class Pack(Piece):
         self.rows = [next(left) if is_file else [0, ""] for is_file in files]
         for item, row in zip(self.items, self.rows, strict=True) if self.expected else ():
             wanted = self.expected.get(item.entry.path)
-            if wanted is not None and isinstance(row, list):
+            if wanted is not None and item.entry.kind == tree.FILE and isinstance(row, list):
                 row[1:] = [wanted]  # so the sink takes no other content for it
 
     @functools.cached_property

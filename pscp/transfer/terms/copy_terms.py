@@ -57,8 +57,9 @@ class JobTerms:
         name: of the copy, instead of what it copies: with it, a copy that was cut goes on though
             its sources are others now, as those that a pattern matches may be.
         moves: what all copies that share it move: a pscp.Moves.
-        expected: the SHA-256 in hex that files have to have, by path below the destination. The
-            options get strong; a file of these with other bytes fails, and never gets its name.
+        expected: what has to come, by path below the destination: of a file its SHA-256 in hex, of
+            a link "link:" and its target, of a FIFO "fifo:". The options get strong; what is
+            another thing or has other bytes fails, and never gets its name.
 
     The functions are called while a copy runs, by threads of it, and should return at once. What
     one of them raises ends the copy tidily, and is raised by it.
