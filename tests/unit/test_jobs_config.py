@@ -380,6 +380,22 @@ def test_no_file_is_written_twice(tmp_path: Path) -> None:
         jobs_of(tmp_path, f"defaults.metrics = '{folder}'\n{SOUND}{other}")
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [("folder", "folder/a.txt"), ("none/", "none/a.txt"), ("x-{job}.log", "x-a.log")],
+)
+def test_jobs_share_a_report_by_a_folder_or_by_their_names(
+    tmp_path: Path, typed: str, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    other = SOUND.replace("job.a", "job.b")
+    jobs = jobs_of(tmp_path, f"defaults.report = {{ text = '{typed}' }}\n{SOUND}{other}")
+    first = str(tmp_path / name)
+    assert [job.report for job in jobs.values()] == [
+        (("text", first),), (("text", first.replace("a.txt", "b.txt").replace("-a", "-b")),),
+    ]  # fmt: skip
+
+
 def test_a_host_that_no_job_knows_is_a_mistake(tmp_path: Path) -> None:
     text = f"{SOUND}[host.h]\nport = 2\n[host.H]\nport = 3\n"
     [(line, said)] = mistakes(tmp_path, text)

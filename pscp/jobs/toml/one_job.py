@@ -24,7 +24,7 @@ from pscp.zfs.settings import Settings
 Words = dict[str, tuple[str, ...]]  # of options, by their names
 
 _KINDS_OF_SOURCES = ("sources", "sources-from", "sources-command", "datasets")
-_MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after")
+_MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after", "report")
 # The other keys are fields of Job; 0 is the field's default.
 _FIELDS = {
     key: key.replace("-", "_") + ("_s" if each.kind is schema.Seconds else "")
@@ -79,8 +79,10 @@ class JobReader:
         inside = os.path.join(self.folder, ".") if chosen.options.relative else self.folder
         command = given.get("sources-command", ())
         after, move_to = given.get("after", ("keep", None))
+        name = str(self.own.place[-1])
+        reports = tuple((form, _report(form, file, name)) for form, file in given.get("report", ()))
         job = Job(
-            name=str(self.own.place[-1]),
+            name=name,
             destinations=self._whole("destinations", self.folder),
             sources=self._whole("sources", inside),  # -R keeps what is typed, and not all before it
             sources_command=("/bin/sh", "-c", command) if isinstance(command, str) else command,
@@ -91,6 +93,7 @@ class JobReader:
             limit=given.get("limit", ((), None))[0],
             after=after,
             move_to=move_to,
+            report=reports,
             **{field: given[key] for key, field in _FIELDS.items() if given.get(key)},
         )
         self._check_ends(job)
@@ -206,3 +209,10 @@ class JobReader:
         if of_job.get("after", ("keep",))[0] != "keep":
             replace(options, remove_source_files=True)
         return HostOptions(options, words), settings
+
+
+def _report(form: str, file: str, job: str) -> str:
+    """Return the file of a job's report; in a folder each job has one of its own."""
+    file = file.replace("{job}", job)
+    is_folder = file.endswith("/") or os.path.isdir(file)
+    return os.path.join(file, f"{job}.{'txt' if form == 'text' else form}") if is_folder else file

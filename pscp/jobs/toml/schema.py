@@ -240,7 +240,11 @@ SHARED = {
         Literal[IF_RUNNING], "while another run of the job is under way: skip, wait, fail", "skip"
     ),
     "max-hosts": Key(Hosts, "send to so many destinations at once (all)", 4),
-    "report": Key(Reports, "write a report of the run: json, text, html", {"html": "sent.html"}),
+    "report": Key(
+        Reports,
+        "write a report of the run: json, text, html; to a folder, or a file, with {job} in it",
+        {"html": "/srv/reports/"},
+    ),
     "metrics": Key(File, "write metrics: node_exporter's textfile folder, or a file", "metrics/"),
     "ping": Key(Url, "ask this at start, success and failure", "https://hc-ping.com/UUID"),
     "keep-history": Key(Seconds, "keep what is known of runs for so long (365d)", "90d"),
