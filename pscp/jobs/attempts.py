@@ -14,10 +14,11 @@ from dataclasses import replace
 from pscp.calls.deliveries import Delivery
 from pscp.ground import errors
 from pscp.jobs.reports.outcome import DestinationRun, Outcome
-from pscp.progress.progress import Failure, count
+from pscp.progress.progress import Counters, Failure, count
 
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment
+_STILL_S = 5.0  # while nothing is sent for longer, nothing moves
 _STOPS = (errors.Cancelled, errors.Interrupted, errors.Terminated)
 
 
@@ -46,12 +47,24 @@ class Attempts:
         self._begin_s = steady()
         self._failing_s: float | None = None  # since when nothing has come of them
         self._pauses = pauses()
+        self._sending_s = 0.0
+        self._sent_bytes = 0  # in this attempt
+        self._moved_s: float | None = None  # when more was sent, or before that the last look
+
+    def look(self, now: Counters) -> None:
+        """See where an attempt stands, some ten times a second: whether bytes move."""
+        now_s, is_more = self._steady(), now.bytes_sent > self._sent_bytes
+        if is_more and self._moved_s is not None:
+            self._sending_s += min(now_s - self._moved_s, _STILL_S)
+        if is_more or not self._sent_bytes:
+            self._sent_bytes, self._moved_s = now.bytes_sent, now_s
 
     def add(self, delivery: Delivery) -> float | None:
         """Count an attempt; return the seconds until the next one, or None if it was the last."""
         now_s, error, result = self._steady(), delivery.error, delivery.result
         failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
         self._count(delivery, failures, now_s - self._begin_s)
+        self._sent_bytes, self._moved_s = 0, None
         if error is not None:
             self.end(outcome_of(error), error.text)
         elif failures or self.run.files_failed:
@@ -80,6 +93,7 @@ class Attempts:
         self.run = replace(
             run,
             seconds=seconds,
+            sending_s=self._sending_s,
             files=run.files + its.files_done,
             files_unchanged=max(0, its.files_unchanged + its.files_resumed - run.files),
             bytes=run.bytes + its.bytes_done,

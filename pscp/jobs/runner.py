@@ -104,7 +104,7 @@ class Copying:
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
         side_by_side(
             [*self.attempts], deliver, self._again,
-            progress=partial(self._teller.goes_on, self._job.name),
+            progress=self._goes_on,
             max_hosts=self._job.max_hosts, shares=len(self.attempts) > 1,
         )  # fmt: skip
 
@@ -128,6 +128,10 @@ class Copying:
         except OSError as error:
             raise errors.CopyError(f"manifest {path}: {error.strerror}") from None
         return replace(options, manifest=path)
+
+    def _goes_on(self, destination: str, now: Counters) -> None:
+        self.attempts[destination].look(now)
+        self._teller.goes_on(self._job.name, destination, now)
 
     def _again(self, delivery: Delivery) -> float | None:
         """Count an attempt that has ended; return the seconds until the next one, or None."""

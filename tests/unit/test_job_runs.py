@@ -159,6 +159,29 @@ def test_attempts_are_added_up() -> None:
     assert (run.bytes, run.bytes_sent, run.connections_lost, run.attempts) == (50, 60, 1, 2)
 
 
+def test_only_the_seconds_in_which_bytes_move_are_those_of_a_rate() -> None:
+    """P2c: 108 MB/s became 10.8, since a host was away for a while."""
+    clock = Clock()
+    attempts = Attempts("h:", 600, steady=clock)
+
+    def look(after_s: float, bytes_sent: int) -> None:
+        clock.now_s += after_s
+        attempts.look(Counters(bytes_sent=bytes_sent))
+
+    look(0.1, 0)
+    look(30.0, 0)  # it logs in
+    for number in range(1, 11):
+        look(1.0, number * 100)
+    look(300.0, 1000)  # nothing comes for a while
+    look(0.1, 1100)
+    attempts.add(ended(LOST, bytes_sent=1100))
+    look(100.0, 0)  # a pause
+    look(1.0, 50)
+    attempts.add(ended(None, bytes_sent=50))
+    assert attempts.run.sending_s == pytest.approx(10 + 5 + 1)
+    assert attempts.run.seconds > 400 and attempts.run.bytes_per_s == pytest.approx(1150 / 16)
+
+
 def test_a_file_that_changed_may_be_left_for_the_next_run() -> None:
     left: list[str] = []
     attempts = Attempts("h:", 0, left.append)

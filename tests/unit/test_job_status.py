@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from job_runs import FULL, HOSTILE, NIGHT_S, UNPRINTABLE, Remembered, Tags, part, run_of
 
 import pscp.jobs
-from pscp.jobs.reports import page, status, timers
-from pscp.jobs.reports.outcome import Outcome
+from pscp.jobs.reports import page, report, status, timers
+from pscp.jobs.reports.outcome import Outcome, rate
 from pscp.jobs.reports.timers import Timer
 from pscp.jobs.toml.job import Job
 
@@ -172,7 +172,7 @@ def test_what_failed_is_behind_and_says_why() -> None:
     bad = part(outcome=Outcome.FAILED, failures=(FULL,), files_failed=1)
     run = run_of(bad, part("store2:/vault/", outcome=Outcome.UNREACHABLE, message="no route"))
     earlier = run_of(part(), part("store2:/vault/"), started_s=NIGHT_S - DAY_S)
-    assert behind(Remembered([run, earlier])) == ["1 file failed", "no route"]
+    assert behind(Remembered([run, earlier])) == ["1 file failed: cam/1.rec", "no route"]
     assert behind(Remembered([run]))[1] == "no route; never done"
 
 
@@ -182,6 +182,37 @@ def test_a_run_that_failed_though_its_copies_did_not_is_behind() -> None:
     assert behind(Remembered([run])) == ["after-success: exit status 1"] * 2
     cut = run_of(part(), part("store2:/vault/", outcome=Outcome.CUT, message="its time is over"))
     assert behind(Remembered([cut])) == ["", "its time is over; never done"]
+
+
+def test_what_did_not_begin_says_why() -> None:
+    """P2d: "not begun; never done", without the reason that the report had."""
+    parts = [
+        part(to, outcome=Outcome.FAILED, attempts=0, message="not begun") for to in JOB.destinations
+    ]
+    why = "/nodir: No such file or directory"
+    past = Remembered([run_of(*parts, message=f"{why}\nhint")])
+    assert behind(past) == [f"not begun: {why}; never done"] * 2
+    after = run_of(outcome=Outcome.FAILED, message="not run: first, which it depends on, is failed")
+    assert behind(Remembered([after]))[1] == f"{after.message}; never done"
+    date = datetime.date.fromtimestamp(NIGHT_S - 12 * 3600)
+    for kept, said in ((past, f"not begun: {why}"), (Remembered([after]), after.message)):
+        marks = cells(page_of(kept, JOB))
+        assert marks[-1] == ("bad", f"{date:%a %d %b}: failed ({said})")
+        assert marks[-1] == marks[-1 - page.NIGHTS]
+
+
+def test_files_that_wait_are_counted() -> None:
+    past = Remembered([run_of(part(), part("store2:/vault/"), files_waiting=3)])
+    assert "  3 files  " in status.table(status.standings([JOB], past, {}, NOW_S, {}))[1]
+    assert "files that wait: 3" in page_of(past, JOB)
+
+
+def test_a_rate_of_a_night_is_that_of_its_busy_seconds() -> None:
+    busy = part(bytes_sent=1000, sending_s=10.0, seconds=100.0)
+    runs = [run_of(part(seconds=50.0)), run_of(busy), run_of(part(bytes_sent=500, seconds=5.0))]
+    [night] = [n for n in page.nights_of(runs, page._night_of(NOW_S)) if n.parts]
+    assert rate(night.parts) == 100.0
+    assert "(100 B/s)" in report.copied(busy)
 
 
 @pytest.mark.parametrize(("periods", "expected"), [(1.9, ""), (2.1, "not done since 20")])

@@ -54,6 +54,7 @@ class DestinationRun:
     outcome: Outcome
     started_s: float  # seconds since the epoch
     seconds: float  # by a clock that no one sets
+    sending_s: float = 0.0  # of these, those in which bytes moved: without pauses
     files: int = 0  # copied
     files_unchanged: int = 0  # there already
     bytes: int = 0  # of the files that were copied
@@ -69,8 +70,16 @@ class DestinationRun:
 
     @property
     def bytes_per_s(self) -> float:
-        """How fast it sent."""
-        return self.bytes_sent / self.seconds if self.seconds > 0 else 0.0
+        """How fast it sent, while it did."""
+        return rate([self])
+
+
+def rate(parts: Iterable[DestinationRun]) -> float:
+    """Return how many bytes these sent in a second, of the seconds in which bytes moved."""
+    sent = [part for part in parts if part.bytes_sent]
+    # A run of an earlier version, and one that was too short, has no such seconds.
+    seconds = sum(part.sending_s or part.seconds for part in sent)
+    return sum(part.bytes_sent for part in sent) / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

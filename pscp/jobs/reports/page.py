@@ -13,13 +13,13 @@ import collections
 import datetime
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pscp.jobs.reports import report
 from pscp.jobs.reports.history import History
-from pscp.jobs.reports.outcome import GOOD, DestinationRun, JobRun, Outcome
-from pscp.jobs.reports.status import Standing
+from pscp.jobs.reports.outcome import GOOD, DestinationRun, JobRun, Outcome, rate
+from pscp.jobs.reports.status import Standing, why_of
 from pscp.progress.progress import format_bytes
 
 if TYPE_CHECKING:
@@ -40,9 +40,12 @@ class Night:
     @property
     def outcome(self) -> Outcome | None:
         """Return that of the last run which found something to do, if any did."""
-        found = [part.outcome for part in self.parts]
-        busy = (each for each in found if each.kind != "idle")
-        return next(busy, found[0] if found else None)
+        return self._told.outcome if self._told else None
+
+    @property
+    def _told(self) -> DestinationRun | None:
+        busy = (each for each in self.parts if each.outcome.kind != "idle")
+        return next(busy, self.parts[0] if self.parts else None)
 
     @property
     def failed(self) -> int:
@@ -52,8 +55,11 @@ class Night:
     @property
     def text(self) -> str:
         """Return, for example: Mon 23 Nov: done, 2 of 48 runs failed."""
-        failed = f", {self.failed} of {len(self.parts)} runs failed" if self.failed else ""
-        return f"{self.date:%a %d %b}: {self.outcome or 'no run'}{failed}"
+        told = self._told
+        why = f" ({told.message})" if told and told.message else ""
+        runs = len(self.parts)
+        failed = f", {self.failed} of {runs} runs failed" if self.failed and runs > 1 else ""
+        return f"{self.date:%a %d %b}: {self.outcome or 'no run'}{why}{failed}"
 
 
 def make(found: Sequence[Standing], history: History, now_s: float) -> str:
@@ -78,8 +84,12 @@ def nights_of(
     """Return the last NIGHTS of one destination, or all, the oldest first."""
     found = collections.defaultdict[datetime.date, list[DestinationRun]](list)
     for run in runs:
+        # A run that came to no destination, as one whose depends-on failed, is one of each.
+        not_run = DestinationRun(destination or "", run.outcome, run.started_s, 0.0, attempts=0)
         found[_night_of(run.started_s)] += [
-            part for part in run.destinations if destination in (None, part.destination)
+            replace(part, message=why_of(run, part))
+            for part in run.destinations or (not_run,)
+            if destination in (None, part.destination)
         ]
     dates = (tonight - datetime.timedelta(number) for number in reversed(range(NIGHTS)))
     return [Night(date, found[date]) for date in dates]
@@ -91,11 +101,6 @@ def _night_of(time_s: float) -> datetime.date:
 
 def _bytes(night: Night) -> int:
     return sum(part.bytes for part in night.parts)
-
-
-def _rate(night: Night) -> float:
-    seconds = sum(part.seconds for part in night.parts)
-    return sum(part.bytes_sent for part in night.parts) / seconds if seconds > 0 else 0.0
 
 
 def _plots(nights: Sequence[Night]) -> dict[str, Markup]:
@@ -110,7 +115,10 @@ def _plots(nights: Sequence[Night]) -> dict[str, Markup]:
         opacity="1", font_family="inherit", label_font_size=15, major_label_font_size=15,
     )  # fmt: skip
     plots = {}
-    for what, value, unit in (("Copied in a night", _bytes, ""), ("Sent in a second", _rate, "/s")):
+    for what, value, unit in (
+        ("Copied in a night", _bytes, ""),
+        ("Sent in a second", lambda night: rate(night.parts), "/s"),
+    ):
         chart = pygal.Bar(
             style=style, js=(), disable_xml_declaration=True, show_legend=False, width=440,
             height=170, margin=4, x_labels_major_every=7, show_minor_x_labels=False,

@@ -45,7 +45,7 @@ _NEXT_STEP = {
 def copied(part: DestinationRun) -> str:
     """Return, for example: 298 copied, 12 there already, 2 failed, 4.1 GB in 10 min 2 s (6.8 MB/s).
 
-    The rate is of what was sent.
+    The rate is of what was sent, in the seconds in which bytes moved.
     """
     rate = f" ({format_bytes(part.bytes_per_s)}/s)" if part.bytes_sent else ""
     texts = [
@@ -126,7 +126,7 @@ def lines(run: JobRun) -> list[str]:
             found += [f"  {ran.name} said:", *(f"    | {line}" for line in said)]
     if run.files_waiting:
         waiting = count(run.files_waiting, "file")
-        found.append(f"  {waiting} left for the next run: still being written, or new")
+        found.append(f"  {waiting} left for the next run: too young, or may still change")
     if run.outcome in _NEXT_STEP:
         found.append(f"  {_NEXT_STEP[run.outcome].format(job=run.job)}")
     return [printable(line) for line in found]

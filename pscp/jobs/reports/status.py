@@ -34,6 +34,7 @@ class Standing:
     last_success_s: float | None
     next_s: float | None  # None: not known
     next_by: str  # "cron", or a timer's unit
+    files_waiting: int  # that the last run left for the next one
     behind: str  # why it is not where it should be; "": it is
     running: str  # " (process 123, since 02:15)", if a run is under way
 
@@ -58,7 +59,7 @@ def standings(
             part = next((part for part in parts if part.destination == destination), None)
             success_s = history.last_success(job.name, destination)
             late_s = _PERIODS * ((timer and timer.period_s) or math.inf)
-            reasons = [_what_failed(run, part)] if run else ["never run"]
+            reasons = [why_of(run, part)] if run else ["never run"]
             if run and success_s is None:
                 reasons.append("never done")
             elif success_s is not None and now_s - success_s > late_s:
@@ -71,6 +72,7 @@ def standings(
                 last_success_s=success_s,
                 next_s=timer.next_s if timer else None,
                 next_by=timer.name if timer else "",
+                files_waiting=run.files_waiting if run else 0,
                 behind="; ".join(filter(None, reasons)),
                 running=running.get(job.name, ""),
             )
@@ -78,19 +80,27 @@ def standings(
     return found
 
 
-def _what_failed(run: JobRun, part: DestinationRun | None) -> str:
+def why_of(run: JobRun, part: DestinationRun | None) -> str:
     """Return what failed of a run for a destination, which had this part in it; "" for nothing."""
-    if part and part.outcome not in GOOD:
-        failed = f"{count(part.files_failed, 'file')} failed" if part.files_failed else ""
-        return part.message.partition("\n")[0] or failed or part.outcome
+    its, whole = (part.message if part else "").partition("\n")[0], run.message.partition("\n")[0]
+    if part and part.outcome not in GOOD and run.destinations:
+        failed = f"{count(part.files_failed, 'file')} failed"
+        paths = [each.path for each in part.failures if each.path]
+        if paths and its in ("", failed):
+            return f"{failed}: {paths[0]}{', ...' if part.files_failed > 1 else ''}"
+        if not part.attempts and whole:
+            return f"{its}: {whole}"  # not begun
+        return its or (failed if part.files_failed else part.outcome)
     if run.outcome in GOOD or any(each.outcome == run.outcome for each in run.destinations):
         return ""  # it is another's
-    return run.message.partition("\n")[0] or run.outcome
+    return whole or run.outcome
 
 
 def table(found: Sequence[Standing]) -> list[str]:
     """Return the lines of --status."""
-    heads = ("job", "destination", "last run", "outcome", "last success", "next", "behind")
+    heads = (
+        "job", "destination", "last run", "outcome", "last success", "waiting", "next", "behind",
+    )  # fmt: skip
     rows = [
         (
             each.job,
@@ -98,6 +108,7 @@ def table(found: Sequence[Standing]) -> list[str]:
             report.date(each.last_run_s),
             f"running{each.running}" if each.running else each.outcome or "-",
             report.date(each.last_success_s),
+            count(each.files_waiting, "file") if each.files_waiting else "-",
             f"{report.date(each.next_s)} {each.next_by}",
             each.behind,
         )
