@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from pscp.cli.pipe import PipeCommand
+    from pscp.transfer.terms.copy_terms import JobTerms
 
     AnyCommand: TypeAlias = "Command | FanOut | PipeCommand | Measure | Clean | Connections"
 
@@ -222,13 +223,16 @@ def check_folders(sources: Sequence[Location], options: Options) -> None:
             raise UsageError(f"{source.path} is a folder: use -r", hint)
 
 
-def run(command: AnyCommand, words: Sequence[str] = ()) -> int:
-    """Do what a command line with these words asks for; returns the exit code."""
+def run(command: AnyCommand, words: Sequence[str] = (), terms: JobTerms | None = None) -> int:
+    """Do what a command line with these words asks for; returns the exit code.
+
+    `terms` are those of a copy to one destination, which a job's dry run has.
+    """
     from pscp.endpoint.frames import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command, words)
+        return run_copy(command, words, terms)
     if isinstance(command, FanOut):
         from pscp.cli import fan_out
 
@@ -287,13 +291,16 @@ def run_connections(command: Connections) -> int:
     return 0
 
 
-def run_copy(command: Command, words: Sequence[str]) -> int:
+def run_copy(command: Command, words: Sequence[str], terms: JobTerms | None) -> int:
     from pscp.calls.api import copy
 
     options = command.options
     with shown_run("pscp", words, options) as (reporter, kept):
         ends = command.sources, command.destination
-        result = copy(*ends, options=options, reporter=reporter, keep_digests=False, raises=False)
+        result = copy(
+            *ends, options=options, reporter=reporter, keep_digests=False, raises=False,
+            terms=terms,
+        )  # fmt: skip
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)

@@ -31,10 +31,15 @@ from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import exit_code
 from pscp.jobs.runner import ordered, run
 from pscp.jobs.toml.job import Job
+from pscp.options.arguments import make_parser
+from pscp.progress.progress import count
+from pscp.transfer.terms.copy_terms import JobTerms
+from pscp.transfer.walk.selection import Settled
 
 if TYPE_CHECKING:
     from pscp.jobs.toml.config import Config
 
+SHOWN = 3  # names of what a dry run tells of a job as a whole
 Given = Mapping[str, Any]  # the options of the command line that were given
 
 
@@ -45,7 +50,9 @@ def act(what: str, config: Config, names: Sequence[str], given: Given) -> int:
     jobs = [config.jobs[name] for name in names]
     if what == "status":
         return show_status(config, jobs, given)
-    shows = {"list": show_jobs, "explain": show_lines, "dry-run": dry_run, "check": check_all}
+    if what == "dry-run":
+        return dry_run(config, jobs)
+    shows = {"list": show_jobs, "explain": show_lines, "check": check_all}
     return shows[what](jobs)
 
 
@@ -123,12 +130,13 @@ def show_lines(jobs: Sequence[Job]) -> int:
     return 0
 
 
-def dry_run(jobs: Sequence[Job]) -> int:
+def dry_run(config: Config, jobs: Sequence[Job]) -> int:
     """List what the jobs would copy, and return the highest exit code."""
     highest = 0
     for job in jobs:
         try:
-            for code in _dry_runs(job):
+            known = state.recall(f"{state_path(config.path, job.name)}.json")
+            for code in _DryRun(job, Settled(job.min_age_s, job.settled_for_s, known)).codes():
                 highest = max(highest, code)
                 if code >= Interrupted.exit_code:
                     return code
@@ -138,16 +146,57 @@ def dry_run(jobs: Sequence[Job]) -> int:
     return highest
 
 
-def _dry_runs(job: Job) -> Iterator[int]:
-    """Make each copy of a job as a dry run, and yield its exit code."""
-    found = [] if job.datasets else sources.find(job, lambda ran: None)
-    texts = [place.text if place.is_remote else place.path for place in found]
-    for destination in job.destinations if texts or job.datasets else ():
-        write_line(sys.stderr, f"{NAME}: {job.name}: to {destination}")
-        for name, *words in explain.argv(job, destination, texts, "--dry-run", "--"):
-            main = zfs.main if name == "pscp-zfs" else copy.main
-            # A manifest is of what was copied.
-            yield main([word for word in words if not word.startswith(("--manifest", "--sign="))])
+class _DryRun:
+    """The dry run of one job."""
+
+    def __init__(self, job: Job, settled: Settled) -> None:
+        self._job, self._settled = job, settled
+        self._ready: list[str] = []  # files that the copy to one destination takes
+
+    def codes(self) -> Iterator[int]:
+        """Make each copy, and yield its exit code."""
+        job, settled, most = self._job, self._settled, list[str]()
+        found = [] if job.datasets else sources.find(job, lambda ran: None)
+        ready = [each for each in found if each.is_remote or settled.is_ready_at(each.path)]
+        texts = [place.text if place.is_remote else place.path for place in ready]
+        for destination in job.destinations if texts or job.datasets else ():
+            self._say(f"to {destination}")
+            for name, *words in self._lines(destination, texts):
+                # A manifest is of what was copied.
+                left = [word for word in words if not word.startswith(("--manifest", "--sign="))]
+                yield zfs.main(left) if name == "pscp-zfs" else self._copy(left)
+            most, self._ready = max(most, self._ready, key=len), []
+        if settled.waiting:
+            self._tell(settled.waiting, "would wait for the next run", settled.first_waiting(SHOWN))
+        if job.after != "keep" and most:
+            what = (
+                f"be moved to {job.move_to}" if job.after == "move" else "be removed at the source"
+            )
+            self._tell(len(most), f"would {what}, once every destination has them", most[:SHOWN])
+
+    def _lines(self, destination: str, texts: Sequence[str]) -> list[list[str]]:
+        job = replace(self._job, min_age_s=0)  # which is_ready() knows, and when clocks were set
+        removes = ("--remove-source-files",) if job.after != "keep" else ()
+        return explain.argv(job, destination, texts, "--dry-run", *removes, "--")
+
+    def _copy(self, words: list[str]) -> int:
+        terms = JobTerms(self._is_ready)
+        return copy.run_command(
+            "pscp", make_parser, lambda each: copy.run(copy.parse(each), each, terms), words
+        )
+
+    def _is_ready(self, path: str, size: int, mtime_ns: int, inode: int) -> bool:
+        is_ready = self._settled.is_ready(path, size, mtime_ns, inode)
+        if is_ready and self._job.after != "keep":
+            self._ready.append(path)
+        return is_ready
+
+    def _tell(self, number: int, what: str, names: Sequence[str]) -> None:
+        shown = ", ".join([*names, *([f"and {number - SHOWN} more"] if number > SHOWN else [])])
+        self._say(f"{count(number, 'file')} {what}: {shown}")
+
+    def _say(self, text: str) -> None:
+        write_line(sys.stderr, f"{NAME}: {self._job.name}: {text}")
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -255,6 +255,33 @@ def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
     assert names_in(world.there / "one") == names_in(world.there / "two words") == []
 
 
+def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World) -> None:
+    text = """
+        [job.a]
+        sources = "records [[]1]/*.rec"
+        destinations = ["host:one/", "host:two words/"]
+        settled-for = "1d"
+    """
+    path = f"{world.here}/records [1]/"
+    first, *_ = sorted(NAMES)
+    for _ in range(2):  # it keeps nothing of what it has seen
+        ran = told(world, text, "--dry-run")
+        assert (ran.code, ran.out) == (0, ""), ran.err
+        assert f"pscp-run: a: 4 files would wait for the next run: {path}{first}, " in ran.err
+        assert ran.err.rstrip().endswith(", and 1 more")
+    (world.here / "records [1]" / "new.rec").write_text("new")
+    removes = text.replace("settled-for", "min-age") + 'after = "remove"\n'
+    ran = told(world, removes, "--dry-run")
+    assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    assert f"pscp-run: a: 1 file would wait for the next run: {path}new.rec\n" in ran.err
+    what = "would be removed at the source, once every destination has them"
+    assert ran.err.count(f"pscp-run: a: 4 files {what}: {path}") == 1
+    moves = removes.replace("remove", "move sent")
+    ran = told(world, moves, "--dry-run")
+    assert f"4 files would be moved to {world.here}/sent, once every " in ran.err
+    assert len(names_in(world.here / "records [1]")) == 5 and not (world.here / "sent").exists()
+
+
 def test_a_dry_run_writes_no_manifest(world: World) -> None:
     text = '[job.a]\nsources = "a.txt"\ndestinations = "host:one/"\nmanifest = "m"\n'
     ran = told(world, text, "--dry-run")

@@ -131,6 +131,11 @@ class Settled:
         with self._lock:
             return len(self._refused) + len(self._changed)
 
+    def first_waiting(self, most: int) -> list[str]:
+        """Return the paths of the first of these."""
+        with self._lock:
+            return sorted(self._refused.keys() | self._changed)[:most]
+
     def is_ready(self, path: str, size: int, mtime_ns: int, inode: int) -> bool:
         """Return whether a file is taken in this run. Asked again, it is answered the same."""
         identity = size, mtime_ns, inode
