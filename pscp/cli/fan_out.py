@@ -254,7 +254,7 @@ def conclude(found: Sequence[Delivery], options: Options, display: Display, log_
                 write_line(sys.stderr, text)
         if isinstance(display, JsonRows):
             display.event_of(each.destination, "end", ended(each))
-    text = together(found)
+    text = together(found, stats=options.stats)
     log_.write(text)
     if is_shown:
         write_line(sys.stderr, text)
@@ -276,18 +276,19 @@ def told(delivery: Delivery, options: Options) -> list[str]:
     return [text]
 
 
-def together(found: Sequence[Delivery]) -> str:
-    """Return what became of all destinations, and what they cost this machine."""
+def together(found: Sequence[Delivery], *, stats: bool) -> str:
+    """Return what became of all destinations, and with `stats` what they cost this machine."""
     good = sum(each.ok for each in found)
     seconds = max((each.seconds for each in found), default=0.0)
+    text = f"{good} of {count(len(found), 'destination')} complete in {format_duration(seconds)}"
+    if not stats:
+        return text
     read_bytes = sum(each.bytes_read for each in found)
     here, below = (
         sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    return (
-        f"{good} of {count(len(found), 'destination')} complete in {format_duration(seconds)}; "
-        f"{format_bytes(read_bytes)} read, CPU here: {here:.2f} s pscp, {below:.2f} s ssh"
-    )
+    cost = f"{format_bytes(read_bytes)} read, CPU here: {here:.2f} s pscp, {below:.2f} s ssh"
+    return f"{text}; {cost}"
 
 
 def ended(delivery: Delivery) -> dict[str, object]:

@@ -66,7 +66,7 @@ class Attempts:
         self._count(delivery, failures, now_s - self._begin_s)
         self._sent_bytes, self._moved_s = 0, None
         if error is not None:
-            self.end(outcome_of(error), error.text)
+            self.end(outcome_of(error), words_of(error, self._retry_for_s))
         elif failures or self.run.files_failed:
             failed = self.run.files_failed
             why = f"{count(failed, 'file')} failed" if failed else failures[0].message
@@ -122,6 +122,14 @@ def outcome_of(error: errors.PscpError) -> Outcome:
     if isinstance(error, errors.UsageError):
         return Outcome.MISCONFIGURED
     return Outcome.UNREACHABLE if isinstance(error, errors.ConnectError) else Outcome.FAILED
+
+
+def words_of(error: errors.PscpError, retry_for_s: float) -> str:
+    """Return an error's message and hint as they are told of a job that is tried for so long."""
+    if isinstance(error, _STOPS):
+        return error.message  # that the next run goes on, the report says of all that is cut
+    advice = "" if retry_for_s else '; retry-for = "30m" keeps trying for so long'
+    return error.text.replace(errors.RETRY_FOR, advice)
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

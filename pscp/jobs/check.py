@@ -17,6 +17,7 @@ from pscp.calls.looking import Look, look
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
 from pscp.ground.terminal_text import printable
+from pscp.jobs.attempts import words_of
 from pscp.jobs.reports import report
 from pscp.jobs.toml.job import Job
 from pscp.progress.progress import format_bytes
@@ -82,9 +83,9 @@ def _row(job: Job, destination: str) -> Row:
         if isinstance(error, errors.ConnectError):
             row.login = _NO_LOGIN
         where = f"{error.path}: " if isinstance(error, errors.ItemError) else ""
-        hint = getattr(error, "hint", "")
-        mark = WARN if isinstance(error, errors.CopyRunning) else BAD
-        row.add(mark, f"{where}{error}{hint and '; '}{hint}")
+        told = error if isinstance(error, errors.PscpError) else errors.CopyError(str(error))
+        why = words_of(told, job.retry_for_s).replace("\n", "; ")
+        row.add(WARN if isinstance(error, errors.CopyRunning) else BAD, where + why)
     return row
 
 

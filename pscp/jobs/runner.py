@@ -26,7 +26,7 @@ from pscp.calls.deliveries import Delivery, side_by_side
 from pscp.ground import errors, state
 from pscp.ground.locations import Location
 from pscp.jobs import sources
-from pscp.jobs.attempts import Attempts, outcome_of
+from pscp.jobs.attempts import Attempts, outcome_of, words_of
 from pscp.jobs.commands import run_command
 from pscp.jobs.ending import Ending
 from pscp.jobs.reports.history import History
@@ -209,6 +209,7 @@ def run(jobs: Iterable[Job], history: History, config_path: str, teller: Teller)
         one = _Run(job, path, history, teller, ending)
         runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
         if ending.signal is not None:
+            ending.signal.hint = ""  # the report has said that the next run goes on
             raise ending.signal
     return list(runs.values())
 
@@ -256,7 +257,7 @@ class _Run:
             is_skipped = self.job.if_running == "skip"
             self._is_over(Outcome.LOCKED, error.message, is_skipped=is_skipped)
         except errors.PscpError as error:
-            self._is_over(outcome_of(error), error.text)
+            self._is_over(outcome_of(error), words_of(error, self.job.retry_for_s))
         return False
 
     def _copy(self, copying: Copying) -> None:
@@ -269,7 +270,7 @@ class _Run:
                     raise errors.CopyError(f"{why}; nothing was copied")
                 copying.copy(self._commands.append)
         except errors.PscpError as error:
-            why = error.text
+            why = words_of(error, self.job.retry_for_s)
             for each in attempts:
                 if not each.run.attempts:
                     each.end(outcome_of(error), "not begun")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -223,8 +224,9 @@ def test_the_command_tells_each_destination_and_what_it_cost(hosts: Hosts) -> No
     first, second, last = ran.err.splitlines()
     assert f"to a:{hosts.at('a')}/, 1 file" in first and "s of CPU" not in first
     assert f"to b:{hosts.at('b')}/, 1 file" in second
-    assert last.startswith("2 of 2 destinations complete in ") and "CPU here: " in last
-    assert "9.4 MB read" in last
+    assert re.fullmatch(r"2 of 2 destinations complete in [\d.]+ m?s", last)
+    *_, last = typed(hosts, "--fan-out", "--stats", f"{hosts.source}/big", *to).err.splitlines()
+    assert "CPU here: " in last and "9.4 MB read" in last
     assert typed(hosts, "--fan-out", "-q", f"{hosts.source}/big", *to) == Ran(0, "", "")
 
 

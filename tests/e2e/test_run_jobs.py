@@ -112,6 +112,19 @@ def test_a_run_that_may_take_for_ever_can_be_ended(
     assert "Exception" not in capfd.readouterr().err
 
 
+def test_that_the_next_run_goes_on_is_said_once(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kill = f"kill -TERM {os.getpid()}; exec sleep 1000"
+    for ends, code in (
+        ("max-duration = 1\nbefore = 'exec sleep 1000'\n", 5),
+        (f"before = '{kill}'\n", 143),
+    ):
+        assert run(place, GOOD + ends) == code
+        err = capfd.readouterr().err
+        assert err.count("goes on") == 1 and "good: cut" in err, err
+
+
 def test_what_was_copied_is_told_though_a_source_has_to_stay(place: Place) -> None:
     place.fill("a", "b")
     (place.home / "sent").mkdir()

@@ -335,6 +335,13 @@ def test_nothing_that_cannot_be_told_changes_the_run(tmp_path: Path) -> None:
     assert [note.count("No such file or directory") for note in notes] == [1, 1, 0]
 
 
+def test_metrics_without_a_folder_are_told_where_there_was_something_to_do(tmp_path: Path) -> None:
+    """P2j: from cron it was a mail every ten minutes."""
+    job = Job("recordings", ("store1:/vault/",), metrics=f"{tmp_path}/none/")
+    assert told(job, run_of()) == []
+    assert len(told(job, run_of(part()))) == 1
+
+
 def test_a_run_that_was_locked_out_leaves_all_to_the_other(
     monitor: Monitor, tmp_path: Path
 ) -> None:

@@ -146,8 +146,20 @@ def test_what_cannot_succeed_later_is_not_tried_again(
 ) -> None:
     attempts = Attempts("h:", 60)
     assert attempts.add(ended(error)) is None
-    assert (attempts.run.outcome, attempts.run.message) == (outcome, error.text)
+    said = error.text if outcome != Outcome.CUT else error.message
+    assert (attempts.run.outcome, attempts.run.message) == (outcome, said)
     assert Attempts("h:", 0).add(ended(LOST)) is None
+
+
+def test_a_job_is_told_of_its_own_key_and_not_of_an_option() -> None:
+    """P2e: "--retry-for 30m" was advised in a job that has retry-for."""
+    for retry_for_s, advice in ((60, "try again"), (0, 'try again; retry-for = "30m" keeps ')):
+        attempts = Attempts("h:", retry_for_s)
+        attempts.add(ended(LOST))
+        assert attempts.run.message.startswith(f"lost\n{advice}")
+        assert "--retry-for" not in attempts.run.message
+    attempts.add(ended(errors.Interrupted("interrupted", "the next run goes on from here")))
+    assert attempts.run.message == "interrupted"  # the report says the rest once
 
 
 def test_attempts_are_added_up() -> None:

@@ -203,11 +203,11 @@ class Teller:
 
     def _tell_others(self, job: Job, run: JobRun) -> None:
         for form, path in job.report:
-            self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]))
+            self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]), of=run)
         if job.metrics:
             success_s = {to: self._history.last_success(run.job, to) for to in job.destinations}
             what = f"{run.job}: metrics {job.metrics}"
-            self._try(what, write_metrics, job.metrics, run, success_s)
+            self._try(what, write_metrics, job.metrics, run, success_s, of=run)
         code = 0 if run.outcome in GOOD else run.exit_code
         if job.ping and self._pings is None:  # a run that did not begin has failed as well
             self._pings = Pings(job.ping)
@@ -215,12 +215,17 @@ class Teller:
         if pings and (why := pings.end(code, report.as_text([run]))):
             self._note(f"{run.job}: ping: {why}")
 
-    def _try(self, what: str, write: Callable[..., None], *args: object) -> None:
+    def _try(
+        self, what: str, write: Callable[..., None], *args: object, of: JobRun | None = None
+    ) -> None:
+        """Write, and note what is amiss, of the run that this is of, or of all of them."""
         try:
             write(*args)
         except OSError as error:
-            self._note(f"{what}: {error.strerror or error}")
-            self._has_failed = True
+            # A run every ten minutes that has nothing to do would be a mail every ten minutes.
+            if self._is_verbose or of is None or of.outcome is not Outcome.NOTHING:
+                self._note(f"{what}: {error.strerror or error}")
+                self._has_failed = True
 
 
 def _to_journal(run: JobRun) -> None:
