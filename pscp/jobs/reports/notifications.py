@@ -223,9 +223,10 @@ class Teller:
             write(*args)
         except OSError as error:
             # A run every ten minutes that has nothing to do would be a mail every ten minutes.
-            if self._is_verbose or of is None or of.outcome is not Outcome.NOTHING:
+            is_idle = of is not None and of.outcome is Outcome.NOTHING
+            if self._is_verbose or not is_idle:
                 self._note(f"{what}: {error.strerror or error}")
-                self._has_failed = True
+            self._has_failed |= not is_idle
 
 
 def _to_journal(run: JobRun) -> None:
