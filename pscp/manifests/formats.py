@@ -313,7 +313,12 @@ def _in_json(record: Record) -> bytes:
 
 def _name_in_json(key: str, name: str) -> dict[str, object]:
     """JSON is of Unicode (RFC 8259, 8.1), so bytes that are no UTF-8 are in base64."""
-    raw = to_bytes(name)
+    try:
+        raw = to_bytes(name)
+    except UnicodeEncodeError:  # no file system has it: the far end made it up
+        raw = b""
+    if not raw or b"\0" in raw or len(raw) > _PATH_MOST:
+        raise UsageError(f"has a {key} that cannot be")
     try:
         return {key: raw.decode("utf-8")}
     except UnicodeDecodeError:

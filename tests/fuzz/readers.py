@@ -222,7 +222,8 @@ def manifest(data: bytes) -> None:
         assert {record.path for record in records} == found.paths
         for record in records:
             assert not record.path.startswith("/") and ".." not in record.path.split("/")
-            assert record.digest is None or re.fullmatch("[0-9a-f]{64}", record.digest)
+            assert record.kind != "file" or re.fullmatch("[0-9a-f]{64}", record.digest)
+            assert "\0" not in record.target and (record.kind == "link") is bool(record.target)
 
 
 def memory(data: bytes) -> None:

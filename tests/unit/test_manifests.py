@@ -106,6 +106,12 @@ def test_the_other_forms_keep_paths_and_digests(
     ]
 
 
+@pytest.mark.parametrize("target", ["", "a\0b", "\ud800", "x" * 200_000])
+def test_a_target_that_a_far_end_has_made_up_is_not_listed(target: str) -> None:
+    with pytest.raises(UsageError, match="has a target that cannot be"):
+        formats.line_of(Record("link", 0, 0, "", (), "link", target), JSONL)
+
+
 @SLOW_HERE
 @given(name=NAMES)
 def test_a_line_is_what_sha256sum_writes(tmp_path: Path, name: bytes) -> None:
