@@ -61,6 +61,7 @@ class Copy:
         reporter: Reporter,
         keep_digests: bool,
         raises: bool,
+        terms: object,
     ) -> Result:
         self.calls.append((list(sources), destination, options))
         reporter.start(Counters())
