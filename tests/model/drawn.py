@@ -58,6 +58,19 @@ FOCI = {
     "T7": Focus(
         {"archive": True, "update": True, "resume": False}, (Step(),), has_links=True, unread=True
     ),
+    "in the way": Focus(
+        {"archive": True, "delete": True, "filters": (("exclude", "x/"),)}, (Step(),),
+        has_clashes=True,
+    ),
+    "stays": Focus(
+        {"archive": True, "delete": True, "ignore_existing": True}, (Step(),), has_clashes=True
+    ),
+    "not made": Focus({"existing": True}, (Step(),), has_clashes=True),
+    "kept": Focus(
+        {"archive": True, "delete": True, "backup": True, "backup_dir": "old"}, (Step(), Step()),
+        has_clashes=True,
+    ),
+    "unfinished": Focus({"archive": True, "delete": True}, (Step(),), has_clashes=True),
     "P10": Focus(
         {"checksum": True, "archive": True, "chunk_bytes": 65_536},
         (A_PART, Step(large="in place")), mark=1,

@@ -139,11 +139,6 @@ MUTANTS = (
         "what --exclude protects is deleted for a file of its name",
     ),
     Mutant(
-        "made way", "endpoint/there/mirror.py",
-        "    if not path.startswith(below):\n", "    if False:\n",
-        "a link in place of a source itself is deleted",
-    ),
-    Mutant(
         "stays", "transfer/copy.py",
         "self._options.delete and not self._options.ignore_existing", "self._options.delete",
         "a file goes for a folder, with --ignore-existing",

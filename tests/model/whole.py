@@ -94,12 +94,22 @@ class Focus(NamedTuple):
     history: str | None = None  # what lies at the destination (draws.HISTORIES)
     has_links: bool = False  # a file has two names, of which the destination has the first
     unread: bool = False  # and that of the same size and time
+    has_clashes: bool = False  # names are another kind of thing at the destination
 
 
 LINKS = {
     b"aa": Made(FILE, 0, 40, mtime_ns=draws.LATELY_S * 10**9),
     b"zz": Made(FILE, same_as=b"aa"),
 }
+CLASHES = {
+    b"x": Made(FILE, 0, 40), b"w": Made(FILE, 1, 40),
+    b"y": Made(FOLDER, mode=0o755), b"y/a": Made(FILE, 2, 40), b"y/A": Made(FILE, 3, 40),
+}  # fmt: skip
+CLASHES_THERE = {
+    b"x": Made(FOLDER, mode=0o755), b"x/in": Made(FILE, 4, 40),
+    b"w": Made(FOLDER, mode=0o1700),  # as a killed run leaves it
+    b"y": Made(FILE, 5, 40),
+}  # fmt: skip
 
 
 class World:
@@ -465,6 +475,10 @@ class Whole(Trial):
             first = LINKS[b"aa"]._replace(mark=1, mtime_ns=draws.LATELY_S * times * 10**9)
             for root in roots[1:]:
                 plant(root, {b"aa": first})
+        if self.focus and self.focus.has_clashes:
+            plant(roots[0], CLASHES)
+            for root in roots[1:]:
+                plant(root, CLASHES_THERE)
         self.large = os.path.join(roots[0], b"big", b"large")
         self.before = self.first = scan(self.there)
         self.ever.clear()
