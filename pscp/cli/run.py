@@ -48,7 +48,7 @@ def make_parser() -> Parser:
         "--if-running",
         metavar="HOW",
         choices=IF_RUNNING,
-        help="while another run of a job is under way: skip, wait or fail (what the job says)",
+        help="while another run of a job is under way (what the job says): skip, wait or fail",
     )
     group.add_argument(
         "--report",

@@ -3,7 +3,7 @@
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
 signal ends the process at once, with the exit code that it has later.
 
-Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py),
+Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py, complete.py),
 signals once something runs (ground/signals.py).
 Read next: copy.py.
 """
@@ -61,7 +61,10 @@ def run(name: str, module: str) -> NoReturn:
     listen(name)
     import gc
     import importlib
+    import sys
 
+    if sys.argv[1:2] in (["--complete-path"], ["--complete-line"]):  # typed by a shell, at <TAB>
+        module = "pscp.cli.complete"
     gc.set_threshold(_GARBAGE_OBJECTS)
     status: int = importlib.import_module(module).main()
     from pscp.ground.signals import leave

@@ -121,8 +121,8 @@ class ConnectionOptions:
     )
     plane: str = SENT.choice(
         "--plane NAME",
-        "what carries the lanes: ssh, or TCP connections beside it with tls, or plain without "
-        "any cipher (auto: ssh)",
+        "what carries the lanes: ssh, or TCP connections beside it with tls, or plain (without any "
+        "cipher), or auto (ssh)",
         "the plane",
         ("auto", "ssh", "tls", "plain"),
     )
@@ -289,7 +289,7 @@ class ConnectionOptions:
     )
     progress: str = SHOWN.choice(
         "--progress STYLE",
-        "auto (a bar on a terminal), bar, plain, json, or none, not even a closing line",
+        "auto (a bar on a terminal), bar, plain, json, or none (not even a closing line)",
         "the progress",
         bounds.PROGRESS_STYLES,
     )

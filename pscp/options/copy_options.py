@@ -216,7 +216,7 @@ class CopyOptions:
     )
     manifest_format: str | None = VERIFIED.choice(
         "--manifest-format FORM",
-        "its form: jsonl, sha256sum or bagit (by the name of FILE, else jsonl)",
+        "its form (by the name of FILE, else jsonl): jsonl, sha256sum or bagit",
         "the manifest's format",
         bounds.MANIFEST_FORMATS,
         default=None,

@@ -84,7 +84,7 @@ class _CommonFields(TypedDict, total=False):
     manifest: str | os.PathLike[str] | None
     """Write a manifest of what is good at the destination to this file here: paths, SHA-256s."""
     manifest_format: Literal["jsonl", "sha256sum", "bagit"] | None
-    """Its form: jsonl, sha256sum or bagit (by the name of FILE, else jsonl)."""
+    """Its form (by the name of FILE, else jsonl): jsonl, sha256sum or bagit."""
     sign: str | os.PathLike[str] | None
     """Sign the manifest with this SSH key, as FILE.sig."""
     check: bool
@@ -102,7 +102,7 @@ class _CommonFields(TypedDict, total=False):
     limit_kbit_s: int | None
     """The most to send, in kbit/s."""
     plane: Literal["auto", "ssh", "tls", "plain"]
-    """What carries the lanes: ssh, or TCP connections beside it with tls, or plain without any cipher (auto: ssh)."""
+    """What carries the lanes: ssh, or TCP connections beside it with tls, or plain (without any cipher), or auto (ssh)."""
     congestion: str | None
     """The TCP congestion control to use, such as bbr."""
     rcvbuf_bytes: int | None
@@ -204,7 +204,7 @@ class ReplicateFields(OptionFields, total=False):
     keep_last: int | None
     """Of the snapshots that `snapshot_name` took, keep so many of the newest."""
     prune: str
-    """Where --keep-last destroys the others: source, dest, both (source)."""
+    """Where --keep-last destroys the others: source (the default), dest or both."""
     bookmark: bool
     """Bookmark the newest snapshot that both ends have, at SOURCE: the next increment can begin with the bookmark when the snapshot is gone."""
     zfs_command: str | None

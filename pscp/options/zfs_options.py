@@ -96,7 +96,7 @@ class ZfsOptions:
     )
     prune: str = AFTERWARDS.value(
         "--prune WHERE",
-        f"where --keep-last destroys the others: {', '.join(PRUNABLE)} (source)",
+        "where --keep-last destroys the others: source (the default), dest or both",
         default="source",
     )
     bookmark: bool = AFTERWARDS.flag(

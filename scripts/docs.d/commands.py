@@ -7,6 +7,7 @@ Read next: manuals.py, completions.py.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,26 @@ from pscp.options.zfs_options import PRUNABLE
 VALUES = {**CHOICES, "if_running": IF_RUNNING, "prune": PRUNABLE, "reports": run.FORMS}
 # What else it is, by its metavar (or its field, where the metavar says little): files, hosts,
 # programs, ciphers. Others are for the user to know.
-KINDS = {"FILE": "file", "KEY": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher"}
+KINDS = {
+    "FILE": "file", "KEY": "file", "HOST": "host", "PROGRAM": "program", "cipher": "cipher",
+    "KEY=VALUE": "keyword",
+}  # fmt: skip
+# The keywords of ssh_config(5) that mean something for a copy; `ssh -Q` does not list them.
+KEYWORDS = """
+AddKeysToAgent AddressFamily BatchMode BindAddress BindInterface CASignatureAlgorithms
+CanonicalDomains CanonicalizeFallbackLocal CanonicalizeHostname CanonicalizeMaxDots
+CanonicalizePermittedCNAMEs CertificateFile ChannelTimeout CheckHostIP Ciphers Compression
+ConnectTimeout ConnectionAttempts FingerprintHash ForwardAgent GSSAPIAuthentication
+GSSAPIDelegateCredentials GlobalKnownHostsFile HashKnownHosts HostKeyAlgorithms HostKeyAlias
+HostName HostbasedAcceptedAlgorithms HostbasedAuthentication IPQoS IdentitiesOnly IdentityAgent
+IdentityFile IgnoreUnknown KbdInteractiveAuthentication KbdInteractiveDevices KexAlgorithms
+KnownHostsCommand LogLevel MACs NoHostAuthenticationForLocalhost NumberOfPasswordPrompts
+PKCS11Provider PasswordAuthentication Port PreferredAuthentications ProxyCommand ProxyJump
+ProxyUseFdpass PubkeyAcceptedAlgorithms PubkeyAuthentication RekeyLimit RequiredRSASize
+RevokedHostKeys SecurityKeyProvider SendEnv ServerAliveCountMax ServerAliveInterval SetEnv
+StrictHostKeyChecking SyslogFacility TCPKeepAlive UpdateHostKeys User UserKnownHostsFile
+VerifyHostKeyDNS VisualHostKey
+"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,12 @@ def values_of(action: argparse.Action) -> tuple[str, ...]:
     return tuple(VALUES.get(action.dest, ())) if action.nargs != 0 else ()
 
 
+def meaning_of(action: argparse.Action, value: str) -> str:
+    """What the option's help says of this value in brackets behind it; empty for nothing."""
+    found = re.search(rf"\b{re.escape(value)} \(([^()]*)\)", str(action.help))
+    return found[1] if found else ""
+
+
 def kind_of(action: argparse.Action) -> str:
-    """One of those in KINDS, or empty."""
+    """One of those that KINDS names, or empty."""
     return KINDS.get(action.dest) or KINDS.get(value_of(action), "")

@@ -18,6 +18,12 @@ from commands import Command, commands, groups, value_of
 WITH_EXIT_CODES = ("pscp", "pscp-zfs")
 ENVIRONMENT = (
     ("PSCP_PASSWORD_FILE", "A file whose first line answers what a login asks for."),
+    (
+        "PSCP_COMPLETE_REMOTE",
+        "With 0 the shells' completion asks no host for paths. Without, it lists them over a "
+        "connection that --persist or ssh's ControlMaster keeps, or else logs in, if that asks "
+        "nothing.",
+    ),
     ("XDG_STATE_HOME", "Where the folder pscp is made for what is kept; ~/.local/state if unset."),
     ("TMPDIR", "Where a copy of very many folders keeps what is not yet done with."),
 )

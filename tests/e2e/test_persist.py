@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from servers.private import PrivateServer
 
 import pscp
 from e2e.terminal import terminal
-from e2e.ways import COMMAND_S, PIPE, PSCP, Notes
+from e2e.ways import COMMAND_S, PIPE, PSCP, Notes, run
 from pscp.cli import copy as command
 from pscp.connect import greeting, persistent
 from pscp.ground.errors import ConnectError
@@ -79,6 +80,14 @@ def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
     return [*PSCP, "-F", server.ssh_config, "--persist", "60", *words, str(source), to]
 
 
+def listed(source: Path, *words: str) -> str:
+    """What the last word, a host, is completed to with a path: names beside the source."""
+    begin = f"{words[-1]}:{source.parent}/"
+    ran = run([sys.executable, "-m", "pscp", "--complete-path", *words[:-1], f"{begin}sou"])
+    assert (ran.code, ran.err) == (0, "")
+    return ran.out.removeprefix(begin)
+
+
 def logins(server: PrivateServer) -> int:
     return server.log.count(LOGIN)
 
@@ -115,6 +124,16 @@ def test_the_next_copy_logs_in_no_more(
     assert f"1 connection to {server.host} ended" in capfd.readouterr().err
     assert persistent.kept_connections() == []
     until(lambda: not os.path.exists(f"/proc/{kept.pid}"))
+
+
+def test_a_path_is_completed_over_it(source: Path, server: PrivateServer) -> None:
+    copied(server, source)
+    assert listed(source, "-F", server.ssh_config, server.host) == "source\n"
+    assert logins(server) == 1
+    assert len(persistent.kept_connections()) == 1
+    persistent.disconnect(None)
+    assert listed(source, "-F", server.ssh_config, server.host) == "source\n"
+    assert persistent.kept_connections() == []
 
 
 def test_several_connections_are_kept(source: Path, server: PrivateServer) -> None:
@@ -354,6 +373,8 @@ def test_the_users_own_master_carries_the_first_lane(
     try:
         until(path.exists)
         copied(server, source, config_file=str(config))
+        assert logins(server) == 1
+        assert listed(source, "-F", str(config), server.host) == "source\n"
         assert logins(server) == 1
         copied(server, source, config_file=str(config), cipher="aes256-ctr")
         assert logins(server) == 2

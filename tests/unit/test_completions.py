@@ -1,6 +1,7 @@
 """The completions in share/: what each shell offers for a line that is begun.
 
-Not here: that they are those of the parsers (scripts/docs --check).
+Not here: that they are those of the parsers (scripts/docs --check), paths at the far end
+(../e2e/test_complete.py).
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ def in_bash(here: Path, *words: str) -> list[str]:
     return offered(["bash", "--norc", "-c", IN_BASH, "bash", str(file), *words], here)
 
 
-def in_fish(here: Path, line: str) -> list[str]:
+def in_fish(here: Path, line: str, with_words: bool = False) -> list[str]:
     if shutil.which("fish") is None:
         unavailable("fish is not installed")
     files = (SHARE / "fish" / "vendor_completions.d").iterdir()
     code = "".join(f"source {path};" for path in files) + f"complete -C '{line}'"
-    return [text.split("\t")[0] for text in offered(["fish", "--no-config", "-c", code], here)]
+    found = offered(["fish", "--no-config", "-c", code], here)
+    return found if with_words else [text.split("\t")[0] for text in found]
 
 
 def test_bash_completes_options(here: Path) -> None:
@@ -72,13 +74,14 @@ def test_bash_completes_values(here: Path) -> None:
     assert in_bash(here, "pscp-zfs", "--prune", "d") == ["dest"]
     assert in_bash(here, "pscp", "-c", "") == []
     assert in_bash(here, "pscp", "-J", "g") == ["gamma"]
+    assert in_bash(here, "pscp-pipe", "-o", "Str") == ["StrictHostKeyChecking="]
 
 
 def test_bash_completes_hosts_and_files(here: Path) -> None:
     assert in_bash(here, "pscp", "al") == ["alone.iso", "alpha:", "alpine:"]
     assert in_bash(here, "pscp", "@be") == ["@beta:"]  # what bash gives for me@be
     assert in_bash(here, "pscp-pipe", "be") == ["beta"]
-    assert in_bash(here, "pscp", "host", ":", "al") == []  # is at the far end
+    assert in_bash(here, "pscp-pipe", "host", ":", "al") == []  # is at the far end
 
 
 def test_bash_runs_nothing_that_a_host_is_called(here: Path) -> None:
@@ -91,6 +94,15 @@ def test_fish_completes(here: Path) -> None:
     assert in_fish(here, "pscp-zfs --pru") == ["--prune"]
     assert {"alone.iso", "alpha:", "alpine:"} <= set(in_fish(here, "pscp al"))
     assert "beta" in in_fish(here, "pscp-pipe be")
+    assert in_fish(here, "pscp -o Str") == ["StrictHostKeyChecking="]
+
+
+def test_each_choice_has_its_own_words(here: Path) -> None:
+    words = ["auto\ta bar on a terminal", "bar", "json", "none\tnot even a closing line", "plain"]
+    assert in_fish(here, "pscp --progress ", with_words=True) == words
+    zsh = (SHARE / "zsh" / "site-functions" / "_pscp").read_text()
+    choices = """((auto\\:"a bar on a terminal" bar plain json none\\:"not even a closing line"))"""
+    assert f":STYLE:{choices}'" in zsh
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")

@@ -2,8 +2,8 @@
 
 complete -c pscp-run -f -a '(pscp-run --list 2>/dev/null | string match -r "^[\w.+-]+")[2..]'
 complete -c pscp-run -l config -r -F -d 'the file of jobs'
-complete -c pscp-run -l if-running -x -a 'skip wait fail' -d 'while another run of a job is under way: skip, wait or fail (what the job says)'
-complete -c pscp-run -l report -x -a 'json text html' -d 'write a report of all that was run: json, text or html'
+complete -c pscp-run -l if-running -x -a 'skip\t"" wait\t"" fail\t""' -d 'while another run of a job is under way (what the job says): skip, wait or fail'
+complete -c pscp-run -l report -x -a 'json\t"" text\t"" html\t""' -d 'write a report of all that was run: json, text or html'
 complete -c pscp-run -s v -l verbose -d 'say what is done, and how each destination fares'
 complete -c pscp-run -l list -d 'list the jobs: what is copied where, and what has to be done before'
 complete -c pscp-run -l explain -d 'show the lines of pscp, for bash, that a job amounts to'
