@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import errno
 import os
+import select
 import sys
 import time
 from collections.abc import Sequence
@@ -148,6 +149,10 @@ def move(command: PipeCommand, name: str, words: Sequence[str]) -> int:
             return moved(command, kept)
     except BrokenPipeError:  # nobody reads the far command's output any more; ssh says nothing
         return OWN_FAILURE
+    except CopyError:
+        if command.is_push or is_read(1):
+            raise
+        return OWN_FAILURE  # nor about `| head`
 
 
 def check_streams(command: PipeCommand) -> None:
@@ -230,6 +235,13 @@ def is_open(fd: int) -> bool:
         return True
     except OSError:
         return False
+
+
+def is_read(fd: int) -> bool:
+    """Return whether anybody reads what is written there; False for a pipe whose reader is gone."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 class Output:
