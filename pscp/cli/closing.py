@@ -24,7 +24,7 @@ def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> 
     log.write(text)
     if is_told(options):
         write_line(sys.stderr, text)
-    if options.stats and not options.quiet:
+    if options.stats:
         for row in stats:
             write_line(sys.stderr, row)
 
@@ -40,7 +40,7 @@ def closing_line(result: Result, options: Options, to: str) -> str:
     if options.dry_run:
         is_moved = options.remove_source_files and result.files
         moved = ", and removed at the source once it is there" if is_moved else ""
-        return dry_run_summary(result) + moved
+        return dry_run_summary(result, moved)
     if options.transfer_test:
         return f"transfer test: nothing was read or written; {summary(result)}"
     return summary(result, to)
@@ -51,6 +51,7 @@ def summary(result: Result, to: str = "") -> str:
 
     So a copy's words follow from its Result, and `to` is where it went.
     """
+    going = f" to {to}" if to else ""
     moved_bytes = max(0, result.bytes - result.bytes_resumed)
     rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
     extras = (
@@ -60,36 +61,45 @@ def summary(result: Result, to: str = "") -> str:
         (result.files_linked, f"{result.files_linked} linked"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
-        (result.files_left_out, f"{result.files_left_out} left out"),
         (result.files_deleted, f"{result.files_deleted} deleted"),
         (result.files_removed, f"{result.files_removed} removed at the source"),
-        (len(result.failures), f"{len(result.failures)} failed"),
     )
+    told = [text for number, text in extras if number]
+    if result.failures and not (told or result.files or moved_bytes):
+        return ", ".join([f"nothing was copied{going}", *_not_done(result)])
     return ", ".join(
         [
-            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s)"
-            + (f" to {to}" if to else ""),
+            f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s){going}",
             count(result.files, "file"),
             f"{count(result.chunks_verified, 'chunk')} verified"
             if result.verified
             else "not verified",
-            *(text for number, text in extras if number),
+            *told,
+            *_not_done(result),
             *([NO_CIPHER] if result.plane == "plain" else []),
         ]
     )
 
 
-def dry_run_summary(result: Result) -> str:
+def _not_done(result: Result) -> list[str]:
+    """Return how many files were left out, and how many failed: "2 left out", "1 failed"."""
+    counted = ((result.files_left_out, "left out"), (len(result.failures), "failed"))
+    return [f"{number} {what}" for number, what in counted if number]
+
+
+def dry_run_summary(result: Result, moving: str = "") -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     linked = f", and {result.files_linked} linked" if result.files_linked else ""
-    return f"nothing was copied (dry run); it would have been {there}{linked}"
+    would = f"nothing was copied (dry run); it would have been {there}{linked}{moving}"
+    return ", ".join([would, *_not_done(result)])
 
 
 def check_summary(result: Result) -> str:
     same = result.files_resumed + result.files_unchanged
     compared = f"{count(same, 'file')} the same ({result.files_resumed} hashed)"
-    return f"nothing was copied (check); {result.files} different, {compared}"
+    found = f"nothing was copied (check); {result.files} different, {compared}"
+    return ", ".join([found, *_not_done(result)])
 
 
 # Rows of --stats that have the closing line's words.

@@ -249,7 +249,7 @@ def conclude(found: Sequence[Delivery], options: Options, display: Display, log_
             log_.write(text)
             if is_shown or each.error is not None:
                 write_line(sys.stderr, text)
-        if options.stats and each.result is not None and not options.quiet:
+        if options.stats and each.result is not None:
             for text in table(each.result):
                 write_line(sys.stderr, text)
         if isinstance(display, JsonRows):

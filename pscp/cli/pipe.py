@@ -210,9 +210,7 @@ def moved(command: PipeCommand, kept: RunLog) -> int:
 
 def conclude(counters: Counters, closing: str, options: Options, has_bar: bool) -> None:
     """Write the closing words, if there was a bar or they are asked for: ssh has none."""
-    if options.quiet:
-        return
-    if has_bar or options.progress in ("plain", "bar") or options.stats:
+    if not options.quiet and (has_bar or options.progress in ("plain", "bar") or options.stats):
         write_line(sys.stderr, closing)
     if options.stats:
         shown = ("bytes_done", "bytes_sent", "chunks_verified", "chunks_resent", "connections_lost")

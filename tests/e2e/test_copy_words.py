@@ -59,6 +59,30 @@ def test_quiet_says_errors_only(filled: Way) -> None:
     assert hint.startswith("      leave it out")
 
 
+def test_quiet_leaves_the_table_that_is_asked_for(filled: Way) -> None:
+    ran = filled.command("-r", "-q", "--stats", names=["t"])
+    first, *_ = ran.err.splitlines()
+    assert (ran.code, first.split()) == (0, ["files", "copied", "2"])
+
+
+def test_a_slip_of_the_finger_is_no_copy(filled: Way) -> None:
+    ran = filled.command("-r", names=["s"])
+    what, line = ran.err.splitlines()
+    assert (ran.code, what) == (1, f"pscp: {filled.source}/s: no such file or folder")
+    assert line == f"nothing was copied to {filled.sent_to}{filled.destination}/, 1 failed"
+
+
+def test_what_is_too_new_is_counted(filled: Way) -> None:
+    os.utime(filled.source / "t" / "small", (0, 0))
+    old = ("-r", "--min-age", "1h")
+    ran = filled.command(*old, "-n", names=["t"])
+    assert ran.err.endswith("it would have been 1 file, 9 B, 1 left out\n")
+    ran = filled.command(*old, names=["t"])
+    assert ", 1 file, " in ran.err and ran.err.endswith(", 1 left out\n")
+    ran = filled.command(*old, "--check", names=["t"])
+    assert (ran.code, ran.err.endswith(", 1 left out\n")) == (0, True)
+
+
 def test_stats(filled: Way) -> None:
     ran = filled.command("-r", "--stats", "--chunk-size", "1M", names=["t"])
     first, *rest = ran.err.splitlines()
