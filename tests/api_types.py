@@ -36,6 +36,10 @@ def copies(client: asyncssh.SSHClientConnection, session: pscp.Session) -> None:
 def locations(session: pscp.Session) -> None:
     path = pathlib.Path("a")
     pscp.copy(path, "host:b", config_file=path, identities=(path, "key"))
+    pscp.copy("a", "host:b", verify="maybe")  # type: ignore[arg-type]
+    pscp.Options(identities=[path, "key"], manifest=path, verify="none")
+    pscp.Options(verify="maybe")  # type: ignore[arg-type]
+    pscp.Options(verfy="none")  # type: ignore[call-arg]
     pscp.copy([path, "b"], "host:")
     session.copy("host:b", path, on_file=lambda event: print(event.path, event.outcome))
     pscp.clean(path)

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import check_path
@@ -25,6 +26,11 @@ from pscp.options.connection_options import ConnectionOptions
 from pscp.options.copy_options import CopyOptions
 from pscp.options.option_rows import check_row, rows_of
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pscp.options.option_fields import OptionFields
+
 MAX_LINK_DEST = 20  # as rsync
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
 
@@ -32,6 +38,10 @@ MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a fr
 @dataclass(frozen=True)
 class Options(ConnectionOptions, CopyOptions):
     """The options of a copy; every field has a default."""
+
+    if TYPE_CHECKING:  # lists will do for tuples, and choices are Literal types
+
+        def __init__(self, **fields: Unpack[OptionFields]) -> None: ...
 
     def __post_init__(self) -> None:
         if self.archive:

@@ -21,7 +21,7 @@ from servers.private import PrivateServer
 
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
-from pscp.options.options import Options
+from pscp.options.options import Options, with_fields
 from pscp.transports import Channel, Control, Request, SshSetup, open_channel
 from pscp.transports.libraries.external import LentChannel
 from pscp.transports.openssh import error_of
@@ -77,7 +77,8 @@ def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
         request.addfinalizer(stack.close)
         client = stack.enter_context(lent_client(transport, server))
         return lambda command: LentChannel(client, Request(command))
-    options = Options(config_file=server.ssh_config, batch=True, transport=transport)
+    plain = Options(config_file=server.ssh_config, batch=True)
+    options = with_fields(plain, {"transport": transport})
     host = Location("", "", host=server.host)
     control = master(request, host, options, folder) if how else None
     return lambda command: open_channel(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -24,7 +25,7 @@ SERVERS = [
 
 @pytest.mark.parametrize(("name", "remote"), SERVERS)
 def test_there_and_back(
-    name: str, remote: str, request: pytest.FixtureRequest, tmp_path: Path
+    name: str, remote: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server = request.getfixturevalue(name)
     source, back = tmp_path / "source", tmp_path / "back"

@@ -12,7 +12,7 @@ from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.known.host_setup import SetupSource, setup_key
 from pscp.ground.locations import Location, parse_location
 from pscp.ground.state import folder as state_folder
-from pscp.options.options import Options
+from pscp.options.options import Options, with_fields
 from pscp.transports import SshSetup, transport_of
 
 HOST = parse_location("someone@host:")
@@ -49,7 +49,7 @@ def test_each_transport_is_remembered_by_itself() -> None:
 
 def test_what_auto_comes_to_is_that_transport() -> None:
     HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
-    chosen = Options(transport=transport_of(Options()))
+    chosen = with_fields(Options(), {"transport": transport_of(Options())})
     assert HostMemory(HOST, chosen).recall(True) == PathRecord(5, 5, 0.1)
 
 
