@@ -188,6 +188,8 @@ def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) ->
 def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], str]:
     """Return what a word of short options becomes, and its flags."""
     flags = ""
+    if port := re.fullmatch("p([0-9]{2,})", letters):  # as ssh has it; -p4 is -p -4
+        raise UsageError(f"-{letters}: -p takes no value", f"the port is -P {port[1]} here")
     for place, letter in enumerate(letters):
         name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
         if letter == "P" and not rest and left and _is_place(left[0]):

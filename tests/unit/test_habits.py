@@ -82,6 +82,7 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-c aes128-ctr", "--cipher aes128-ctr"),
         ("-e ssh", "-P PORT"),
         ("-ae ssh\0-p\0" + "2222", "the port is -P 2222 here"),
+        ("-p2222", "the port is -P 2222 here"),
         ("-O", "leave it out"),
         ("-a --inplace", "leave it out: only what differs is sent"),
         ("--bwlimit=fast", "-l 10M"),
