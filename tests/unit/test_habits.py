@@ -118,6 +118,13 @@ def test_did_you_mean(parse: Any, words: list[str], meant: str) -> None:
     assert f"did you mean {meant}?" in refused.value.hint
 
 
+@pytest.mark.parametrize("port", [["-p", "4100"], ["-p4100"]])
+def test_the_port_as_ssh_has_it(port: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        pipe.parse([*port, "host", "cat"])
+    assert refused.value.hint.startswith("the port is -P here; ")
+
+
 # --- each line of docs/coming-from.md
 
 
