@@ -377,7 +377,7 @@ class _Walk:
         verdict = self.verdict
         for to, outcome in verdict.outcomes.items():
             may_stay = to in self.through or to in verdict.fails
-            if outcome <= TAKEN and self.case.source[verdict.places[to]].kind != SPECIAL:
+            if outcome <= TAKEN:
                 verdict.leaves[verdict.places[to]] = None if may_stay else True
             if may_stay:
                 verdict.codes |= {1}

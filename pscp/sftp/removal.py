@@ -233,10 +233,8 @@ async def _remove_source(source: Source, moved: moving.Moved) -> None:
         return
     if kind != tree.LINK and status.is_link:
         raise moving.through_a_link(known.path)
-    is_same = status.mtime_ns == known.mtime_ns and (
-        status.is_link if kind == tree.LINK else status.is_file and status.size == known.size
-    )
-    if not is_same:
+    is_same = (status.kind, status.mtime_ns) == (kind, known.mtime_ns)
+    if not is_same or (status.is_file and status.size != known.size):
         raise FileChanged()
     await _let_go(source.client, path)
 

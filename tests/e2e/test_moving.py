@@ -35,6 +35,16 @@ def test_what_has_landed_is_removed_and_folders_stay(way: Way) -> None:
     assert (way.source / "t" / "empty").is_dir() and (way.source / "t" / "sub").is_dir()
 
 
+def test_fifos_move_as_with_rsync_where_they_can_be_made(way: Way) -> None:
+    for path in (way.source / "new", way.source / "there", way.destination / "there"):
+        os.mkfifo(path)
+        os.utime(path, (10**9, 10**9))
+    result = way.copy(".", archive=True, remove_source_files=True)
+    is_left_out = way.is_push and way.remote == "sftp"
+    assert result.ok and way.arrived == ({"there"} if is_left_out else {"new", "there"})
+    assert files_of(way.source) == ({"new", "there"} if is_left_out else set())
+
+
 def test_a_file_that_changes_before_its_other_name_is_walked(push: Way) -> None:
     """What has landed is what it was under its first name."""
     make(push.source, "1/", "2/between", "3/")

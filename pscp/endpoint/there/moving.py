@@ -64,8 +64,8 @@ class Destination(NamedTuple):
 
 
 class RemoveSources(NamedTuple):
-    """Remove files, and links, that have landed, if they are unchanged. Answer: `[place, failure]`
-    of those that stay.
+    """Remove files, links and FIFOs that have landed, if they are unchanged. Answer: `[place,
+    failure]` of those that stay.
     """
 
     moved: List[Moved]  # (`[kind, known]`)
@@ -108,7 +108,7 @@ def make_durable(the_sink: sink.Sink, request: MakeDurable) -> answers.Failed:
 def _sync(the_sink: sink.Sink, path: str) -> None:
     with the_sink.root.lock:
         folder_fd, name = the_sink.root.at(path)
-        if stat.S_ISLNK(_look(folder_fd, name).st_mode):
+        if not stat.S_ISREG(_look(folder_fd, name).st_mode):
             return
         fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
     try:
@@ -240,11 +240,10 @@ def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
 
 
 def _is_same(status: os.stat_result, kind: str, known: SourceFile) -> bool:
-    """Is it the file that was copied? Of links the entry has no size."""
-    of_kind = stat.S_ISLNK if kind == tree.LINK else stat.S_ISREG
+    """Is it the file that was copied? Only a file's entry has a size."""
     size = known.size if kind == tree.FILE else status.st_size
-    seen = status.st_size, status.st_mtime_ns, status.st_ino
-    return of_kind(status.st_mode) and seen == (size, known.mtime_ns, known.inode)
+    seen = tree.kind_of(status.st_mode), status.st_size, status.st_mtime_ns, status.st_ino
+    return seen == (kind, size, known.mtime_ns, known.inode)
 
 
 def _folder(of: source.Source, known: SourceFile) -> Tuple[int, bytes]:

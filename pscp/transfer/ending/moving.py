@@ -61,8 +61,6 @@ class Moving:
     # --- what the queue runs
 
     def _landed(self, known: tree.Entry, proof: str = DIGEST) -> None:
-        if known.kind == tree.FIFO:  # it stays, as folders do
-            return
         if not self._terms.options.resume:  # nothing has looked whether it was there
             self._note_folder(known)
         if "linked" in known.extra:

@@ -126,10 +126,10 @@ class Items:
         *,
         is_verified: bool = False,
     ) -> None:
-        """Note what is at the destination: verified are all, or those with digests, and links."""
+        """Note what is there: verified are all, or those with digests, links and FIFOs."""
         for item, digest in zip(items, digests, strict=True):
             self.results.is_there(item.entry)
-            if is_verified or digest or item.entry.kind == tree.LINK:
+            if is_verified or digest or item.entry.kind in (tree.LINK, tree.FIFO):
                 self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         paths = (item.entry.path for item in items)
