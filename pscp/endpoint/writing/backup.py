@@ -57,8 +57,14 @@ class Keeper:
         if not self._outside:
             return self._root
         if self._opened is None:
-            os.makedirs(self._outside, 0o700, exist_ok=True)
+            try:
+                os.makedirs(self._outside, 0o700)
+                is_new = True
+            except FileExistsError:
+                is_new = False
             self._opened = Root(self._outside)
+            if is_new:
+                os.fchmod(self._opened.fd, os.fstat(self._root.fd).st_mode & 0o777)
         return self._opened
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
