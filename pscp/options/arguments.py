@@ -205,7 +205,8 @@ def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], 
 
 
 def _as_words(flags: str) -> list[str]:
-    kept = "".join(each for each in flags if each not in _WITH_ARCHIVE and each not in _SAID_ANYWAY)
+    said = {*_WITH_ARCHIVE, *_SAID_ANYWAY, *("h" if {*flags} & {*"ar"} else "")}  # rsync's -avh
+    kept = "".join(each for each in flags if each not in said)
     return [f"-{kept}"] if kept else []
 
 

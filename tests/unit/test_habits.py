@@ -27,6 +27,7 @@ A = {"archive": True}
         ("-aHAX", A),
         ("-a3W --partial --human-readable", A),
         ("-avP", {**A, "verbose": True}),
+        ("-avhP", {**A, "verbose": True}),
         ("-a --progress", A),
         ("-a --progress plain", {**A, "progress": "plain"}),
         ("-aP2222", {**A, "port": 2222}),
