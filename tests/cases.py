@@ -31,7 +31,7 @@ class Case:
     now_ns: int = 0
     umask: int = 0o022
     first: Tree | None = None  # what lay there before the first run, if this is not the first
-    over_sftp: bool = False  # times are whole seconds; a pull makes no hard links
+    over_sftp: bool = False  # times are whole seconds; a pull makes no hard links; no devices
     to_sftp: bool = False  # the destination is behind SFTP, which makes no FIFOs
 
     def has(self, name: str) -> Any:

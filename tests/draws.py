@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tree_data import FILE, FOLDER, LINK, SPECIAL, Made
+from tree_data import FILE, FOLDER, LINK, SPECIAL, Made, may_make_devices
 
 from pscp.options.option_pairs import NEEDED, REFUSED
 
@@ -120,7 +120,10 @@ def source(rng: random.Random, has_oddities: bool = True) -> dict[bytes, Made]:
         path = rng.choice(folders) + b"/" + rng.choice((b"l1", b"l2", b"L"))
         tree.setdefault(path, Made(LINK, mtime_ns=_time(rng), target=rng.choice(leads)))
     if has_oddities and rng.random() < 0.1:
-        tree.setdefault(rng.choice(folders) + b"/fifo", Made(SPECIAL, mtime_ns=_time(rng)))
+        made = Made(SPECIAL, mtime_ns=_time(rng))
+        if made.mtime_ns % 2 and may_make_devices():
+            made = made._replace(mark=3, mode=0o660)
+        tree.setdefault(rng.choice(folders) + b"/fifo", made)
     return tree
 
 
@@ -160,6 +163,8 @@ def before(
     for path, made in sorted(tree.items()):
         above = path.rpartition(b"/")[0]
         other = rng.choice(acts)(made) if path != b"t" and made.kind != FOLDER else made
+        if other is not None and made.kind == SPECIAL:
+            other = other._replace(mark=made.mark)  # else it would be another device
         if other is not None and (not above or above in found):
             found[path] = other
     found = {

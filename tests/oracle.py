@@ -206,7 +206,8 @@ class _Walk:
 
     def _is_left_out(self, node: Node) -> bool:
         if node.kind == SPECIAL:
-            return self.case.to_sftp or not self.case.has("archive")
+            is_unmade = self.case.over_sftp if node.data else self.case.to_sftp  # a device, a FIFO
+            return is_unmade or not self.case.has("archive")
         return node.kind == FILE and not self.case.asks_for(node)
 
     def _is_blocked(self, node: Node, old: Node) -> bool:
@@ -286,8 +287,8 @@ class _Walk:
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
         if node.kind == LINK or (to == self.root and not old and not keeps):
             facts &= {"owner"}  # a DEST that is made may have any mode
-        if old and node.kind == old.kind == SPECIAL:  # one that is there stays
-            return Expected((old,), FACTS)
+        if old and node.kind == old.kind == SPECIAL:  # its time is that of its last use
+            facts -= {"mtime_ns"}
         nodes = [case.timed(node, old if known else None)._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":

@@ -7,9 +7,11 @@ Not here: what a copy makes of them (oracle.py), which are drawn (draws.py).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -99,6 +101,8 @@ def _content(full: bytes, status: os.stat_result) -> tuple[str, bytes]:
             return FILE, hashlib.file_digest(file, "sha256").digest()
     if stat.S_ISLNK(status.st_mode):
         return LINK, os.readlink(full)
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        return SPECIAL, b"%o %x" % (stat.S_IFMT(status.st_mode), status.st_rdev)
     return (FOLDER if stat.S_ISDIR(status.st_mode) else SPECIAL), b""
 
 
@@ -106,7 +110,7 @@ def _content(full: bytes, status: os.stat_result) -> tuple[str, bytes]:
 
 
 class Made(NamedTuple):
-    """A name that plant() makes: `mark` chooses a file's content, or where a link leads."""
+    """A name that plant() makes: `mark` chooses a file's content, or the device (0: a FIFO)."""
 
     kind: str
     mark: int = 0
@@ -141,7 +145,7 @@ def plant(root: bytes, tree: Mapping[bytes, Made]) -> None:
         elif made.kind == LINK:
             os.symlink(made.target, full)
         elif made.kind == SPECIAL:
-            os.mkfifo(full)
+            _make_special(full, made.mark)
         else:
             _write(full, made.content)
     for path, made in sorted(tree.items(), reverse=True):
@@ -150,6 +154,24 @@ def plant(root: bytes, tree: Mapping[bytes, Made]) -> None:
             os.chmod(full, made.mode)
         if not made.same_as:
             os.utime(full, ns=(made.mtime_ns, made.mtime_ns), follow_symlinks=False)
+
+
+def _make_special(full: bytes, mark: int) -> None:
+    if mark:
+        os.mknod(full, stat.S_IFCHR, os.makedev(1, mark))
+    else:
+        os.mkfifo(full)
+
+
+@functools.cache
+def may_make_devices() -> bool:
+    """Is this root, and not in a container that forbids it?"""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _make_special(os.fsencode(folder) + b"/null", 3)
+        except PermissionError:
+            return False
+    return True
 
 
 def _write(full: bytes, content: bytes) -> None:

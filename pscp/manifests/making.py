@@ -160,7 +160,7 @@ class _Hashed:
         if not is_file(there):
             if there.kind == "":
                 self._writing.fail(self.path, "it is gone already")
-            elif there.kind not in (tree.LINK, tree.FIFO) or self._digest:
+            elif there.kind not in (tree.LINK, tree.FIFO, tree.DEVICE) or self._digest:
                 self._writing.fail(self.path, f"a {there.kind} has its name by now")
             else:
                 self._writing.add(

@@ -71,7 +71,7 @@ _NAMED_HERE = {
     "--ipv6": "-6",
     "--itemize-changes": "--itemize",
 }
-_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials"}
+_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices"}
 _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
 _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
@@ -108,7 +108,7 @@ _EXPLAINED = {
     "--links": ("--links: links are kept with -a alone", _KEPT),
     "--owner": ("--owner: owners are kept with -a alone", _KEPT),
     "--group": ("--group: groups are kept with -a alone", _KEPT),
-    "--devices": ("--devices: devices are left out", "-a makes FIFOs"),
+    "--devices": ("--devices: devices are made with -a alone", "as root"),
     "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
     "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
     "--rsync-path": (

@@ -57,7 +57,7 @@ class Attributes(NamedTuple):
 
     def change(self, entry: tree.Entry) -> tree.Entry:
         """Return the entry as it is to arrive."""
-        if entry.kind in (tree.FILE, tree.FOLDER, tree.FIFO):
+        if entry.kind in (tree.FILE, tree.FOLDER, tree.FIFO, tree.DEVICE):
             entry = entry._replace(mode=changed_mode(entry.mode, entry.kind, self.modes))
         owner = entry.extra.get("o")
         if not isinstance(owner, list) or len(owner) != 4:

@@ -21,8 +21,8 @@ from pscp.connect.connections import Connections
 from pscp.connect.known.host_memory import HostMemory, kind_of
 from pscp.connect.messages import noting
 from pscp.endpoint.asking import requests
-from pscp.endpoint.frames import hashes
-from pscp.endpoint.reading import source
+from pscp.endpoint.frames import hashes, system
+from pscp.endpoint.reading import source, tree
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -274,12 +274,21 @@ class Run:
             places=FilePlaces(request.froms[0].prefix, tops, request.to.prefix, root),
             nonce=agreed.nonce,
             earlier=agreed.claimed.earlier,
-            makes_fifos=self._options.archive and not (request.is_push and far.is_sftp),
+            unmade_kinds=self._unmade_kinds(far),
             checks_folders=can_check_folders and may_check_folders(self._options),
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},
         )
+
+    def _unmade_kinds(self, far: RemoteAgent) -> list[str]:
+        """Return the kinds of special files that the sink does not make."""
+        is_push, is_root = self._request.is_push, system.makes_devices()
+        has_fifos = self._options.archive and not (is_push and far.is_sftp)
+        makes = far.hello.get("devices") is True if is_push else is_root
+        has_devices = self._options.archive and not far.is_sftp and makes
+        made = {tree.FIFO: has_fifos, tree.DEVICE: has_devices, tree.SPECIAL: False}
+        return [kind for kind, is_made in made.items() if not is_made]
 
     def _chunk_bytes(self, far: RemoteAgent) -> int:
         """Return the bytes of a chunk; over SFTP the stand-in for the agent chooses them."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import QUICK_LOGINS, MakeFar, shared, unavailable
 from servers.private import SshdServer, find_sftp_server
-from tree_data import FILE, FOLDER, LINK, SPECIAL, Made, Node, plant, scan
+from tree_data import FILE, FOLDER, LINK, SPECIAL, Made, Node, may_make_devices, plant, scan
 
 from e2e.ways import PSCP, run
 from e2e.world import ROOT, put_program
@@ -51,6 +51,23 @@ def rows() -> Iterator[Row]:
 
 
 ROWS = list(rows())
+
+DAY_NS = 86_400 * 10**9
+BEGUN_NS = time.time_ns()  # what has a later time got it from the system's clock
+OLD_NS, NEW_NS = 1_600_000_000_500_000_000, BEGUN_NS - 2 * DAY_NS
+TOP = Made(FOLDER, mode=0o755, mtime_ns=OLD_NS)
+
+
+def file(mark: int, size: int, mode: int = 0o644, mtime_ns: int = OLD_NS) -> Made:
+    return Made(FILE, mark, size, mode, mtime_ns)
+
+
+SPECIALS = {"fifo": Made(SPECIAL, mode=0o644, mtime_ns=OLD_NS)}
+if may_make_devices():
+    SPECIALS["device"] = Made(SPECIAL, 3, mode=0o640, mtime_ns=OLD_NS)
+
+# --- what differs
+
 CANNOT_RUN = {"mscp": "Debian has no package of it; scp is run, and leaves what mscp would"}
 
 
@@ -60,6 +77,7 @@ def each(text: str) -> set[str]:
     return {f"{what}: {name}" for what, _, names in parts for name in names.split(", ")}
 
 
+NO_FILES = ", ".join(SPECIALS)
 # What differs with every line of a program, as the page says above its table or in its first line.
 OFTEN = {
     "scp": each("mtime_ns: same"),
@@ -67,7 +85,7 @@ OFTEN = {
     "rsync": each("hard links: one name = other name"),
     "rclone": each(
         "mtime_ns: ., a folder; mode: a folder, changed, object.o, program; owner: program; "
-        "more: empty, fifo, link, link to folder; hard links: one name = other name"
+        f"more: empty, {NO_FILES}, link, link to folder; hard links: one name = other name"
     ),
 }
 ALSO = {  # besides, where a line says so
@@ -79,7 +97,7 @@ ALSO = {  # besides, where a line says so
     "rsync -a --backup --suffix=.old": "mtime_ns: ., a folder, empty",
     "rsync -a --remove-source-files": "content: seems same",
     "rclone move src sftp:dst": "content: seems same; "
-    "fewer: src/fifo, src/link, src/link to folder",
+    "fewer: src/link, src/link to folder, " + ", ".join(f"src/{name}" for name in SPECIALS),
     "rclone sync --max-delete 3 src sftp:dst": "more: gone, gone.o, gone folder, gone folder/file; "
     "fails: pscp",
 }
@@ -96,22 +114,12 @@ ONLY = {  # in place of what often differs
     "rclone check src sftp:dst": "",
     "rclone --dry-run": "",
     "rclone --min-age 1h --max-age 7d --update --log-file FILE": "mtime_ns: .; mode: program; "
-    "owner: program; more: a folder, empty, fifo, link, link to folder",
+    f"owner: program; more: a folder, empty, {NO_FILES}, link, link to folder",
     "mscp -D": "",
     "mscp -pC -P 2222 -i key -F config -J jump": "content: seems same",
 }
 
 # --- what is there before
-
-DAY_NS = 86_400 * 10**9
-BEGUN_NS = time.time_ns()  # what has a later time got it from the system's clock
-OLD_NS, NEW_NS = 1_600_000_000_500_000_000, BEGUN_NS - 2 * DAY_NS
-TOP = Made(FOLDER, mode=0o755, mtime_ns=OLD_NS)
-
-
-def file(mark: int, size: int, mode: int = 0o644, mtime_ns: int = OLD_NS) -> Made:
-    return Made(FILE, mark, size, mode, mtime_ns)
-
 
 SOURCE = {
     b"": TOP,
@@ -129,7 +137,7 @@ SOURCE = {
     b"link": Made(LINK, target=b"changed", mtime_ns=OLD_NS),
     b"link to folder": Made(LINK, target=b"a folder", mtime_ns=OLD_NS),
     b"holes": file(2, 400_000),
-    b"fifo": Made(SPECIAL, mode=0o644, mtime_ns=OLD_NS),
+    **{name.encode(): made for name, made in SPECIALS.items()},
 }
 BEFORE = {
     b"": TOP,
@@ -143,7 +151,7 @@ BEFORE = {
     b"gone folder/file": file(1, 30),
 }
 YESTERDAY = {b"": TOP, b"program": SOURCE[b"program"], b"holes": SOURCE[b"holes"]}
-SCP_FAILS_AT = {b"fifo", b"link to folder"}
+SCP_FAILS_AT = {b"link to folder", *map(str.encode, SPECIALS)}
 
 
 def make_world(root: Path, is_into: bool) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree, rsync_finds
 from conftest import MakeServer, unavailable
+from tree_data import may_make_devices
 
 from e2e.conftest import ShellThat
 from e2e.ways import Way
@@ -302,6 +303,83 @@ def test_owners_are_kept_with_a_and_only_then(way: Way) -> None:
     assert way.copy("sub", archive=True).ok
     assert owners(way.destination) == owners(way.source)
     assert mode_of(way.destination / "sub" / "file") == 0o4755
+
+
+# --- devices
+
+
+@pytest.fixture
+def devices(way: Way) -> Way:
+    """A source with two devices that no driver has, so that opening one fails."""
+    if not may_make_devices():
+        unavailable("this is not root, or a container that makes no devices")
+    (way.source / "sub").mkdir()
+    for name, kind in (("sub/c", stat.S_IFCHR), ("sub/b", stat.S_IFBLK)):
+        os.mknod(way.source / name, kind, os.makedev(240, 1023))
+        os.chown(way.source / name, 54321, 65000)
+        os.chmod(way.source / name, 0o2660)
+        os.utime(way.source / name, ns=(OLD_NS, OLD_NS))
+    os.utime(way.source / "sub", ns=(OLD_NS, OLD_NS))
+    return way
+
+
+def facts(path: Path) -> tuple[int, ...]:
+    status = path.lstat()
+    owner = status.st_uid, status.st_gid
+    return status.st_mode, status.st_rdev, *owner, status.st_mtime_ns
+
+
+@pytest.mark.needs_agent(reason="SFTP tells and makes no device")
+def test_root_makes_devices_with_a(devices: Way) -> None:
+    here, there = (folder / "sub" / "c" for folder in (devices.source, devices.destination))
+    assert devices.copy(".", recursive=True).files_left_out == 2
+    first = devices.copy(".", archive=True)
+    assert (first.ok, first.files, first.files_left_out) == (True, 2, 0)
+    assert_same_tree(devices.source, devices.destination, modes=True, times=True)
+    assert facts(there) == facts(here) and there.is_char_device()
+    assert facts(there.with_name("b")) == facts(here.with_name("b"))
+    assert devices.copy(".", archive=True).files == 0
+    here.chmod(0o600)
+    there.touch()  # a device's time is that of its last use
+    assert devices.copy(".", archive=True).files == 0
+    assert facts(there) == facts(here)
+
+
+@pytest.mark.needs_agent(reason="SFTP tells and makes no device")
+def test_another_device_is_replaced_by_a_mirror_alone(devices: Way) -> None:
+    here, there = (folder / "sub" / "c" for folder in (devices.source, devices.destination))
+    there.parent.mkdir()
+    os.mknod(there, stat.S_IFCHR, os.makedev(240, 1))
+    [failure] = devices.copy(".", archive=True).failures
+    assert failure.message == "is a special file at the destination"
+    assert devices.copy(".", archive=True, delete=True).ok and facts(there) == facts(here)
+    assert devices.copy(".", archive=True, remove_source_files=True).ok
+    assert devices.arrived == {"sub", "sub/b", "sub/c"} and not list(here.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("become", "said"),
+    [
+        ("--reuid=65534 --clear-groups", "left out: a device, which root makes with -a (-v shows"),
+        ("--bounding-set=-mknod --inh-caps=-mknod", "Operation not permitted"),
+    ],
+    ids=["nobody", "container"],
+)
+def test_who_may_not_make_devices(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path,
+    become: str, said: str,
+) -> None:  # fmt: skip
+    """Root that may not make them is told so, as by rsync."""
+    if not may_make_devices():
+        unavailable("this is not root, or a container that makes no devices")
+    for name in "bc":
+        os.mknod(push.source / name, stat.S_IFCHR, os.makedev(240, 1023))
+    os.chown(other_disk, 65534, -1)
+    server = make_sshd(shell=shell_that(f'exec setpriv {become} /bin/sh "$@"'))
+    way = dataclasses.replace(push, server=server, destination=other_disk)
+    ran = way.command("-a", names=["."])
+    assert said in ran.err and ran.code == ("left out" not in said)
+    assert way.arrived == set()
 
 
 # --- folders that are closed to their owner's writing

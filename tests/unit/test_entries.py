@@ -46,6 +46,13 @@ def test_a_link_that_can_lead_nowhere(extra: dict[str, object]) -> None:
         entries.check_sizes([link], [[0, ""]], 0)
 
 
+@pytest.mark.parametrize("text", ["", "c 1", "c 1:2:3", "c 1:999999999", "x 1:3", "b -1:3"])
+def test_what_is_no_device(text: str) -> None:
+    device = FILE._replace(kind=tree.DEVICE, size=0, extra={"to": text})
+    with pytest.raises(wire.WireError, match="a device without numbers"):
+        entries.check_sizes([device], [[0, ""]], 0)
+
+
 @pytest.mark.parametrize(
     ("row", "count"),
     [

@@ -28,7 +28,7 @@ from pscp.transfer.walk.decide import ROWS, Action, Fact, State, Terms, There
 # --- the table
 
 
-KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO)
+KINDS = (tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO, tree.DEVICE)
 FLAGS = (
     "existing", "ignore_existing", "update", "dry_run", "check", "size_only", "checksum", "strong",
     "preserve", "archive", "remove_source_files",
@@ -117,7 +117,7 @@ def test_what_the_docs_promise(
         assert action is not Action.UNCHANGED  # what was not read is not removed at its source
     if given.strong and is_file and not given.size_only:
         assert action is not Action.UNCHANGED
-    if not given.resume and not given.dry_run and entry.kind != tree.FIFO:
+    if not given.resume and not given.dry_run and entry.kind not in (tree.FIFO, tree.DEVICE):
         assert action is not Action.UNCHANGED and action is not Action.HASH
     if given.update and is_file and there.mtime_ns > entry.mtime_ns:
         assert action is Action.SKIP

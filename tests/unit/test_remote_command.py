@@ -69,7 +69,7 @@ def check_conversation(done: subprocess.CompletedProcess[bytes], version: str) -
     (hello, _, facts), *answers = frames_of(done.stdout)
     assert hello == wire.HELLO
     assert isinstance(facts, dict)
-    assert facts.keys() == {"hashes", "python", "system", "aes", "cpus"}
+    assert facts.keys() == {"hashes", "python", "system", "aes", "cpus", "devices"}
     assert facts["python"].startswith(version) and facts["system"] == os.uname().sysname
     assert "sha256" in facts["hashes"] and all(speed > 0 for speed in facts["hashes"].values())
     assert answers == [(wire.REPLY, 1, None), (wire.REPLY, 2, None)]

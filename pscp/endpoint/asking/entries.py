@@ -6,11 +6,12 @@ Not here: names, which are checked where they are resolved (../reading/paths.py)
 from typing import List, Tuple, Union
 
 from ..frames import failures, wire
-from ..reading import tree
+from ..reading import metadata, tree
 from ..reading.paths import to_bytes
 
 _ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
 _HAVE_SIZES = (tree.FILE, tree.HARDLINK)
+_PACKED = frozenset([tree.FILE, tree.FOLDER, tree.LINK, tree.FIFO, tree.DEVICE])
 
 
 def entry(value: object) -> tree.Entry:
@@ -56,8 +57,10 @@ def check_sizes(
             continue
         if not isinstance(row, list) or len(row) != 2 or row[0] != value.size:
             raise wire.WireError("a pack's row that does not fit its entry")
-        if value.kind not in (tree.FILE, tree.FOLDER, tree.LINK, tree.FIFO):
+        if value.kind not in _PACKED:
             raise wire.WireError("a pack with an entry of kind %s" % ascii(value.kind))
+        if value.kind == tree.DEVICE:
+            _check_device(value.target)
         if value.kind == tree.LINK and not _is_target(value.target):
             raise wire.WireError("a link without a target")
         digests.append(str(row[1]))
@@ -65,6 +68,13 @@ def check_sizes(
     if count_bytes:
         raise wire.WireError("a PACK frame with other bytes than its list says")
     return digests
+
+
+def _check_device(text: str) -> None:
+    try:
+        metadata.parse_device(text)
+    except (ValueError, OverflowError):
+        raise wire.WireError("a device without numbers")
 
 
 def _is_target(path: str) -> bool:

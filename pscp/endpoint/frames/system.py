@@ -10,6 +10,7 @@ import os
 import resource
 from typing import Callable, List, Optional, Sequence, Union
 
+FD_PATHS = "/proc/self/fd"  # proc(5): by them what was opened with O_PATH is changed
 _DESCRIPTORS = 4096
 
 
@@ -153,6 +154,11 @@ def has_aes() -> Optional[bool]:
             if line.startswith(("flags", "Features")):
                 return "aes" in line.split()
     return None
+
+
+def makes_devices() -> bool:
+    """May this process make devices, and give them their metadata unopened?"""
+    return os.geteuid() == 0 and hasattr(os, "O_PATH") and os.path.isdir(FD_PATHS)
 
 
 def cpu_seconds(pid: int) -> Optional[float]:

@@ -12,10 +12,11 @@ import functools
 import grp
 import os
 import pwd
+import re
 import stat
 from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
-from ..frames import wire
+from ..frames import system, wire
 from . import files
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
         def mtime_ns(self) -> int: ...
         @property
         def extra(self) -> Dict[str, object]: ...
+        @property
+        def target(self) -> str: ...
 
     class Rules(Protocol):
         """The fields of tree.Rules that are read here."""
@@ -164,6 +167,35 @@ def apply_to_fifo(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         apply_to_file(fd, entry, policy, None)
+    finally:
+        os.close(fd)
+
+
+def device_of(status: os.stat_result) -> str:
+    """Return which device has this status: "c" or "b", and its numbers (mknod(2))."""
+    letter = "b" if stat.S_ISBLK(status.st_mode) else "c"
+    return "%s %d:%d" % (letter, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def parse_device(text: str) -> Tuple[int, int]:
+    """Return the kind, as in st_mode, and the number of what device_of() has. Raises ValueError."""
+    match = re.match("([bc]) ([0-9]{1,8}):([0-9]{1,8})$", text)
+    if match is None:
+        raise ValueError("no device")
+    kind = stat.S_IFBLK if match.group(1) == "b" else stat.S_IFCHR
+    return kind, os.makedev(int(match.group(2)), int(match.group(3)))
+
+
+def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+    """Give a device its metadata unopened. Raises OSError where another thing has the name."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
+    try:
+        if device_of(os.fstat(fd)) != entry.target:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        path = "%s/%d" % (system.FD_PATHS, fd)
+        os.chown(path, *wanted_owner(entry.extra))
+        os.chmod(path, policy.mode(entry.mode))
+        os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))
     finally:
         os.close(fd)
 

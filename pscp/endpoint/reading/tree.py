@@ -20,13 +20,15 @@ from .files import FileChanged
 from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
-FIFO, SPECIAL = "fifo", "special"  # the second: a socket or a device, of which nothing is copied
-KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR, FIFO, SPECIAL])
+FIFO, DEVICE, SPECIAL = "fifo", "device", "special"  # the last: a socket, which no copy makes
+KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR, FIFO, DEVICE, SPECIAL])
 _OF_MODES = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: FOLDER,
     stat.S_IFLNK: LINK,
     stat.S_IFIFO: FIFO,
+    stat.S_IFCHR: DEVICE,
+    stat.S_IFBLK: DEVICE,
 }
 
 
@@ -40,13 +42,15 @@ class Entry(NamedTuple):
     mode: int
     mtime_ns: int
     inode: int
-    # "to" of a link, and "in" which top it is; "linked" of a file with other names; "sparse", or
-    # "dig" where zeros may be a hole; what metadata.read() returns. Or a failure.
+    # "to" of a link or a device, and "in" which top it is; "linked" of a file with other names;
+    # "sparse", or "dig" where zeros may be a hole; what metadata.read() returns. Or a failure.
     extra: Dict[str, object]
 
     @property
     def target(self) -> str:
-        """Return where a symbolic link leads, or the first name of a hard link; "" for none."""
+        """Return where a symbolic link leads, the first name of a hard link, which device it is;
+        "" for none.
+        """
         to = self.extra.get("to")
         return to if isinstance(to, str) else ""
 
@@ -215,6 +219,8 @@ class Walk:
             extra = metadata.read(full, place, status, self._rules)
             if kind == LINK:
                 extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
+            elif kind == DEVICE:
+                extra["to"] = metadata.device_of(status)
         except OSError as error:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:

@@ -143,6 +143,7 @@ class Agent:
                 "system": os.uname()[0],
                 "aes": system.has_aes(),
                 "cpus": os.cpu_count() or 1,
+                "devices": system.makes_devices(),
             }
         )
 

@@ -48,7 +48,7 @@ class DigestsThere(NamedTuple):
 
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
-    runs with a part], mode, [uid, gid], the link's target]`; kind "" for nothing.
+    runs with a part], mode, [uid, gid], the link's target, or which device]`; kind "" for nothing.
     """
 
     paths: List[str]
@@ -92,6 +92,7 @@ def _found(folder_fd: int, name: bytes) -> List[object]:
     mode = status.st_mode
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
+    target = metadata.device_of(status) if kind == tree.DEVICE else target
     owner = [status.st_uid, status.st_gid]
     return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]
 
@@ -125,6 +126,10 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     """Give a file that was here already, and is verified, its source's metadata (-p)."""
     policy = the_sink.policy
     if not policy.preserve:
+        return
+    if value.kind == tree.DEVICE:
+        with the_sink.held(), the_sink.root.lock:
+            metadata.apply_to_device(*the_sink.root.at(value.path), value, policy)
         return
     fd = the_sink.open_file(value.path)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from . import commit
 
 
-_BY_NAME = (tree.LINK, tree.FIFO)  # they have no content
+_BY_NAME = (tree.LINK, tree.FIFO, tree.DEVICE)  # they have no content
 
 
 class NullSink(source.FileTable):

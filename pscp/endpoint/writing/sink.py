@@ -14,7 +14,6 @@ Read next: commit.py.
 
 import contextlib
 import os
-import stat
 from typing import (
     TYPE_CHECKING,
     Callable,
@@ -251,21 +250,26 @@ class Sink(NullSink):
             self.root.folder(value.path, make=True)
 
     def _make_by_name(self, value: tree.Entry) -> None:
-        """Make a link or a FIFO."""
+        """Make a link, a FIFO or a device."""
 
         def make(part: bytes, folder_fd: int) -> None:
             if value.kind == tree.FIFO:
                 os.mkfifo(part, 0o600, dir_fd=folder_fd)
                 metadata.apply_to_fifo(folder_fd, part, value, self.policy)
+            elif value.kind == tree.DEVICE:
+                kind, number = metadata.parse_device(value.target)
+                os.mknod(part, kind | 0o600, number, dir_fd=folder_fd)
+                metadata.apply_to_device(folder_fd, part, value, self.policy)
             else:
                 os.symlink(to_bytes(value.target), part, dir_fd=folder_fd)
                 metadata.apply_to_link(folder_fd, part, value, self.policy)
 
         def is_made(name: bytes, folder_fd: int) -> bool:
-            if value.kind == tree.FIFO:
-                status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-                return stat.S_ISFIFO(status.st_mode)
-            return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
+            if value.kind == tree.LINK:
+                return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
+            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            is_one = value.kind == tree.FIFO or metadata.device_of(status) == value.target
+            return tree.kind_of(status.st_mode) == value.kind and is_one
 
         self.put(value.path, make, is_made)
 

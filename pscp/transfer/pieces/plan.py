@@ -345,9 +345,9 @@ class SourceRules:
         is_no_link = self._options.follows_links and entry.kind == tree.LINK
         if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
             raise ValueError("is a link, which only -a without -L asks for")
-        is_special = entry.kind in (tree.FIFO, tree.SPECIAL)
+        is_special = entry.kind in (tree.FIFO, tree.DEVICE, tree.SPECIAL)
         if is_special and not (self._options.recursive or self._options.files_from):
-            what = "is no file or folder: -r leaves it out, -a makes FIFOs"
+            what = "is no file or folder: -r leaves it out, -a makes FIFOs and devices"
             raise failures.Refusal(failures.UNSUPPORTED, entry.path, what)
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
         if is_in_folder and not (self._options.recursive or self._options.files_from):

@@ -197,7 +197,7 @@ class CopyTerms(CopyRequest):
     checks_folders: bool = False  # whole folders are compared by listings (../walk/folder_check.py)
     # With -R, by path at the destination: one of the sources below, and how many levels.
     above: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    makes_fifos: bool = False  # else they are left out
+    unmade_kinds: Collection[str] = ()  # of entries, which are left out
     reuses: bool = False  # the sink can take what is the same from a file that is there
     token: str = ""  # of the copy
     nonce: str = ""  # of this run

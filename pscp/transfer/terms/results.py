@@ -49,7 +49,8 @@ _ERRORS: dict[str, type[errors.FileError]] = {
 LINES_MOST = 20  # for one reason
 _LEFT_OUT = {
     tree.FIFO: "left out: a FIFO",
-    tree.SPECIAL: "left out: a socket or a device",
+    tree.DEVICE: "left out: a device, which root makes with -a",
+    tree.SPECIAL: "left out: a socket",
 }
 
 # These are about a whole file system, not about a folder of it.
@@ -141,7 +142,7 @@ class FailureLines:
                 self._show(line.text, error)
 
     def leave_out(self, place: str, kind: str) -> None:
-        """Show that no copy has this FIFO, socket or device; of many only the first."""
+        """Show that this FIFO, socket or device is left out; of many only the first."""
         self._left_out[kind] += 1
         if self._left_out[kind] == 1 or self._all:
             self._note(f"{place}: {_LEFT_OUT[kind]}")

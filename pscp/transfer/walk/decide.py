@@ -71,7 +71,7 @@ class There(NamedTuple):
     left: list[str]  # the runs that have left a part
     mode: int = 0
     owner: tuple[int, ...] = ()  # uid and gid; () if not known
-    target: str = ""  # of a link
+    target: str = ""  # of a link, or which device it is
 
 
 class Row(NamedTuple):
@@ -92,7 +92,7 @@ def _row(
     return Row(named, frozenset(every), when, unless, action)
 
 
-_KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO])
+_KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO, tree.DEVICE])
 
 # The first row that fits decides.
 ROWS = (
@@ -103,7 +103,7 @@ ROWS = (
     _row("folder", "any", Action.SEND, when=Fact.MIRRORS, unless=Fact.IGNORE_EXISTING),
     _row("folder", "any", Action.REFUSE),
     _row("any", "any", Action.SKIP, when=Fact.IGNORE_EXISTING),
-    _row("fifo", "SAME", Action.UNCHANGED),
+    _row("fifo device", "SAME", Action.UNCHANGED),
     _row("any", "FOLDER SPECIAL", Action.REPLACE, when=Fact.MIRRORS),
     _row("any", "FOLDER SPECIAL", Action.REFUSE),
     _row("hardlink", "SAME", Action.UNCHANGED, when=Fact.LISTS),
@@ -185,7 +185,7 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.NOTHING
     if there.kind == tree.FOLDER:
         return State.FOLDER
-    if there.kind == entry.kind == tree.FIFO:
+    if there.kind == entry.kind and (entry.kind == tree.FIFO or _is_device(entry, there)):
         return State.SAME  # whatever its time: that of its last use
     if there.kind not in (tree.FILE, tree.LINK):
         return State.SPECIAL
@@ -196,6 +196,10 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.OTHER
     is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
     return State.SAME if terms.size_only or is_same_age else State.SIZE
+
+
+def _is_device(entry: tree.Entry, there: There) -> bool:
+    return entry.kind == tree.DEVICE and entry.target == there.target
 
 
 def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:
@@ -229,11 +233,12 @@ def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
 
     Attributes are not looked up, so that a file that has some is given them again.
     """
-    if not terms.preserve or entry.kind == tree.FIFO:
+    if not terms.preserve:
         return True
-    if not is_same_time(entry.mtime_ns, there.mtime_ns):
+    is_special = entry.kind in (tree.FIFO, tree.DEVICE)
+    if not (is_special or is_same_time(entry.mtime_ns, there.mtime_ns)):
         return False
-    if entry.kind == tree.FILE and there.mode != entry.mode:
+    if entry.kind != tree.LINK and there.mode != entry.mode:
         return False
     if not terms.archive:
         return True

@@ -30,6 +30,8 @@ from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import MISSING
 from pscp.transfer.walk.file_job import FileJob
 
+_CONTENTLESS = frozenset([tree.LINK, tree.FIFO, tree.DEVICE])
+
 
 class Items:
     """The items of one copy. Only what the queue runs uses it."""
@@ -126,10 +128,10 @@ class Items:
         *,
         is_verified: bool = False,
     ) -> None:
-        """Note what is there: verified are all, or those with digests, links and FIFOs."""
+        """Note what is there: verified are all, or those with digests or without content."""
         for item, digest in zip(items, digests, strict=True):
             self.results.is_there(item.entry)
-            if is_verified or digest or item.entry.kind in (tree.LINK, tree.FIFO):
+            if is_verified or digest or item.entry.kind in _CONTENTLESS:
                 self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
         paths = (item.entry.path for item in items)

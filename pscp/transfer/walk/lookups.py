@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _IN_THE_WAY = {
     tree.FOLDER: "a folder",
     tree.FIFO: "a special file",
+    tree.DEVICE: "a special file",
     tree.SPECIAL: "a special file",
 }
 _NOTHING_THERE = There("", 0, 0, [])

@@ -237,9 +237,7 @@ class PlanWalk(threading.Thread):
     def _is_left_out(self, entry: tree.Entry) -> bool:
         """Return whether the entry is left out, neither copied nor a failure, and count it."""
         terms = self._terms
-        is_special = entry.kind == tree.SPECIAL or (
-            entry.kind == tree.FIFO and not terms.makes_fifos
-        )
+        is_special = entry.kind in terms.unmade_kinds
         if not (is_special or self._selection.leaves_out(entry)):
             return False
         terms.counters.add(files_left_out=1)
