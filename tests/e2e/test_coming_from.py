@@ -91,6 +91,7 @@ OFTEN = {
 ALSO = {  # besides, where a line says so
     "scp -r3": "mtime_ns: ., a folder, empty",
     "rsync -a --compare-dest=DIR": "more: holes; hard links: holes = yesterday/holes",
+    "rsync -a": "content: now folder; fewer: now folder/in",
     "rsync -am": "more: empty",
     "rsync -a --no-perms": "mode: changed",
     "rsync -a --delete --max-delete=2": "more: gone folder, gone folder/file",
@@ -150,14 +151,24 @@ BEFORE = {
     b"gone folder": TOP,
     b"gone folder/file": file(1, 30),
 }
+# Where rsync's answer is wanted: what is of another kind at the destination.
+SOURCE_CLASHES = {b"now file": file(1, 60), b"now folder": TOP, b"now folder/in": file(1, 70)}
+CLASHES = {
+    b"now file": TOP,
+    b"now file/in": file(1, 80),
+    b"now folder": Made(LINK, target=b"same", mtime_ns=OLD_NS),
+}
 YESTERDAY = {b"": TOP, b"program": SOURCE[b"program"], b"holes": SOURCE[b"holes"]}
 SCP_FAILS_AT = {b"link to folder", *map(str.encode, SPECIALS)}
 
 
-def make_world(root: Path, is_into: bool) -> None:
+def make_world(root: Path, is_into: bool, has_clashes: bool) -> None:
     inside = "dst/src" if is_into else "dst"
+    source, before = (
+        (SOURCE | SOURCE_CLASHES, BEFORE | CLASHES) if has_clashes else (SOURCE, BEFORE)
+    )
     tree = {}
-    for folder, nodes in (("src", SOURCE), (inside, BEFORE), ("yesterday", YESTERDAY)):
+    for folder, nodes in (("src", source), (inside, before), ("yesterday", YESTERDAY)):
         for name, made in nodes.items():
             if not (is_into and name in SCP_FAILS_AT):
                 tree[os.path.join(folder.encode(), name).rstrip(b"/")] = made
@@ -225,7 +236,10 @@ class Typed:
 
     def _left(self, row: Row, *argv: str) -> Left:
         """Run a command that has not run yet in a world of its own."""
-        if argv not in self._ran:
+        is_mirror = "--delete" in row.theirs and "max" not in row.theirs
+        has_clashes = row.theirs == "-a" or is_mirror
+        key = (f"{has_clashes}", *argv)
+        if key not in self._ran:
             its = {
                 "type": "sftp", "host": "127.0.0.1", "port": self._server.port,
                 "user": self._server.user, "key_file": self._server.folder / "user_key",
@@ -233,14 +247,14 @@ class Typed:
             sftp = {f"RCLONE_CONFIG_SFTP_{key.upper()}": f"{its[key]}" for key in its}
             path = f"{self._folder}:{os.environ['PATH']}"
             root = Path(tempfile.mkdtemp(dir=self._folder))
-            make_world(root, is_into(row))
+            make_world(root, is_into(row), has_clashes)
             ran = run(
                 [word.replace("ROOT", str(root)) for word in argv],
                 cwd=root, env={**os.environ, "PATH": path, "RCLONE_CONFIG": "/dev/null", **sftp},
             )  # fmt: skip
-            self._ran[argv] = Left(ran.code != 0, scan(os.fsencode(root)))
+            self._ran[key] = Left(ran.code != 0, scan(os.fsencode(root)))
             shutil.rmtree(root)
-        return self._ran[argv]
+        return self._ran[key]
 
 
 def is_into(row: Row) -> bool:
