@@ -64,8 +64,8 @@ class Destination(NamedTuple):
 
 
 class RemoveSources(NamedTuple):
-    """Remove files, links and FIFOs that have landed, if they are unchanged. Answer: `[place,
-    failure]` of those that stay.
+    """Remove files, links and special files that have landed, if they are unchanged. Answer:
+    `[place, failure]` of those that stay.
     """
 
     moved: List[Moved]  # (`[kind, known]`)
