@@ -78,7 +78,8 @@ class _Compared:
         elif there.kind != record.kind:
             add(self.path, "missing", f"is a {_name(there.kind)} there, not a {_name(record.kind)}")
         elif there.target != record.target:
-            add(self.path, "target", f"leads to {there.target}, not to {record.target}")
+            leads = "leads to {}, not to {}" if record.kind == tree.LINK else "is {}, not {}"
+            add(self.path, "target", leads.format(there.target, record.target))
         elif record.kind != tree.FILE:
             self._compare_time(there, "leads to the same, and has another time")
         elif record.size_bytes not in (None, there.size_bytes):

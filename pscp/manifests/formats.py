@@ -204,10 +204,11 @@ class Manifest:
         if kind == tree.LINK:
             mtime_ns = self._number_of(values, "mtime_ns", -MAX_TIME_NS, MAX_TIME_NS)
             return Record(path, 0, mtime_ns, "", (), kind, self._target(values))
-        if kind == tree.FIFO:
-            return Record(path, 0, None, "", (), kind)
+        if kind in (tree.FIFO, tree.DEVICE):
+            target = self._target(values) if kind == tree.DEVICE else ""
+            return Record(path, 0, None, "", (), kind, target)
         if kind != tree.FILE:
-            raise self._bad('"kind" is neither "link" nor "fifo"')
+            raise self._bad('"kind" is none of "link", "fifo", "device"')
         size_bytes = self._number_of(values, "size", 0, _SIZE_MOST - 1)
         mtime_ns = self._number_of(values, "mtime_ns", -MAX_TIME_NS, MAX_TIME_NS)
         chunks = values.get("chunks", [])
@@ -252,15 +253,15 @@ def _shown(path: str) -> str:
 
 
 class Record(NamedTuple):
-    """A file of a manifest, a link or a FIFO."""
+    """A file of a manifest, a link, a FIFO or a device."""
 
     path: str  # below the root, as in endpoint/reading/paths.py
     size_bytes: int | None  # None where the form has none
     mtime_ns: int | None
     digest: str  # SHA-256 in hex
     chunks: tuple[str, ...]  # of a file of several chunks that of each; else ()
-    kind: str = tree.FILE  # or LINK, FIFO, which have no digest
-    target: str = ""  # of a link
+    kind: str = tree.FILE  # or LINK, FIFO, DEVICE, which have no digest
+    target: str = ""  # of a link; of a device its numbers
 
 
 def format_of(name: str, chosen: str | None) -> str:
@@ -278,7 +279,7 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 
 def line_of(record: Record, form: str) -> bytes:
-    """Return the record's line; of a link or a FIFO b"", but for JSON lines.
+    """Return the record's line; of a link, a FIFO or a device b"", but for JSON lines.
 
     Raises UsageError for a name that the form cannot hold.
     """
@@ -308,6 +309,8 @@ def _in_json(record: Record) -> bytes:
     values["kind"] = record.kind
     if record.kind == tree.LINK:
         values |= {**_name_in_json("target", record.target), "mtime_ns": record.mtime_ns}
+    elif record.kind == tree.DEVICE:
+        values |= _name_in_json("target", record.target)
     return json_line(values)
 
 

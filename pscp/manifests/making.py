@@ -150,7 +150,7 @@ class _Hashed:
         self.path, self._digest, self._writing = path, digest, writing
 
     def extents(self, there: There) -> Iterable[Extent] | None:
-        if not is_file(there):  # a link, or a FIFO, which has no content of its own
+        if not is_file(there):  # a link or a special file, which has no content of its own
             return None
         whole, chunk_bytes = [(0, there.size_bytes)], formats.CHUNK_BYTES
         chunks = cut(whole, chunk_bytes) if there.size_bytes > chunk_bytes else ()

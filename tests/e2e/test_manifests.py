@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,8 @@ def test_what_was_just_copied_is_as_listed_links_and_all(side: Way) -> None:
     targets = links(data := fill(side))
     if side.remote == "agent":
         os.mkfifo(data / "fifo")
+        if os.geteuid() == 0:
+            os.mknod(data / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     found = records(manifest := made(side, "-a"))
     for name, target in targets.items():
         row = found[f"data/{name}"]
@@ -165,6 +168,11 @@ def test_what_was_just_copied_is_as_listed_links_and_all(side: Way) -> None:
     assert found.get("data/fifo", {"kind": "fifo"})["kind"] == "fifo"
     assert verified(side, manifest, "--strict", "--times", "-q") == Ran(0, "", "")
     assert records(made(side, "-a")).keys() == found.keys()  # unchanged
+    if (null := side.destination / "data" / "null").exists():
+        null.unlink()
+        os.mknod(null, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+        ran = verified(side, manifest, "-q")
+        assert (ran.code, ran.out) == (1, "data/null: is c 1:5, not c 1:3\n")
 
 
 def test_a_link_that_leads_elsewhere_is_told_and_repaired(side: Way) -> None:

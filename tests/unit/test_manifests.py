@@ -59,6 +59,7 @@ def some_records(draw: st.DrawFn) -> list[Record]:
         others = (
             Record(path, 0, mtime_ns, "", (), "link", draw(PATHS)),
             Record(path, 0, None, "", (), "fifo"),
+            Record(path, 0, None, "", (), "device", "c 1:3"),
         )
         found.append(
             draw(
@@ -177,7 +178,7 @@ END = formats.end_line(JSONL, 1, 1, 0)
         (HEADER + record(sha256=DIGEST + "\n"), "2: has a digest that is not 64 hex digits"),
         (HEADER + record(size=1 << 62), '2: "chunks" is no list of the 1099511627776 digests'),
         (HEADER + record(chunks=[DIGEST]), '2: "chunks" is no list of the 1 digests'),
-        (HEADER + record(kind="door"), '2: "kind" is neither'),
+        (HEADER + record(kind="door"), '2: "kind" is none of'),
         (HEADER + record(kind="link"), '2: has neither a "target" nor'),
         (HEADER + record(kind="link", target=""), "2: has a target that no link can have"),
         (HEADER + record(kind="link", target="a\0b"), "2: has a target that no link can have"),
