@@ -69,11 +69,12 @@ class Row:
 
     @property
     def share(self) -> float:
-        """How much of what is planned has landed, from 0 to 1."""
-        if self.counters is None or not self.counters.bytes_total:
+        """How much of what is expected, else planned, has landed, from 0 to 1."""
+        now = self.counters
+        total_bytes = 0 if now is None else now.bytes_expected or now.bytes_total
+        if now is None or not total_bytes:
             return 0.0
-        there = self.counters.bytes_done + self.counters.bytes_resumed
-        return min(there / self.counters.bytes_total, 1.0)
+        return min((now.bytes_done + now.bytes_resumed) / total_bytes, 1.0)
 
 
 class PrefixedNotes(Notes):

@@ -28,7 +28,7 @@ ROOMS = {
     ),
     "there": (
         "sameness", "lookup", "listings", "listed_paths", "hardlinks", "linkdest", "reuse",
-        "mirror", "moving", "leftovers", "owners", "kernel",
+        "mirror", "moving", "leftovers", "owners", "kernel", "counting",
     ),
     "streams": ("machine", "stream_states", "stream", "stream_process", "stream_server"),
     "plane": ("link", "gate", "congestion", "direct"),
@@ -46,6 +46,7 @@ CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
 COPY_MODULES: tuple[str, ...] = (
     "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
     "moving", "listings", "owners", "listed_paths", "synthetic", "onward", "kernel",
+    "counting",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

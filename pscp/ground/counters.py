@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
-_NO_NUMBERS = ("nouns", "host", "large", "lanes_moved")
+_COUNTED = ("files_counted", "bytes_counted", "bytes_unneeded")  # of which as_dict() has the sums
+_NO_NUMBERS = ("nouns", "host", "large", "lanes_moved", *_COUNTED)
 
 
 @dataclass(slots=True)
@@ -33,6 +34,9 @@ class Counters:
     bytes_comparing: int = 0  # that may be in a file which is at the destination
     bytes_sent: int = 0  # put on the wire, resends included
     files_total: int = 0
+    files_counted: int = 0  # ahead of the walk, all that the sources hold; 0: not known
+    bytes_counted: int = 0  # of those
+    bytes_unneeded: int = 0  # of files that are unchanged, linked or skipped
     files_done: int = 0  # finished in this run
     files_resumed: int = 0  # there already and verified
     files_unchanged: int = 0  # there already by size and time, and not read
@@ -58,6 +62,21 @@ class Counters:
     _lock: threading.Lock = field(
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
+
+    @property
+    def bytes_expected(self) -> int:
+        """Bytes of the whole copy; until the plan is complete about so many, or 0: not known."""
+        if self.plan_complete:
+            return self.bytes_total
+        about = self.bytes_counted - self.bytes_unneeded
+        return max(self.bytes_total, about) if self.files_counted else 0
+
+    @property
+    def files_expected(self) -> int:
+        """Files of the whole copy, as with bytes_expected."""
+        if self.plan_complete:
+            return self.files_total
+        return max(self.files_total, self.files_counted) if self.files_counted else 0
 
     @property
     def left_bytes(self) -> int:
@@ -109,4 +128,5 @@ class Counters:
 
     def as_dict(self) -> dict[str, object]:
         counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
-        return {name: getattr(self, name) for name in counted}
+        expected = {"bytes_expected": self.bytes_expected, "files_expected": self.files_expected}
+        return {**{name: getattr(self, name) for name in counted}, **expected}

@@ -161,7 +161,7 @@ class RichBar(Ticking):
             return line(f"connecting to {now.host} ({passed})")
         first, second = self._describe(now)
         width, height = console.size
-        total = max(now.bytes_total, 1) if now.plan_complete else None
+        total = max(now.bytes_expected, 1) if now.plan_complete or now.files_counted else None
         bar = ProgressBar(total, now.bytes_done + now.bytes_resumed, pulse=total is None)
         top = Table.grid(expand=True, padding=(0, 1))
         top.add_column(ratio=1)

@@ -32,6 +32,8 @@ class Rate:
     def per_s(self, now_s: float, bytes_done: int) -> float:
         """Record how many bytes are done now; return the bytes a second."""
         samples = self._samples
+        if not bytes_done:  # the time that logins took says nothing about the rate
+            samples.clear()
         samples.append((now_s, bytes_done))
         while len(samples) > 2 and samples[1][0] <= now_s - RATE_WINDOW_S:
             samples.popleft()
@@ -51,22 +53,26 @@ def describe(
 
     It has taken `elapsed_s`, had no connection for `out_s`, and nothing arrived for `still_s`.
     """
-    there = now.bytes_done + now.bytes_resumed
+    there, expected_bytes = now.bytes_done + now.bytes_resumed, now.bytes_expected
     amount = format_bytes(there)
+    about = "" if now.plan_complete or not expected_bytes else "about "
+    more = "" if now.plan_complete or expected_bytes else "+"
     first = []
-    if now.bytes_total:
-        amount += f" of {format_bytes(now.bytes_total)}{'' if now.plan_complete else '+'}"
-        if now.plan_complete:
-            first.append(Piece(0, f"{min(100 * there // now.bytes_total, 100)}%"))
+    if expected_bytes:
+        first.append(Piece(0, f"{min(100 * there // expected_bytes, 100)}%"))
+    if expected_bytes or now.bytes_total:
+        amount += f" of {about}{format_bytes(expected_bytes or now.bytes_total)}{more}"
     first += [Piece(3, amount), Piece(1, f"{format_bytes(bytes_per_s)}/s")]
     is_out = now.connections_lost > 0 and now.lanes_alive == 0 and now.left_bytes > 0
-    if now.plan_complete and bytes_per_s >= 1 and now.left_bytes > 0 and not is_out:
-        first.append(Piece(2, f"{format_duration(now.left_bytes / bytes_per_s)} left"))
+    left_bytes = expected_bytes - there
+    if bytes_per_s >= 1 and left_bytes > 0 and not is_out:
+        first.append(Piece(2, f"{format_duration(left_bytes / bytes_per_s)} left"))
     there_already = now.files_resumed + now.files_unchanged + now.files_linked + now.files_skipped
     finished = now.files_done + there_already
     is_still = still_s >= STILL_S and now.lanes_alive > 0 and now.left_bytes > 0
     lanes = f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}"
-    files = f"{finished} of {count(now.files_total, now.nouns[0])}" if now.files_total else ""
+    files_total = now.files_expected or now.files_total
+    files = f"{finished} of {about}{count(files_total, now.nouns[0])}" if files_total else ""
     second = [
         Piece(1, files),
         Piece(0, outage(now.attempts, out_s)) if is_out else Piece(4, lanes),

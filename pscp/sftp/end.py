@@ -16,7 +16,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import not_here
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.there import hardlinks, listed_paths, lookup, owners
+from pscp.endpoint.there import counting, hardlinks, listed_paths, lookup, owners
 from pscp.endpoint.writing import fence
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing
@@ -100,6 +100,9 @@ class End:
         found = Fence(self._client, to_bytes(request.root), request.token)
         return await found.claim(request.nonce, request.known)
 
+    async def count(self, request: counting.Count | counting.StopCounting) -> None:
+        """Count nothing: each folder's listing would come over the link twice."""
+
     async def owners(self, request: owners.Owners) -> list[object]:
         if request.user or request.group:
             what = "over SFTP users and groups are known by their numbers only"
@@ -144,6 +147,8 @@ ANSWERS: dict[type, Answer] = {
     requests.Walk: _by_source(Source.walk),
     listed_paths.WalkPaths: _by_source(Source.walk),
     listed_paths.Above: _by_source(Source.above),
+    counting.Count: End.count,
+    counting.StopCounting: End.count,
     requests.Extents: _by_source(Source.extents),
     requests.Digests: _by_source(Source.digests),
     lookup.ExtentsThere: _by_sink(Sink.extents),

@@ -34,11 +34,16 @@ def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
 
 
 def source_request(
-    tops: list[source.Top], options: Options, algorithm: str, *, lists: bool = False
+    tops: list[source.Top],
+    options: Options,
+    algorithm: str,
+    *,
+    lists: bool = False,
+    counts: bool = False,
 ) -> requests.BeginSource:
     """Return the request that makes an end the source of this copy.
 
-    With `lists` whole folders are compared by listings.
+    With `lists` whole folders are compared by listings; with `counts` it may be asked to count.
     """
     rules = tree.Rules(
         recursive=options.recursive or options.files_from is not None,
@@ -65,6 +70,7 @@ def source_request(
                 "xattrs": options.archive or lists,
                 "sameness": lists,
                 "listings": lists,
+                "counting": counts,
                 "synthetic": options.transfer_test,
                 "listed_paths": bool(options.files_from or options.relative),
             }

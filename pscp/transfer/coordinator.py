@@ -42,6 +42,7 @@ class Coordinator:
         walk = PlanWalk(self._items, self._lookup, mirror)
         walk.start()
         try:
+            walk.count.count_here()
             self._wait_until_copied()
             self._queue.check()
             self._ending.finish(self._copy_now, self._copy_blocked, mirror, moving)

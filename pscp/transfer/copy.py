@@ -176,8 +176,13 @@ class Run:
         if far.cipher:
             request.explain(f"cipher: {far.cipher}")
         request.explain(f"beginning with {count(lanes, 'lane')}: {pool.layout.why}")
-        checks = terms.checks_folders
-        of_source = source_request(tops, self._options, algorithm, lists=checks)
+        of_source = source_request(
+            tops,
+            self._options,
+            algorithm,
+            lists=terms.checks_folders,
+            counts=request.counts_ahead,
+        )
         of_sink = self._begin_sink(coordinator.terms, agreed)
         try:
             request.connections.spread(self._options, agents, lanes, request.reporter.note)

@@ -117,6 +117,30 @@ def test_a_copy_under_way_speeds_up(way: Way, then: int | None) -> None:
     assert result.ok and result.connections_lost == 0
 
 
+@pytest.mark.needs_agent("pull", reason="over SFTP each folder's listing would come twice")
+def test_the_total_is_known_before_the_walk_is_over(way: Way) -> None:
+    """The walk waits, since more than a lane's window and its queue hold is to be sent."""
+    (way.source / "t").mkdir()
+    for number in range(250):
+        (way.source / "t" / f"{number}").write_bytes(b"x" * 150_000)
+    (way.source / "t" / "1-too").hardlink_to(way.source / "t" / "1")
+    (way.source / "t" / "too-large").write_bytes(b"x" * 150_001)
+    make(way.source, "t/left-out")
+    seen: list[pscp.Counters] = []
+
+    def see(now: pscp.Counters) -> None:
+        if now.bytes_expected and not now.plan_complete:
+            seen.append(now)
+
+    terms = pscp.JobTerms(kbit_s=lambda: None if seen else 16_000)
+    result = way.copy(
+        "t", progress=see, terms=terms, archive=way.remote != "sftp", max_size_bytes=150_000,
+        filters=[("exclude", "left-out")],
+    )  # fmt: skip
+    assert result.files == 251 and result.files_left_out == 1
+    assert {(now.files_expected, now.bytes_expected) for now in seen} == {(251, result.bytes)}
+
+
 def test_no_other_lane_does_what_one_waits_with(push: Way) -> None:
     """It is not slow: at the limit that holds now, it would be as slow over any lane."""
     for name in ("one", "other"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree, tree_digest
 
+import pscp
 from e2e.ways import Way
 from pscp.options.option_fields import OptionFields
 
@@ -51,8 +52,11 @@ def test_what_has_the_same_size_and_time_is_not_read(way: Way) -> None:
     assert way.copy(".", preserve=True).files == 5
     for name in ("sub/b", "large"):
         alter(way.source / name)
+    size_bytes = sum(path.stat().st_size for path in way.source.rglob("*") if path.is_file())
     for archive in (False, True):
-        result = way.copy(".", preserve=True, archive=archive)
+        counted: list[pscp.Counters] = []
+        result = way.copy(".", preserve=True, archive=archive, progress=counted.append)
+        assert counted[-1].bytes_unneeded == size_bytes
         assert (result.ok, result.files, result.bytes, result.chunks_verified) == (True, 0, 0, 0)
         assert (result.files_unchanged, result.files_resumed) == (5, 0)
     hashed = way.copy(".", preserve=True, checksum=True)

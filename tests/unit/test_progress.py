@@ -422,6 +422,31 @@ def test_rate_forgets_what_is_long_ago() -> None:
     assert rate.per_s(12, 0) == 0  # a chunk was thrown away
 
 
+def test_a_total_that_was_counted_ahead_is_about_right() -> None:
+    now = Counters(
+        bytes_total=40 * MB, bytes_done=20 * MB, files_total=50, files_done=10, files_unchanged=20,
+        files_counted=100, bytes_counted=90 * MB, bytes_unneeded=10 * MB,
+    )  # fmt: skip
+    first, second = words(now, 10.0 * MB)
+    assert first == ["25%", "20.0 MB of about 80.0 MB", "10.0 MB/s", "6.0 s left"]
+    assert second[0] == "30 of about 100 files"
+    assert (now.as_dict()["bytes_expected"], now.as_dict()["files_expected"]) == (80 * MB, 100)
+    now.add(bytes_total=45 * MB)  # more than was counted
+    assert words(now, 0)[0][:2] == ["23%", "20.0 MB of about 85.0 MB"]
+    now.set(plan_complete=True)
+    first, second = words(now, 10.0 * MB)
+    assert first == ["23%", "20.0 MB of 85.0 MB", "10.0 MB/s", "6.5 s left"]
+    assert second[0] == "30 of 50 files"
+    assert (now.bytes_expected, now.files_expected) == (85 * MB, 50)
+
+
+def test_the_time_of_logins_is_not_in_the_rate() -> None:
+    rate = Rate()
+    for now_s in range(3):
+        assert rate.per_s(now_s, 0) == 0
+    assert rate.per_s(3, 50) == 50
+
+
 def test_describe_without_a_total() -> None:
     pieces = words(Counters(lanes_alive=1, bytes_done=5), 0)
     assert pieces == (["5 B", "0 B/s"], ["1 of 1 lane"])

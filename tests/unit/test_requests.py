@@ -22,6 +22,7 @@ from pscp.endpoint.serving import (
     onward,
 )
 from pscp.endpoint.there import (
+    counting,
     hardlinks,
     kernel,
     listed_paths,
@@ -41,7 +42,8 @@ OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    kernel.Kernel, owners.Owners, listed_paths.WalkPaths, listed_paths.Above, *ONWARD,
+    kernel.Kernel, owners.Owners, listed_paths.WalkPaths, listed_paths.Above,
+    counting.Count, counting.StopCounting, *ONWARD,
     lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
     mirror.Extras, mirror.InTheWay, mirror.Absent, mirror.Remove,
@@ -83,6 +85,8 @@ def values_of(type_: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(names, st.none() | names, max_size=2)
     if inner and type(None) in inner:
         return st.none() | values_of(inner[0])
+    if type_ is counting.Bounds:
+        return st.builds(counting.Bounds, *[st.none() | numbers] * 4)
     assert type_ is source.Top, type_
     return st.builds(source.Top, names, names, st.booleans())
 

@@ -22,7 +22,7 @@ from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Reporter
+from pscp.progress.progress import Counters, Reporter, Ticking
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -109,6 +109,16 @@ class CopyRequest:
     @property
     def is_push(self) -> bool:
         return self.to.is_remote
+
+    @property
+    def counts_ahead(self) -> bool:
+        """Return whether somebody watches, whom the number of all files helps, and it can be had.
+
+        A list's paths, and what a program selects, are known from the walk alone; a dry run is one.
+        """
+        is_watched = self.reporter.is_live or isinstance(self.reporter, Ticking)
+        is_dry = self.options.dry_run or self.options.transfer_test
+        return is_watched and not (is_dry or self.listed or self.job.select)
 
     @property
     def from_paths(self) -> list[str]:
@@ -205,6 +215,10 @@ class CopyTerms(CopyRequest):
     @property
     def queue(self) -> WorkQueue:
         return self.context.queue
+
+    @property
+    def is_source_here(self) -> bool:
+        return self.is_push and self.far_source is None
 
     @functools.cached_property
     def placement(self) -> Placement:

@@ -9,13 +9,14 @@ what becomes of a single file (decide.py).
 
 from __future__ import annotations
 
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from pscp.endpoint.asking.entries import entry as checked_entry
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.paths import to_text
+from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.endpoint.there.listings import Compare, Describe, Listing, listing, unpack
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure
@@ -108,19 +109,21 @@ class _Batch:
 
     def _compared(self, answer: object) -> None:
         groups: list[Group] = []
-        unchanged = all_linked = 0
+        unchanged = all_linked = unneeded_bytes = 0
         rows = answers.items(answer)
         for (place, _, of_folder), row in zip(self._listed, rows, strict=True):
             names, is_same, linked = differing(of_folder, row)
             unchanged += of_folder.files - len(names) - linked
             all_linked += linked
+            if self._terms.counts_ahead:
+                unneeded_bytes += bytes_without(of_folder, names)
             if is_same and of_folder.is_whole and not names:
                 self._entries[place] = None
             known = self._entries[place]
             if names and known is not None:
                 groups.append((known.top, known.path, names))
         self._terms.counters.add(files_total=unchanged + all_linked, files_linked=all_linked)
-        self._terms.counters.add(files_unchanged=unchanged)
+        self._terms.counters.add(files_unchanged=unchanged, bytes_unneeded=unneeded_bytes)
         self._listed = []
         for group in requests_of(groups):
             self._describe(group)
@@ -172,6 +175,13 @@ def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int]:
     if not 0 <= answers.integer(linked) <= of_folder.files - len(names):
         raise ValueError("more linked than there is")
     return names, is_same is True, answers.integer(linked)
+
+
+def bytes_without(of_folder: Listing, names: Iterable[str]) -> int:
+    """Return the bytes of a folder's files but for those that differ, which have these names."""
+    rows, differing = unpack(of_folder.text), set(map(to_bytes, names))
+    sizes = zip(rows.names, rows.sizes, rows.modes, strict=True)
+    return sum(size for name, size, mode in sizes if stat.S_ISREG(mode) and name not in differing)
 
 
 def _files(of_folder: Listing, places: Iterable[int]) -> list[str]:

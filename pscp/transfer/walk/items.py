@@ -108,13 +108,14 @@ class Items:
 
     def unchanged(self, items: list[PlannedEntry], differing: list[PlannedEntry]) -> None:
         """Count what is taken for the same, unread; the metadata of `differing` is another."""
-        self._counters.add(files_unchanged=len(items))
+        self._counters.add(files_unchanged=len(items), bytes_unneeded=_bytes_of(items))
         self._found("unchanged", items, [""] * len(items))
         self._adopt(differing)
 
     def linked(self, items: list[PlannedEntry], digests: list[str]) -> None:
         """Count names of files in other folders; those with digests were verified."""
-        self._counters.add(files_linked=len(items), chunks_verified=sum(map(bool, digests)))
+        self._counters.add(files_linked=len(items), bytes_unneeded=_bytes_of(items))
+        self._counters.add(chunks_verified=sum(map(bool, digests)))
         if self._options.dry_run and self._options.itemize:
             for item in items:
                 self._show(f"{'linked':<9} {item.entry.path}")
@@ -188,3 +189,7 @@ class Items:
         if damaged:
             again = Pack(damaged, self._packed, is_again=True, expected=self.terms.job.expected)
             self._queue.add(again)
+
+
+def _bytes_of(items: list[PlannedEntry]) -> int:
+    return sum(item.entry.size for item in items if item.entry.kind == tree.FILE)

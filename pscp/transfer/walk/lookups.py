@@ -180,7 +180,8 @@ class DestinationLookup:
         elif "linked" in entry.extra:
             results.skipped_firsts[entry.path] = item
         if entry.kind != tree.FOLDER:
-            self._terms.counters.add(files_skipped=1)
+            size_bytes = entry.size if entry.kind == tree.FILE else 0
+            self._terms.counters.add(files_skipped=1, bytes_unneeded=size_bytes)
             results.record_outcome("skipped", [(entry.path, "")])
 
     def _basis_bytes(self, entry: tree.Entry, there: There) -> int:

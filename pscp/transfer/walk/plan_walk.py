@@ -36,6 +36,7 @@ from pscp.transfer.pieces.plan import (
     Taker,
     weight_bytes,
 )
+from pscp.transfer.walk.count_ahead import CountAhead
 from pscp.transfer.walk.decide import must_look
 from pscp.transfer.walk.folder_check import changed_entries
 from pscp.transfer.walk.items import Items
@@ -70,10 +71,11 @@ class PlanWalk(threading.Thread):
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
-        self._is_here = self._terms.context.is_push and self._terms.context.make_near is None
+        self._is_here = self._terms.is_source_here
         options, tops, target = self._terms.options, self._terms.tops, self._terms.target
         self._rules = SourceRules(tops, options, not self._is_here)
         self._selection = Selection(options, time.time_ns(), tops, self._terms.job.select)
+        self.count = CountAhead(self._terms, self._selection.bounds)
         existing = set(target.existing)
         new = {top for top, name in enumerate(target.names) if name not in existing}
         # What may be linked is looked up, whatever is at the destination.
@@ -102,6 +104,7 @@ class PlanWalk(threading.Thread):
     def _end(self) -> None:
         self._items.flush()
         self._terms.counters.set(plan_complete=True)
+        self.count.stop()
 
     def _take_above(self) -> None:
         """Have the folders above the sources (-R) arrive as folders too."""
@@ -201,7 +204,7 @@ class PlanWalk(threading.Thread):
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
         """Return what is walked at this end or at the far one."""
         if not self._is_here:
-            return _far(FarWalk(self._queue, far))
+            return _far(FarWalk(self._queue, far, self.count.ask))
         return self._terms.context.near_source_entries(lambda found: found.entries(kind=near))
 
     def _placed(self, entry: tree.Entry) -> tree.Entry | None:
@@ -351,8 +354,11 @@ class FarWalk:
     thread.
     """
 
-    def __init__(self, queue: WorkQueue, kind: WalkRequest) -> None:
-        self._queue, self._kind = queue, kind
+    def __init__(
+        self, queue: WorkQueue, kind: WalkRequest, is_long: Callable[[], None] = lambda: None
+    ) -> None:
+        """`is_long` is called if one answer is not all of it."""
+        self._queue, self._kind, self._is_long = queue, kind, is_long
         self._batch: list[tree.Entry] | None = None
         self._is_last = False
         self._after: tuple[int, str] | None = None  # the last entry that came: its source and path
@@ -388,6 +394,8 @@ class FarWalk:
     def _then(self, answer: object) -> None:
         listed, is_last = answers.items(answer)
         batch = [_from_far(value) for value in answers.items(listed)]
+        if not is_last and self._after is None:
+            self._is_long()
         if batch:
             self._after = batch[-1].top, batch[-1].path
         self._batch, self._is_last = batch, bool(is_last)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pscp.endpoint.reading import source, tree
+from pscp.endpoint.there.counting import Bounds
 from pscp.options.options import Options
 from pscp.transfer.pieces.plan import source_path
 from pscp.transfer.terms.copy_terms import Select
@@ -210,10 +211,12 @@ class Selection:
         `select` is asked about each file of these sources that is within the bounds.
         """
         self._tops, self._select = tops, select
-        self._least_bytes, self._most_bytes = options.min_size_bytes, options.max_size_bytes
-        # The times between which a file was changed last.
-        self._first_ns = None if options.max_age_s is None else now_ns - options.max_age_s * _NANO
-        self._last_ns = None if options.min_age_s is None else now_ns - options.min_age_s * _NANO
+        self.bounds = Bounds(
+            options.min_size_bytes,
+            options.max_size_bytes,
+            None if options.max_age_s is None else now_ns - options.max_age_s * _NANO,
+            None if options.min_age_s is None else now_ns - options.min_age_s * _NANO,
+        )
         self._left_out: set[object] = set()  # files with other names that may come: (source, path)
 
     def leaves_out(self, entry: tree.Entry) -> bool:
@@ -231,16 +234,9 @@ class Selection:
         return True
 
     def _takes(self, entry: tree.Entry) -> bool:
-        if not (
-            _is_between(entry.size, self._least_bytes, self._most_bytes)
-            and _is_between(entry.mtime_ns, self._first_ns, self._last_ns)
-        ):
+        if not self.bounds.hold(entry):
             return False
         if self._select is None:
             return True
         path = source_path(self._tops[entry.top], entry.path)
         return self._select(path, entry.size, entry.mtime_ns, entry.inode)
-
-
-def _is_between(value: int, least: int | None, most: int | None) -> bool:
-    return (least is None or least <= value) and (most is None or value <= most)
