@@ -13,7 +13,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -29,6 +29,8 @@ from pscp.calls.call_arguments import (
     is_client,
     is_large,
     locations,
+    read_list,
+    seconds,
 )
 from pscp.connect.connections import Connections
 from pscp.ground import errors, stops
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from pscp.options.option_fields import OptionFields, SessionFields
     from pscp.stream.stream import Ran
     from pscp.transfer.terms.copy_terms import JobTerms
-    from pscp.transfer.terms.path_list import PathList
 
 Progress = Callable[[Counters], object]
 OnFile = Callable[[FileEvent], object]
@@ -67,6 +68,7 @@ def copy(
     keep_digests: bool = True,
     terms: JobTerms | None = None,
     raises: bool = True,
+    wait: bool | float = False,
     **fields: Unpack[OptionFields],
 ) -> Result:
     """Copy files and folders to or from one host, over several SSH connections.
@@ -84,7 +86,7 @@ def copy(
         keep_digests: with strong=True keep each path's SHA-256, in the Result's `digests`.
         terms: what a job asks beside: see help(pscp.JobTerms).
         raises: with False a Result is returned where files failed, too; its `failures` name them.
-        fields: those of Options, such as recursive=True: help(pscp.Options), docs/api.md.
+        wait: for the same copy, while that is running: with True, or so many seconds at most.
 
     Raises:
         FilesFailed: at the end, where files failed; all others were copied.
@@ -92,17 +94,16 @@ def copy(
         ConnectError: there is no usable far end.
         CopyError: the copy as a whole cannot go on.
         ProtocolError: the far end misbehaves.
-
-    An exception of a function that it is given, or of a signal handler (KeyboardInterrupt), ends
-    the copy tidily and is raised here; the same call goes on from there.
+        What a function that it is given, or a signal handler, raises: it ends the copy tidily.
     """
     chosen = filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = locations(sources, destination)
-    host = to if to.is_remote else froms[0]
-    with Session(host, chosen) as session:
+    with Session(to if to.is_remote else froms[0], chosen) as session:
         session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
-        result = session._copy(froms, to, chosen, shown, keep_digests=keep_digests, terms=terms)
+        result = session._copy(
+            froms, to, chosen, shown, keep_digests=keep_digests, terms=terms, wait_s=seconds(wait)
+        )
     return checked(result) if raises else result
 
 
@@ -235,6 +236,7 @@ class Session:
         on_file: OnFile | None = None,
         terms: JobTerms | None = None,
         raises: bool = True,
+        wait: bool | float = False,
         **fields: Unpack[OptionFields],
     ) -> Result:
         """Copy as pscp.copy() does, over this session's connections, from or to its host."""
@@ -243,7 +245,8 @@ class Session:
         if not self._is_any_host and host_of(host) != host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
         options = filtered(self._options_with(fields), exclude, include)
-        result = self._copy(froms, to, options, (reporter, progress, on_file), terms=terms)
+        shown = reporter, progress, on_file
+        result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
         return checked(result) if raises else result
 
     # --- streams
@@ -320,6 +323,7 @@ class Session:
         *,
         keep_digests: bool = True,
         terms: JobTerms | None = None,
+        wait_s: float = 0.0,
     ) -> Result:
         for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
             options = options.with_agent(what) if is_so else options
@@ -332,7 +336,7 @@ class Session:
                 reporter = CallbackReporter(progress, reporter, stop.stop)
             return self._run(
                 froms, to, options, reporter,
-                keep_digests=keep_digests, terms=terms, making=making,
+                keep_digests=keep_digests, terms=terms, making=making, wait_s=wait_s,
             )  # fmt: skip
 
     def _run(
@@ -345,9 +349,10 @@ class Session:
         keep_digests: bool,
         terms: JobTerms | None,
         making: Making | None,
+        wait_s: float,
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
-        listed = _read_list(options, froms)
+        listed = read_list(options, froms)
         counters = Counters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
@@ -358,7 +363,7 @@ class Session:
                 is_something = not is_push or any(
                     each.is_remote or os.path.lexists(each.path) for each in froms
                 )
-                if is_something:
+                if is_something and not wait_s:  # else nobody logs in before it may begin
                     logins.start_logins(options, is_push=is_push, is_small=is_small)
                 reporter.start(counters)
                 from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
@@ -368,8 +373,9 @@ class Session:
                 if is_something:
                     logins.check_logins(options, is_push=is_push, is_small=is_small)
                 request = CopyRequest(
-                    logins, froms, to, options, reporter, counters, keep_digests, listed
-                )
+                    logins, froms, to, options, reporter, counters, keep_digests, listed,
+                    wait_s=wait_s,
+                )  # fmt: skip
                 if terms is not None:
                     request = dataclasses.replace(request, job=terms)
                 with with_far_source(request) as whole:
@@ -405,25 +411,6 @@ def _making(options: Options, froms: list[Location], to: Location) -> Iterator[M
         yield making
     finally:
         making.close()
-
-
-def _read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
-    """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
-
-    With -R and no list, the paths as typed are checked.
-    """
-    if options.has_whole_paths:
-        from pscp.transfer.terms.relative import check_typed  # here: few copies need it
-
-        for each in froms:
-            check_typed(each.path)
-    if options.files_from is None:
-        return None
-    from pscp.transfer.terms.path_list import read_list  # here: few copies need it
-
-    if len(froms) != 1:
-        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
-    return read_list(options)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,17 @@ Not here: the calls (api.py), fields of Options (../options/options.py), the com
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction
 from pscp.options.options import Options
+
+if TYPE_CHECKING:
+    from pscp.transfer.terms.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
@@ -77,3 +82,29 @@ def command_words(command: Command) -> str | list[str]:
             'such as ["uname", "-s"], or "uname -s" for the shell there',
         )
     return command if isinstance(command, str) else found
+
+
+def seconds(wait: bool | float) -> float:
+    """Return for how many seconds at most a call waits; True: however long it takes."""
+    if not isinstance(wait, int | float) or not wait >= 0:
+        raise errors.UsageError(f"wait must be True, False or a number of seconds, not {wait!r}")
+    return math.inf if wait is True else float(wait)
+
+
+def read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
+    """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
+
+    With -R and no list, the paths as typed are checked.
+    """
+    if options.has_whole_paths:
+        from pscp.transfer.terms.relative import check_typed  # here: few copies need it
+
+        for each in froms:
+            check_typed(each.path)
+    if options.files_from is None:
+        return None
+    from pscp.transfer.terms import path_list  # here: few copies need it
+
+    if len(froms) != 1:
+        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
+    return path_list.read_list(options)

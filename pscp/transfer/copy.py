@@ -39,7 +39,7 @@ from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
-from pscp.transfer.terms.journal import Journal, token_of
+from pscp.transfer.terms.journal import Journal, open_when_free, token_of
 from pscp.transfer.terms.relative import folders_above
 from pscp.transfer.walk.decide import may_check_folders
 
@@ -124,7 +124,10 @@ class Run:
         if self._options.dry_run or self._options.transfer_test:
             return Journal(None)
         try:
-            return Journal(token, self._options.resume)
+            request = self._request
+            return open_when_free(
+                token, self._options.resume, request.wait_s, request.reporter.note
+            )
         except OSError as error:
             self._request.reporter.note(
                 f"no journal can be kept in {state.folder()} ({error.strerror}), so this copy will "

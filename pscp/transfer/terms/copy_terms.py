@@ -105,6 +105,7 @@ class CopyRequest:
     listed: PathList | None = None  # what is copied of the source (--files-from)
     job: JobTerms = NO_TERMS
     far_source: FarSource | None = None  # where neither end is here
+    wait_s: float = 0.0  # for which it waits at most while the same copy is running
 
     @property
     def is_push(self) -> bool:

@@ -31,15 +31,17 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Extent, Identity
-from pscp.ground import state
+from pscp.ground import state, stops
 from pscp.ground.errors import CopyRunning
 from pscp.transfer.pieces import answers
 
+_LOOK_S = 0.25  # after which a run that waits looks again
 _NO_LINE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 
 
@@ -280,3 +282,22 @@ def _inside(size_bytes: int, found: list[tuple[Extent, str]]) -> Iterator[tuple[
         if offset >= end and 0 < length <= size_bytes - offset:
             yield (offset, length), digest
             end = offset + length
+
+
+def open_when_free(key: str, keep: bool, wait_s: float, note: Callable[[str], object]) -> Journal:
+    """Return the journal; wait for so long at most while another run has it, and note that.
+
+    Raises as Journal() does, and the error by which the call is to end.
+    """
+    end_s, is_told = time.monotonic() + wait_s, False
+    while True:
+        try:
+            return Journal(key, keep)
+        except CopyRunning as error:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise
+            if not is_told:
+                note(f"{error.message}; waiting for it")
+            is_told = True
+        stops.pause(min(left_s, _LOOK_S))

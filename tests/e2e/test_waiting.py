@@ -1,0 +1,105 @@
+"""`wait`: a copy waits while the very same copy is running, in this process or in another one.
+
+Not here: the lock itself (../unit/test_journal.py), jobs of pscp-run that wait (test_run_jobs.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from conftest import until
+
+import pscp
+from e2e.ways import Notes, Way, make
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own, and what became of it."""
+
+    def __init__(self, call: Callable[[], pscp.Result]) -> None:
+        super().__init__()
+        self._call = call
+        self.result: pscp.Result | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self.error = error
+
+
+def places(way: Way) -> Any:
+    [source], destination = way.locations(["t"], "")
+    return source, destination
+
+
+def fields(way: Way) -> Any:
+    return {"config_file": way.server.ssh_config, "batch": True, "recursive": True}
+
+
+@contextmanager
+def running(way: Way, *, lasts: threading.Event) -> Iterator[Call]:
+    """A copy of one file that has landed, and that does not end before `lasts` is set."""
+    make(way.source, "t/file")
+    has_begun = threading.Event()
+
+    def hold(_: pscp.FileEvent) -> None:
+        has_begun.set()
+        lasts.wait()
+
+    call = Call(lambda: pscp.copy(*places(way), on_file=hold, **fields(way)))
+    try:
+        until(lambda: has_begun.is_set() or not call.is_alive())
+        yield call
+    finally:
+        lasts.set()
+        call.join()
+
+
+@pytest.mark.parametrize("wait", [True, 3600])
+def test_a_copy_waits_for_the_same_copy(push: Way, wait: bool | int) -> None:
+    over, notes = threading.Event(), Notes()
+    with running(push, lasts=over) as first:
+        with pytest.raises(pscp.CopyRunning):
+            pscp.copy(*places(push), **fields(push))
+        with pytest.raises(pscp.CopyRunning):
+            pscp.copy(*places(push), wait=0.01, **fields(push))
+        second = Call(lambda: pscp.copy(*places(push), wait=wait, reporter=notes, **fields(push)))
+        until(lambda: notes.texts)
+        over.set()
+        second.join()
+    assert first.result is not None and first.result.files == 1
+    assert second.result is not None and second.result.files_resumed == 1
+    assert notes.texts == ["the same copy is already running; waiting for it"]
+
+
+def test_a_copy_that_waits_can_be_cancelled(push: Way) -> None:
+    over, notes = threading.Event(), Notes()
+    with running(push, lasts=over), pscp.Session(push.server.host, **fields(push)) as session:
+        waits = Call(lambda: session.copy(*places(push), wait=True, reporter=notes))
+        until(lambda: notes.texts)
+        session.cancel()
+        waits.join()
+    assert isinstance(waits.error, pscp.Cancelled)
+
+
+def test_several_that_wait_are_all_done(push: Way) -> None:
+    make(push.source, "t/file")
+    calls = [Call(lambda: pscp.copy(*places(push), wait=True, **fields(push))) for _ in range(4)]
+    for call in calls:
+        call.join()
+    results = [call.result for call in calls if call.result is not None]
+    assert sorted(result.files for result in results) == [0, 0, 0, 1]
+    assert sum(result.files_resumed for result in results) == 3
+
+
+@pytest.mark.parametrize("wait", [-1, "yes", float("nan")])
+def test_what_is_no_time_is_refused(wait: Any) -> None:
+    with pytest.raises(pscp.UsageError, match="wait must be True, False or a number of seconds"):
+        pscp.copy("nothing", "nowhere:", wait=wait)
