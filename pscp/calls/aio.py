@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from pscp.calls import api, deliveries
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
+from pscp.options.option_rows import KEYWORDS, with_keywords
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Result
 
@@ -142,6 +143,12 @@ class _Call(Generic[_T]):
         self.done.exception()  # so that asyncio does not call it forgotten
 
 
+def _with_keywords_of(call: Callable[..., object], text: str) -> str:
+    """Return this docstring, with what the one of that call lists at its end."""
+    _, heading, listed = (call.__doc__ or "").partition(KEYWORDS)
+    return f"{inspect.cleandoc(text)}\n{heading}{listed}" if heading else text
+
+
 def _awaited(call: Callable[_P, _T], text: str) -> Callable[_P, Coroutine[Any, Any, _T]]:
     """Return what takes what this call takes, and awaits it; with this docstring."""
 
@@ -149,7 +156,7 @@ def _awaited(call: Callable[_P, _T], text: str) -> Callable[_P, Coroutine[Any, A
     async def awaited(*args: _P.args, **more: _P.kwargs) -> _T:
         return await _Call(partial(call, *args, **more)).result()
 
-    awaited.__doc__ = text
+    awaited.__doc__ = _with_keywords_of(call, text)
     return awaited
 
 
@@ -160,7 +167,7 @@ def _shown(copy: Callable[_P, Result], text: str) -> Callable[_P, Copying]:
     def copying(*args: _P.args, **more: _P.kwargs) -> Copying:
         return Copying(partial(copy, *args, **more))
 
-    copying.__doc__ = text
+    copying.__doc__ = _with_keywords_of(copy, text)
     as_copy = inspect.signature(copy).replace(return_annotation="Copying")
     copying.__signature__ = as_copy  # type: ignore[attr-defined]
     return copying
@@ -192,6 +199,7 @@ copying = _shown(
 fan_out = _awaited(deliveries.fan_out, "As pscp.fan_out().")
 
 
+@with_keywords(Options)
 class Session:
     """pscp.Session as an async context manager. Tasks may call it at once.
 

@@ -37,6 +37,7 @@ from pscp.ground import errors, stops
 from pscp.ground.locations import Location, as_location, parse_location
 from pscp.ground.log import Log
 from pscp.options.connection_options import OF_A_CONNECTION
+from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
 from pscp.progress.progress import CallbackReporter, Counters, Reporter, Result, Silent
@@ -55,6 +56,7 @@ OnFile = Callable[[FileEvent], object]
 _log = Log("api")
 
 
+@with_keywords(Options)
 def copy(
     sources: Source,
     destination: Place,
@@ -77,7 +79,7 @@ def copy(
         sources: one location or several ("path", "host:path", a Path of this machine, a Location),
             all on one host. Either end or both are remote; then all goes through here.
         destination: a location; with a "/" at its end a folder to copy into (a Path has none).
-        options: the options of the copy; `fields` replace its own.
+        options: the options of the copy; the keywords below replace its own.
         exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).
         include: of what to copy though `exclude` or the option `filters` would leave it out.
         reporter: shows the copy while it runs, as the command line's display does.
@@ -117,6 +119,7 @@ def checked(result: Result) -> Result:
     return result
 
 
+@with_keywords(Options)
 class Session:
     """Connections to one host, kept for several copies. A context manager.
 

@@ -26,6 +26,7 @@ from pscp.calls.call_arguments import Patterns, Place, Source, locations
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
+from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter, Result
@@ -70,6 +71,7 @@ Copy = Callable[[str, Callable[[Counters], object]], Result]
 Again = Callable[[Delivery], float | None]
 
 
+@with_keywords(Options)
 def fan_out(
     sources: Source,
     destinations: Sequence[Place],

@@ -28,7 +28,7 @@ from pscp.ground.locations import Location, as_location, check_direction, parse_
 from pscp.manifests import signing, trees
 from pscp.manifests.comparing import Difference, compare
 from pscp.manifests.formats import Manifest
-from pscp.options.option_rows import Group
+from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.progress import Counters, Reporter, Silent
 from pscp.transfer.terms.copy_terms import JobTerms
@@ -81,6 +81,7 @@ class VerifyTerms:
     )
 
 
+@with_keywords(Options)
 def verify(
     manifest: str | os.PathLike[str],
     root: Place,

@@ -10,11 +10,12 @@ Not here: which options there are (copy_options.py, connection_options.py), how 
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pscp.ground.errors import UsageError
 from pscp.ground.values import (
@@ -26,6 +27,8 @@ from pscp.ground.values import (
     show_size,
 )
 
+_Documented = TypeVar("_Documented", bound=Callable[..., object])
+KEYWORDS = "\nKeywords:"  # the heading of the last part of a docstring
 Check = Callable[[Any], object]  # raises UsageError for a value that cannot be
 Read = Callable[..., Any]  # what a text of the command line means; `what` is the option's name
 
@@ -112,6 +115,24 @@ def rows_of(table: type) -> Iterator[tuple[str, Any, Row]]:
     for name, each in getattr(table, "__dataclass_fields__", vars(table)).items():
         if isinstance(each, Field) and "row" in each.metadata:
             yield name, each.default, each.metadata["row"]
+
+
+def with_keywords(*tables: type) -> Callable[[_Documented], _Documented]:
+    """Return a decorator by which help() lists these tables' keywords, each with its default.
+
+    Not `progress`, which in the API is a function. A name of two tables is the first one's.
+    """
+    lines: dict[str, str] = {}
+    for table in tables:
+        for name, default, row in rows_of(table):
+            lines.setdefault(name, f"    {name}={default!r}: {row.doc}")
+    lines.pop("progress", None)
+
+    def add(call: _Documented) -> _Documented:
+        call.__doc__ = "\n".join([inspect.cleandoc(call.__doc__ or ""), KEYWORDS, *lines.values()])
+        return call
+
+    return add
 
 
 def check_row(table: object, name: str, default: object, row: Row) -> None:

@@ -24,7 +24,7 @@ from pscp.options import option_pairs
 from pscp.options import option_rows as bounds
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.copy_options import CopyOptions
-from pscp.options.option_rows import check_row, rows_of
+from pscp.options.option_rows import check_row, rows_of, with_keywords
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -35,6 +35,7 @@ MAX_LINK_DEST = 20  # as rsync
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
 
 
+@with_keywords(CopyOptions, ConnectionOptions)
 @dataclass(frozen=True)
 class Options(ConnectionOptions, CopyOptions):
     """The options of a copy; every field has a default."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
+from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, check_names, with_fields
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import (
@@ -62,6 +63,7 @@ class Replicated(Result):
     unknown_sizes: int = 0  # in a dry run, the streams whose size is not in `bytes`
 
 
+@with_keywords(Settings, Options)
 def replicate(
     source: str | Location,
     dest: str | Location,

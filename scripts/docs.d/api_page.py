@@ -14,6 +14,7 @@ from types import FunctionType
 
 import pscp
 from pscp.manifests.comparing import Difference
+from pscp.options.option_rows import KEYWORDS
 from pscp.progress.callbacks import FileEvent
 from pscp.stream.stream import Ran
 from pscp.zfs.replicate import Replicated
@@ -175,7 +176,7 @@ def session() -> Iterator[str]:
 def called(call: Callable[..., object], name: str) -> Iterator[str]:
     """How it is called, and its docstring; of most calls without the arguments one by one."""
     yield f"```text\n{signature(call, name)}\n```\n"
-    said = (inspect.getdoc(call) or "").split("\n\n")
+    said = (inspect.getdoc(call) or "").partition(KEYWORDS)[0].rstrip().split("\n\n")
     shown = len(said) if call in WITH_ARGUMENTS else 2 if call in WITH_MORE else 1
     yield as_markdown("\n\n".join(said[:shown])) + "\n"
 
