@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.connect.known.host_memory import PathRecord
+from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.writing import placing
 from pscp.ground.locations import Location
@@ -58,8 +59,9 @@ class JobTerms:
             its sources are others now, as those that a pattern matches may be.
         moves: what all copies that share it move: a pscp.Moves.
         expected: what has to come, by path below the destination: of a file its SHA-256 in hex, of
-            a link "link:" and its target, of a FIFO "fifo:". The options get strong; what is
-            another thing or has other bytes fails, and never gets its name.
+            a link "link:" and its target, of a FIFO "fifo:", of a device "device:c 1:3". The
+            options get strong; what is another thing or has other bytes fails, and never gets its
+            name.
 
     The functions are called while a copy runs, by threads of it, and should return at once. What
     one of them raises ends the copy tidily, and is raised by it.
@@ -86,6 +88,17 @@ class JobTerms:
             return options
         # Its lanes and blocks are those of a copy with a limit. The limiter knows which.
         return replace(options, limit_kbit_s=self.kbit_s() or MAX_LIMIT_KBIT_S)
+
+    def check_kind(self, entry: tree.Entry) -> None:
+        """Raise Refusal for an entry that is another kind of thing than is expected of its path."""
+        wanted = self.expected.get(entry.path)
+        if wanted is None:
+            return
+        said = entry.kind if entry.kind == tree.FILE else f"{entry.kind}:{entry.target}"
+        if said != (wanted if ":" in wanted else tree.FILE):
+            what = said.rstrip(":").replace(":", " to ", 1)
+            message = f"is a {what} at the source, not as it is listed"
+            raise failures.Refusal(failures.UNSUPPORTED, entry.path, message)
 
 
 NO_TERMS = JobTerms()

@@ -271,15 +271,8 @@ class PlanWalk(threading.Thread):
         """Raise Refusal for a name that cannot be given to this entry."""
         path, terms = item.entry.path, self._terms
         self._names.check(item.entry)
-        kind, wanted = item.entry.kind, terms.job.expected.get(path)
-        if wanted is not None:
-            said = kind if kind == tree.FILE else f"{kind}:{item.entry.target}"
-            if said != (wanted if ":" in wanted else tree.FILE):
-                its = said.rstrip(":").replace(":", " to ", 1)
-                raise failures.Refusal(
-                    failures.UNSUPPORTED, path, f"is a {its} at the source, not as it is listed"
-                )
-        if kind == tree.FOLDER:
+        terms.job.check_kind(item.entry)
+        if item.entry.kind == tree.FOLDER:
             return item
         if path in terms.of_the_manifest:
             raise failures.Refusal(failures.DESTINATION, path, "is where the manifest will be")
