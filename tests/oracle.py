@@ -185,14 +185,12 @@ class _Walk:
             self.verdict.fails.add(to)
         elif self._is_left_out(found):
             self.left_out.add(to)
-        elif old and not is_left and self._is_blocked(found, old):
+        elif old and not is_left and case.has("delete") and _is_in_the_way(found, old):
             self.blocked[to] = at, found, name
         elif is_folder and old and is_deep and self._makes_way(to, old):
             self._replace_by_folder(to, old)
             self._entry(at, to, name, is_deep, above)
-        elif (old and not is_left and (old.kind == FOLDER) != is_folder) or (
-            is_folder and is_deep and not case.has("recursive")
-        ):
+        elif self._is_refused(found, old, is_deep=is_deep) and not (old and is_left):
             self.verdict.fails.add(to)
             self.failed[to] = lead
         else:
@@ -210,10 +208,11 @@ class _Walk:
             return is_unmade or not self.case.has("archive")
         return node.kind == FILE and not self.case.asks_for(node)
 
-    def _is_blocked(self, node: Node, old: Node) -> bool:
-        """Does the mirror delete what is there, so that this can be copied?"""
-        is_apart = old.kind in (FOLDER, SPECIAL) and FOLDER != node.kind != old.kind
-        return bool(self.case.has("delete")) and is_apart
+    def _is_refused(self, node: Node, old: Node | None, *, is_deep: bool) -> bool:
+        if node.kind == FOLDER:
+            is_flat = is_deep and not self.case.has("recursive")
+            return is_flat or (old is not None and old.kind != FOLDER)
+        return old is not None and _is_in_the_way(node, old)
 
     def _makes_way(self, to: bytes, old: Node) -> bool:
         """Does a folder take this file's place? Not a source's own."""
@@ -248,7 +247,8 @@ class _Walk:
             verdict.outcomes[to] = TAKEN
             is_sure = known == "unchanged" and not self._other_names(node)
             if old and not (is_sure and case.options.get("resume", True)):
-                self._back_up(to, old, is_sure=not known and old.what != node.what)
+                may_be_same = any(each and each.what == old.what for each in expected.nodes)
+                self._back_up(to, old, is_sure=not (known or may_be_same))
         verdict.there[to] = expected
 
     def _is_newer(self, node: Node, old: Node) -> bool:
@@ -382,3 +382,9 @@ class _Walk:
                 verdict.leaves[verdict.places[to]] = None if may_stay else True
             if may_stay:
                 verdict.codes |= {1}
+
+
+def _is_in_the_way(node: Node, old: Node) -> bool:
+    """Is what is there such that nothing but a mirror takes its place, for what is no folder?"""
+    is_same = (node.kind, node.data) == (old.kind, old.data)  # a FIFO, or that very device
+    return node.kind != FOLDER and (old.kind == FOLDER or (old.kind == SPECIAL and not is_same))
