@@ -149,6 +149,12 @@ class Far:
     def walk(self, asked: dict[str, Any]) -> object:
         return [self.entries(), True]
 
+    def count(self, asked: dict[str, Any]) -> object:
+        return None
+
+    def stopcounting(self, asked: dict[str, Any]) -> object:
+        return None
+
     def entries(self) -> list[Any]:
         return [folder("tree"), *self.bad(), file("tree/good"), file("tree/large good", LARGE)]
 
@@ -373,6 +379,13 @@ class OneByOne(Far):
         if self.left is None or asked["restart"]:
             self.left = self.entries()
         return [[self.left.pop(0)], not self.left]
+
+
+class Counted(OneByOne):
+    """Counted:JSON: what is counted ahead of the walk."""
+
+    def count(self, asked: dict[str, Any]) -> object:
+        return json.loads(self.argument)
 
 
 class Listings(Far):

@@ -327,7 +327,7 @@ def hello(hashes: Any) -> str:
     [
         (hello({}), 4), (hello({"sha256": 1 << 2000}), 4), (hello([["sha256", 5]]), 4),
         ("RoundTrip:nan", 0), ("RoundTrip:-inf", 0), ("DeepHello", 4), ("DeepAnswer:walk", 4),
-        ("OneByOne", 0),
+        ("OneByOne", 0), ("Counted:[1e999, 5]", 4), ("Counted:{}", 4), ("Counted:[5, -7]", 0),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
