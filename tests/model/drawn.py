@@ -75,6 +75,7 @@ FOCI = {
         {"checksum": True, "archive": True, "chunk_bytes": 65_536},
         (A_PART, Step(large="in place")), mark=1,
     ),
+    "in place": Focus(ARCHIVE, (A_PART, Step(large="in place")), mark=1),
     "A1": Focus(ARCHIVE, (Step(Disturbance(calls.STOP, "sync")), Step(large="other"))),
     "A2": Focus(ARCHIVE, (LATE_RUN, Step(large="other"))),
     "A3": Focus(ARCHIVE, (Step(fault=Fault(0, TO, 6, TWICE)), Step())),

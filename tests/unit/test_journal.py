@@ -325,6 +325,15 @@ def test_p10_the_journal_is_not_asked_where_times_do_not_decide() -> None:
         assert how is NOTED_COMPARED
 
 
+def test_the_journal_is_not_believed_of_a_source_whose_time_was_set_back() -> None:
+    """As disk images in files are, by programs that write into them."""
+    entry = DENSE._replace(extra={"ct": 5})
+    for ctime_ns, expected in ((5, AS_NOTED), (4, NOTED_COMPARED), (0, NOTED_COMPARED)):
+        noted = FileNotes("sha256", runs={"run": UNKNOWN}, ctime_ns=ctime_ns)
+        how = decide_part_use(entry, "run", noted, is_anothers=False, resume=True, by_time=True)
+        assert how is expected
+
+
 def test_only_the_part_of_a_file_with_holes_is_zeros_beside_its_chunks() -> None:
     assert (rest_of(SPARSE), rest_of(DENSE)) == (ZEROS, UNKNOWN)
 

@@ -41,6 +41,7 @@ F = TypeVar("F", bound="Closable")
 
 Extent = Tuple[int, int]  # offset, length
 EXTENTS_MOST = 4096  # in one answer
+PACK_FILE_BYTES = 128 * 1024  # a file up to this size travels in a pack
 _FILES_KEPT = 16  # open files of a lane
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)

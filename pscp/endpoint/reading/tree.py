@@ -43,7 +43,8 @@ class Entry(NamedTuple):
     mtime_ns: int
     inode: int
     # "to" of a link or a device, and "in" which top it is; "linked" of a file with other names;
-    # "sparse", or "dig" where zeros may be a hole; what metadata.read() returns. Or a failure.
+    # "sparse", or "dig" where zeros may be a hole; "ct", a large file's ctime in ns; what
+    # metadata.read() returns. Or a failure.
     extra: Dict[str, object]
 
     @property
@@ -232,6 +233,8 @@ class Walk:
     def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, object]) -> str:
         if status.st_blocks * 512 < status.st_size:
             extra["sparse"] = 1
+        if status.st_size > files.PACK_FILE_BYTES:
+            extra["ct"] = status.st_ctime_ns
         if self._rules.archive and status.st_nlink > 1:
             first = self._linked.setdefault(_key(status), (top, path))
             if first != (top, path):

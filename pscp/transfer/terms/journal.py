@@ -4,7 +4,7 @@ Each copy has a file in $XDG_STATE_HOME/pscp (~/.local/state/pscp), named after 
 where. Each line is JSON:
 
     ["run", nonce]                                              a run of the copy began
-    ["file", number, path, size, mtime_ns, inode, algorithm, nonce, rest]
+    ["file", number, path, size, mtime_ns, inode, algorithm, nonce, rest, ctime_ns]
                                     a file of several chunks; the run, what its part has beside them
     ["chunk", number, offset, length, digest]                   one of its chunks landed
     ["done", number]                                            the file has its final name
@@ -58,6 +58,7 @@ class FileNotes:
     digests: dict[Extent, str] = field(default_factory=dict)
     # Of the runs that copied this very file: what their parts have beside these.
     runs: dict[str, str] = field(default_factory=dict)
+    ctime_ns: int = 0  # the source's (ctime_of()), while they did; 0: of some of them not known
 
 
 # What a part has where nothing was written that was verified, as the journal has it.
@@ -79,6 +80,12 @@ def rest_of(entry: tree.Entry) -> str:
     The part of a file without holes may begin as a clone of the old file (endpoint/there/reuse.py).
     """
     return ZEROS if "sparse" in entry.extra else UNKNOWN
+
+
+def ctime_of(entry: tree.Entry) -> int:
+    """Return when the source was changed last, whatever its mtime says; 0: not known (SFTP)."""
+    ctime_ns = entry.extra.get("ct")
+    return ctime_ns if type(ctime_ns) is int else 0
 
 
 def decide_part_use(
@@ -106,7 +113,10 @@ def decide_part_use(
         return PartUse.ANEW
     if rest is None:
         return PartUse.COMPARED
-    return PartUse.AS_NOTED if by_time else PartUse.NOTED_COMPARED
+    assert landed is not None
+    # Else it may have been written in place since, and its mtime set back.
+    is_untouched = landed.ctime_ns == ctime_of(entry)
+    return PartUse.AS_NOTED if by_time and is_untouched else PartUse.NOTED_COMPARED
 
 
 class Journal:
@@ -173,6 +183,8 @@ class Journal:
             if before and before[0] == known and before[1].algorithm == landed.algorithm:
                 landed.digests = {**before[1].digests, **landed.digests}
                 landed.runs = {**landed.runs, **before[1].runs}
+                if landed.ctime_ns != before[1].ctime_ns:
+                    landed.ctime_ns = 0
             self._found[path] = known, landed
 
     def _take(self, line: object, by_number: dict[int, tuple[str, Identity, FileNotes]]) -> None:
@@ -187,8 +199,8 @@ class Journal:
             path, size, mtime_ns, inode, algorithm, *part = rest  # an earlier version has no part
             landed = FileNotes(answers.text(algorithm))
             if part:
-                run, beside = map(answers.text, part)
-                landed.runs[run] = beside
+                landed.runs[answers.text(part[0])] = answers.text(part[1])
+                landed.ctime_ns = answers.integer(part[2]) if part[2:] else 0
             identity = Identity(
                 answers.integer(size), answers.integer(mtime_ns), answers.integer(inode)
             )
@@ -220,7 +232,9 @@ class Journal:
         self.runs.append(nonce)
         self._write("run", nonce)
 
-    def file(self, path: str, identity: Identity, algorithm: str, rest: str) -> int:
+    def file(
+        self, path: str, identity: Identity, algorithm: str, rest: str, ctime_ns: int = 0
+    ) -> int:
         """Note that the copy of a file begins; return its number.
 
         `rest` is what its part has beside the chunks that land (rest_of()).
@@ -228,7 +242,7 @@ class Journal:
         self._number += 1
         self._under_way.add(self._number)
         run = self.runs[-1] if self.runs else ""
-        self._write("file", self._number, path, *identity, algorithm, run, rest)
+        self._write("file", self._number, path, *identity, algorithm, run, rest, ctime_ns)
         return self._number
 
     def chunk(self, number: int, offset: int, length: int, digest: str) -> None:

@@ -33,7 +33,7 @@ from pscp.transfer.pieces.plan import (
     subtract,
 )
 from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.journal import FileNotes, rest_of
+from pscp.transfer.terms.journal import FileNotes, ctime_of, rest_of
 from pscp.transfer.terms.results import Results
 
 # What an end hashes for one request: enough to outweigh a round trip, and little enough that what
@@ -108,7 +108,7 @@ class FileJob:
     def _note_begun(self) -> None:
         entry, known = self.item.entry, source.identity(self.item.known)
         self._journal_number = self._terms.journal.file(
-            entry.path, known, self._terms.algorithm, rest_of(entry)
+            entry.path, known, self._terms.algorithm, rest_of(entry), ctime_of(entry)
         )
 
     def _note_landed(self, extent: Extent, digest: str) -> None:
