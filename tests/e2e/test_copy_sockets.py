@@ -293,9 +293,9 @@ def test_cpus(watched: Watched) -> None:
     if len(usable) == 1:
         unavailable("there is one processor here")
     first, last = usable[0], usable[-1]
-    seen = watched.sockets("--cpus", f"{last},{first}")
-    assert watched.way.command("--cpus", str(first), names=["x"]).code == 0
-    assert watched.way.command(names=["x"]).code == 0
+    seen = watched.sockets("-c1", "--cpus", f"{last},{first}")
+    assert watched.way.command("-c1", "--cpus", str(first), names=["x"]).code == 0
+    assert watched.way.command("-c1", names=["x"]).code == 0
     cpus = [line.rpartition("cpus=")[2] for line in watched.notes.read_text().splitlines()]
     assert len(seen) == 1 and cpus[:2] == [str(last), str(first)]
     assert cpus[2] not in cpus[:2]  # without the option: wherever the kernel likes
