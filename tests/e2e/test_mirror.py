@@ -164,8 +164,11 @@ def clashes(way: Way) -> None:
     """Names that are a file at one end, and a folder, a link or a FIFO at the other."""
     make(way.source, "t/current/a", "t/x/", "t/file", "t/first", "t/kept", "t/pipe", "t/same")
     os.link(way.source / "t" / "first", way.source / "t" / "second")
+    os.link(way.source / "t" / "same", way.source / "t" / "third")
     (way.source / "t" / "link").symlink_to("same")
+    (way.source / "t" / "current" / "large").write_bytes(bytes(range(256)) * 1000)
     make(way.destination, "outside/z", "t/x", "t/file/deep/er/z", "t/first/z", "t/link/z", "t/same")
+    make(way.destination, "t/third/z")
     make(way.destination, "t/kept/in/z.keep")
     (way.destination / "t" / "current").symlink_to("../outside")
     os.mkfifo(way.destination / "t" / "pipe")
@@ -182,7 +185,7 @@ def test_what_is_of_another_kind_is_replaced(way: Way) -> None:
     assert {each.path: each.message for each in result.failures} == {
         "t/kept": "is a folder at the destination, which stays"
     }
-    assert result.files_deleted == 9
+    assert result.files_deleted == 11
     assert (way.destination / "outside" / "z").exists()
     (way.source / "t" / "kept").unlink()
     shutil.rmtree(way.destination / "t" / "kept")

@@ -63,6 +63,16 @@ def test_a_file_that_changes_before_its_other_name_is_walked(push: Way) -> None:
     assert files_of(push.source) == {"1/large", "3/too"}
 
 
+def test_what_a_killed_run_has_copied_is_removed_by_the_next_with_u(way: Way) -> None:
+    """It was skipped, having its source's time, and stayed at the source for ever."""
+    make(way.source, "t/done", "t/new")
+    result = way.copy("t", archive=True)
+    (way.destination / "t" / "new").unlink()
+    result = way.copy("t", archive=True, update=True, remove_source_files=True)
+    assert result.ok and result.files_removed == 2
+    assert files_of(way.source) == set()
+
+
 @pytest.mark.needs_agent(reason="SFTP knows no hard links of a source")
 @pytest.mark.parametrize("option", ["update", "ignore_existing", "backup"])
 def test_another_name_of_what_was_not_copied(way: Way, option: str) -> None:

@@ -104,6 +104,11 @@ MUTANTS = (
         "the journal is believed of a source that has changed in place",
     ),
     Mutant(
+        "in place", "transfer/terms/journal.py",
+        "landed.ctime_ns == ctime_of(entry)", "True",
+        "a part goes on though its source was written in place since, and its time set back",
+    ),
+    Mutant(
         "A1", COMMIT,
         "            if not is_named(part.fd, folder_fd, temporary):\n"
         "                if is_named(part.fd, folder_fd, name):\n"
@@ -147,6 +152,12 @@ MUTANTS = (
         "not made", "transfer/walk/plan_walk.py",
         "requests.Folds(folder, not options.existing)", "requests.Folds(folder, True)",
         "a folder is made with --existing",
+    ),
+    Mutant(
+        "unfinished", "transfer/ending/ending.py",
+        "                for row in waiting.take():\n                    self.links.add(row)\n",
+        "                self.links = waiting\n",
+        "a hard link in whose way a folder was is lost",
     ),
     Mutant(
         "kept", "endpoint/there/mirror.py",

@@ -104,11 +104,14 @@ LINKS = {
 CLASHES = {
     b"x": Made(FILE, 0, 40), b"w": Made(FILE, 1, 40),
     b"y": Made(FOLDER, mode=0o755), b"y/a": Made(FILE, 2, 40), b"y/A": Made(FILE, 3, 40),
+    b"y/large": Made(FILE, 3, draws.SIZES[-1]),
+    b"u": Made(FILE, 2, 40), b"v": Made(FILE, same_as=b"u"),
 }  # fmt: skip
 CLASHES_THERE = {
     b"x": Made(FOLDER, mode=0o755), b"x/in": Made(FILE, 4, 40),
     b"w": Made(FOLDER, mode=0o1700),  # as a killed run leaves it
     b"y": Made(FILE, 5, 40),
+    b"v": Made(FOLDER, mode=0o755), b"v/in": Made(FILE, 4, 40),
 }  # fmt: skip
 
 

@@ -108,6 +108,7 @@ class Root:
         self._marked, self._marker = "", b""
         # Removes the file or link at this path, in whose place a folder comes.
         self.make_way: Optional[Callable[[str], None]] = None
+        self.replaced: Tuple[str, ...] = ()  # paths that begin so have way made for them
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -183,8 +184,10 @@ class Root:
                 try:
                     fd = self._open(fd, to_bytes(name), path, make)
                 except Refusal:
-                    if not make or self.make_way is None:
+                    if self.make_way is None or not known.startswith(self.replaced):
                         raise
+                    if not make:
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                     self.make_way(known)  # which may close fd
                     fd = self._open(*self.at(known), path=path, make=make)
                 if make and known == self._marked:

@@ -153,8 +153,8 @@ class End:
         if request.replaces:
             from ..there import mirror
 
-            below = tuple(path and path + "/" for path in request.replaces)
-            made.root.make_way = functools.partial(mirror.make_way, made, below)
+            made.root.replaced = tuple(path and path + "/" for path in request.replaces)
+            made.root.make_way = functools.partial(mirror.make_way, made)
         if request.link_dest:
             from ..there import linkdest
 

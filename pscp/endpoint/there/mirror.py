@@ -225,13 +225,10 @@ def remove(of: sink.Sink, extra: Extra) -> None:
             remove_user_name(*of.root.at(path), True)
 
 
-def make_way(of: sink.Sink, below: Tuple[str, ...], path: str) -> None:
+def make_way(of: sink.Sink, path: str) -> None:
     """Remove a file or link in whose place a folder comes. The caller holds the fence and the
-    root's lock. Raises OSError, and Refusal for a path that begins with none of `below`.
+    root's lock. Raises OSError.
     """
-    if not path.startswith(below):
-        message = "is a link or a file there, not a folder"
-        raise failures.Refusal(failures.DESTINATION, path, message)
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another lane's folder
         folder_fd, name = of.root.at(path)
         _take_away(of, path, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))

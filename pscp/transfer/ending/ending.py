@@ -72,8 +72,11 @@ class Ending:
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
         if mirror is not None:
-            copy_blocked(mirror.finish())
-            self.links, self._blocked_links = self._blocked_links, self.links
+            copy_blocked(mirror.finish())  # which may add links
+            with contextlib.closing(self._blocked_links) as waiting:
+                self._blocked_links = Spool()
+                for row in waiting.take():
+                    self.links.add(row)
             self._finish_links(copy_now)
         self._check_told()
         if moving is not None:

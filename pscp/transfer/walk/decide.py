@@ -60,6 +60,7 @@ class Fact(enum.Enum):
     TELLS_TIMES = "--check, where times decide"
     PART = "an earlier run left a part of this large file"
     MIRRORS = "--delete"
+    MOVES = "--remove-source-files"
 
 
 class There(NamedTuple):
@@ -113,7 +114,7 @@ ROWS = (
     _row("hardlink", "any", Action.LINK),
     _row("file", "SAME SIZE OTHER", Action.SKIP, when=Fact.NEWER),
     _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
-    _row("file", "SAME SIZE", Action.SKIP, when=Fact.AS_OLD),
+    _row("file", "SAME SIZE", Action.SKIP, when=Fact.AS_OLD, unless=Fact.MOVES),
     _row("file", "SAME SIZE", Action.SEND, when=Fact.TELLS_TIMES),
     _row("file", "SIZE", Action.SEND, when=Fact.PART),  # whose run has found that it differs
     _row("file", "SIZE", Action.HASH, unless=Fact.NO_RESUME),
@@ -141,6 +142,7 @@ class Terms(NamedTuple):
             Fact.NO_RESUME: not (options.resume or options.check),
             Fact.LISTS: options.dry_run,
             Fact.MIRRORS: options.delete,
+            Fact.MOVES: options.remove_source_files,
             Fact.TELLS_TIMES: options.check and by_time,
         }
         facts = frozenset(fact for fact, is_so in said.items() if is_so)
