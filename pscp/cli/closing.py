@@ -81,9 +81,14 @@ def summary(result: Result, to: str = "") -> str:
     )
 
 
+def failed_of(result: Result) -> int:
+    """Return how many files failed."""
+    return len(result.failures) + result.failures_unlisted
+
+
 def _not_done(result: Result) -> list[str]:
     """Return how many files were left out, and how many failed: "2 left out", "1 failed"."""
-    counted = ((result.files_left_out, "left out"), (len(result.failures), "failed"))
+    counted = ((result.files_left_out, "left out"), (failed_of(result), "failed"))
     return [f"{number} {what}" for number, what in counted if number]
 
 
@@ -122,7 +127,7 @@ def table(result: Result) -> list[str]:
         for item in fields(result)
         if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
     }
-    counted |= {"seconds": f"{result.seconds:.3f}", "failures": len(result.failures)}
+    counted |= {"seconds": f"{result.seconds:.3f}", "failures": failed_of(result)}
     counted["verified"] = "yes" if result.verified else "no"
     return rows(counted)
 

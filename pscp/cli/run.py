@@ -106,10 +106,11 @@ def _act(words: list[str]) -> int:
 
 def read_config(given: str | None) -> Config | None:
     """Read the file of jobs; print its mistakes, a line each, and return None if it has any."""
-    for name in _PACKAGES:  # now: some of them are loaded late in the night
-        if importlib.util.find_spec(name) is None:
-            hint = f"{sys.executable or 'python3'} -m pip install 'pscp-ssh[jobs]'"
-            raise UsageError(f"{name} is not installed", hint)
+    # Now: some of them are loaded late in the night.
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        hint = f"{sys.executable or 'python3'} -m pip install {' '.join(missing)}"
+        raise UsageError(f"{missing[0]} is not installed", hint)
     from pscp.jobs.toml.config import load
 
     path = find_config() if given is None else given

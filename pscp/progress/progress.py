@@ -76,6 +76,7 @@ class Result:
     seconds: float = 0.0
     digests: dict[str, str] = field(default_factory=dict, hash=False)  # SHA-256s; with strong
     failures: tuple[Failure, ...] = ()
+    failures_unlisted: int = 0  # for which `failures` had no room
     root: str = ""  # the folder at the destination that the paths are below; "": nothing was there
 
     @property

@@ -350,6 +350,7 @@ class Run:
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
             failures=tuple(results.failures if results else self._negotiation.missing),
+            failures_unlisted=results.failures_unlisted if results else 0,
             root=self._root,
         )
 

@@ -266,3 +266,18 @@ def test_a_call_raises_where_a_file_failed(push: Way) -> None:
         pscp.copy(push.source, there, recursive=True, config_file=push.server.ssh_config)
     assert raised.value.result.files == 1 and not raised.value.retry
     assert [each.path for each in raised.value.result.failures] == ["source/gone"]
+
+
+def test_failures_for_which_there_is_no_room_are_counted(
+    push: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closing line of 39,257 failures said 24,456."""
+    from pscp.cli.closing import summary
+    from pscp.transfer.terms import results
+
+    monkeypatch.setattr(results, "_FAILURES_BYTES", 1)
+    for name in ("a", "b", "c"):
+        (push.source / name).symlink_to("nowhere")
+    result = push.copy(".")
+    assert (len(result.failures), result.failures_unlisted) == (1, 2)
+    assert "3 failed" in summary(result)

@@ -231,7 +231,7 @@ def test_without_a_package_it_says_what_to_install(world: World, package: str) -
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
         f"pscp-run: {package} is not installed\n"
-        f"          {sys.executable} -m pip install 'pscp-ssh[jobs]'\n"
+        f"          {sys.executable} -m pip install {package}\n"
     )
     assert world.shell(f"PYTHONPATH={folder} pscp-run --help; pscp --version").code == 0
 

@@ -176,6 +176,7 @@ class Results:
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
+        self.failures_unlisted = 0
         self._keeps_digests = terms.keep_digests and terms.options.strong
         self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
         self._names_copied = terms.reporter.names_copied and not terms.options.dry_run
@@ -269,6 +270,8 @@ class Results:
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
             kind = type(error).__name__
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
+        else:
+            self.failures_unlisted += 1
         self.lines.add(error, of_source, failure.get("place", ""))
         self.record_outcome("failed", [(error.path, "")])
 
