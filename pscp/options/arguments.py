@@ -37,17 +37,30 @@ EPILOG = (
     "copied, 1 something was not, 2 wrong use, 3 no connection, 4 broken protocol, 130 and 143 "
     "ended by a signal."
 )
-EVERYDAY = (
-    "-r", "-a", "-p", "-n", "-u", "--exclude", "--delete", "--backup", "--remove-source-files",
-    "--check", "--checksum", "-s", "-c", "-l", "-P", "-i", "-J", "-F", "-o", "-B", "-q", "-v",
-    "--stats", "--log-file", "--clean", "--measure",
-)  # fmt: skip
+# By their names, what -h says of them; "": as --help does.
+EVERYDAY = {
+    "-r": "", "-a": "-r and -p, with links, hard links, attributes", "-p": "", "-n": "",
+    "-u": "leave out what is not newer than it is there",
+    "--exclude": "leave out what matches, as rsync does",
+    "--delete": "delete there what the sources do not have", "--backup": "",
+    "--remove-source-files": "remove each file once it is safely there",
+    "--check": "copy nothing; list what differs there",
+    "--checksum": "with -p or -a, hash files of the same size",
+    "-s": "also compare a SHA-256 of each whole file",
+    "-c": "", "-l": "the most to send: 10M is 10 Mbit/s",
+    "-P": "", "-i": "", "-J": "", "-F": "", "-o": "",
+    "-B": "never ask for a password or the like", "-q": "",
+    "-v": "name each file that is copied or deleted", "--stats": "",
+    "--log-file": "write notes, errors and the summary to it",
+    "--clean": "list what cut copies left below DIR",
+    "--measure": "measure the path to HOST, in a minute",
+}  # fmt: skip
 EXAMPLES = (
     "  pscp -a data/. host:backup/           # what is in data, with times and links",
     "  pscp -an --delete data host:mirror/   # what a mirror would copy and delete",
     "  pscp host:'logs/*.gz' .               # pull; the far end expands the pattern",
 )
-MORE = "pscp --help lists every option; man pscp; the same command again goes on with a cut copy."
+MORE = "pscp --help lists every option. The same command again goes on with a cut copy."
 Actions = Mapping[str, argparse.Action]  # of a parser, by option string
 
 _OTHER_NAMES = {"z": "C"}
@@ -370,14 +383,12 @@ def make_parser() -> Parser:
 
 def short_help(parser: argparse.ArgumentParser) -> str:
     """Return what `pscp -h` shows: the options of every day, a line each."""
-    import textwrap  # here: no copy needs it
-
     lines = []
-    for name in EVERYDAY:
+    for name, brief in EVERYDAY.items():
         action = parser._option_string_actions[name]
         value = f" {action.metavar}" if action.nargs != 0 else ""
-        meaning = textwrap.shorten(str(action.help), 48, placeholder="...")
-        lines.append(f"  {', '.join(action.option_strings[:2]) + value:<28} {meaning}")
+        words = ", ".join(action.option_strings[:2]) + value
+        lines.append(f"  {words:<28} {brief or action.help}")
     return "\n".join([f"usage: {USAGE}", "", *lines, "", *EXAMPLES, "", MORE]) + "\n"
 
 
