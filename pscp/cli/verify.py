@@ -123,7 +123,10 @@ def summary(found: Verified, command: Command) -> str:
     if found.ok:
         outcome = f"{count(found.files, 'file')} below {root} as listed"
     else:
-        outcome = f"{found.differing} of {count(found.files, 'file')} below {root} not as listed"
+        strangers = sum(each.what == "not listed" for each in found.differences)
+        differing = f"{found.differing - strangers} of {count(found.files, 'file')}"
+        outcome = f"{differing} below {root} not as listed"
+        outcome += f", {strangers} beside them" if strangers else ""
     repaired = f", {len(found.repaired)} repaired" if found.repaired else ""
     signed = f"signed by {printable(found.signer)}" if found.signer else "not signed"
     return f"{outcome}{repaired}, {rate}, {signed}"

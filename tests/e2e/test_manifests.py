@@ -225,6 +225,7 @@ def test_what_lists_files_alone_says_so_of_links(push: Way, name: str) -> None:
     (push.destination / "stranger").touch()
     ran = verified(push, manifest, "--strict")
     assert (ran.code, ran.out) == (1, "stranger: is not in the manifest\n")
+    assert ran.err.splitlines()[-1].startswith("0 of ") and "not as listed, 1 beside" in ran.err
 
 
 def test_the_manifest_itself_may_lie_below_the_root(push: Way, key: Path) -> None:
