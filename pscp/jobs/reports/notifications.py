@@ -77,9 +77,8 @@ def collect(run: JobRun, last_success_s: Mapping[str, float | None]) -> Collecto
     put("exit_code", "pscp-run's exit code", run.exit_code)
     put("waiting_files", "Files left for the next run", run.files_waiting)
     for to, success_s in last_success_s.items():
-        if success_s is not None:
-            what = "When a destination last had everything"
-            put("last_success_timestamp_seconds", what, success_s, destination=to)
+        what = "When a destination last had everything, 0 if never"  # so that an alert sees it
+        put("last_success_timestamp_seconds", what, success_s or 0, destination=to)
     for part in run.destinations:
         one = functools.partial(put, destination=part.destination)
         one("destination_exit_code", "pscp-run's, for one destination", part.outcome.exit_code)
