@@ -10,7 +10,6 @@ import argparse
 import difflib
 import fnmatch
 import importlib.util
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -111,7 +110,7 @@ def read_config(given: str | None) -> Config | None:
     if missing:
         hint = f"{sys.executable or 'python3'} -m pip install {' '.join(missing)}"
         raise UsageError(f"{missing[0]} is not installed", hint)
-    from pscp.jobs.toml.config import load
+    from pscp.jobs.toml.config import find_config, load
 
     path = find_config() if given is None else given
     try:
@@ -121,17 +120,6 @@ def read_config(given: str | None) -> Config | None:
             write_line(sys.stderr, text)
         write_line(sys.stderr, f"pscp-run: {error.hint}")
         return None
-
-
-def find_config() -> str:
-    """Return the user's file of jobs, or the machine's. Raises UsageError where there is none."""
-    users = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    paths = [os.path.join(folder, "pscp", "jobs.toml") for folder in (users, "/etc")]
-    for path in paths:
-        if os.path.lexists(path):
-            return path
-    hint = "docs/jobs.md shows how to write one; --config names another"
-    raise UsageError(f"there is no file of jobs: neither {paths[0]} nor {paths[1]}", hint)
 
 
 def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:

@@ -30,6 +30,7 @@ from pscp.jobs.reports.lock import state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import exit_code
 from pscp.jobs.runner import ordered, run
+from pscp.jobs.toml.config import is_default
 from pscp.jobs.toml.job import Job
 from pscp.options.arguments import make_parser
 from pscp.progress.progress import count
@@ -89,9 +90,9 @@ def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
 
     Raises UsageError where the page cannot be written.
     """
-    now_s = time.time()
+    now_s, file = time.time(), os.path.realpath(config.path)
     history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
-    known = timers.find(config.jobs, os.path.realpath(config.path), now_s)
+    known = timers.find(config.jobs, file, now_s, is_default=is_default(file))
     locks = {job.name: f"{state_path(config.path, job.name)}.lock" for job in jobs}
     running = {name: state.holder(lock) for name, lock in locks.items()}
     found = status.standings(jobs, history, known, now_s, running)

@@ -183,7 +183,7 @@ def test_check_as_a_command(
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s: {})
+    monkeypatch.setattr(timers, "find", lambda jobs, config, now_s, **given: {})
     past = Remembered([run_of(part())])
     monkeypatch.setattr(run_jobs, "history_of", lambda path, note: past)
     jobs = {name: Job(name, ("store1:/vault/",)) for name in ("recordings", "other")}

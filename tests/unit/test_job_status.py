@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 from pathlib import Path
 
@@ -42,10 +43,32 @@ NOW = datetime.datetime(2026, 11, 23, 6, 50)  # a Monday
         ("pscp-run '[ac]*'", {"a"}),
         ("echo not-pscp-run a", set()),
         ("pscp-run 'a", set()),
+        ("pscp-run job-of-another-file", set()),
+        ("pscp-run --if-running wait 2>/dev/null", {"a", "b"}),
+        ("pscp-run a --report json /tmp/b 2>&1", {"a"}),
+        ("pscp-run --config ~/nights.toml", set()),
     ],
 )
 def test_which_jobs_a_command_starts(command: str, started: set[str]) -> None:
     assert timers.started_jobs(command, ["a", "b"], "/etc/jobs.toml") == started
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("pscp-run", set()),
+        ("pscp-run a", set()),
+        ("pscp-run --config nights.toml a", {"a"}),
+        ("pscp-run --config=~/nights.toml", {"a", "b"}),
+        ("pscp-run --config $HOME/nights.toml b", {"b"}),
+    ],
+)
+def test_a_line_without_config_starts_no_job_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, started: set[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = os.path.realpath(tmp_path / "nights.toml")
+    assert timers.started_jobs(command, ["a", "b"], file, is_default=False) == started
 
 
 @pytest.fixture

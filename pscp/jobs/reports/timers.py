@@ -26,6 +26,8 @@ from cronsim import CronSim, CronSimError
 
 SYSTEM_CRONTABS = ("/etc/crontab", "/etc/cron.d/*")  # with a user's name before the command
 _RUNS_NOTHING = {"--check", "--dry-run", "--explain", "--list", "--status", "-n"}
+_VALUES = {"--config": 1, "--if-running": 1, "--report": 2}  # options, and words that follow each
+_REDIRECTED = re.compile(r"(\s)[0-9]+(?=[<>])")  # the number of a descriptor, as in 2>&1
 _COMMAND_S = 5.0
 _ARGV = re.compile(r"argv\[\]=(.*?) ;")  # in what systemctl shows of ExecStart
 _CRON_LINE = re.compile(r"\s*(@\w+|[*\d]\S*(?:\s+\S+){4})\s+(.*pscp-run.*)")
@@ -44,32 +46,57 @@ class Timer:
     name: str  # "cron", or the timer's unit
 
 
-def find(jobs: Collection[str], config: str, now_s: float) -> dict[str, Timer]:
-    """Return for each job that something starts what does so next, of those that are known."""
+def find(
+    jobs: Collection[str], config: str, now_s: float, *, is_default: bool = True
+) -> dict[str, Timer]:
+    """Return for each job that something starts what does so next, of those that are known.
+
+    `is_default`: this file of jobs is the one that pscp-run finds without --config.
+    """
     known = [*_of_systemd("systemctl"), *_of_systemd("systemctl", "--user"), *_of_cron(now_s)]
     found = dict[str, Timer]()
     for command, timer in sorted(known, key=lambda each: each[1].next_s):
-        for job in started_jobs(command, jobs, config):
+        for job in started_jobs(command, jobs, config, is_default=is_default):
             found.setdefault(job, timer)
     return found
 
 
-def started_jobs(command: str, jobs: Collection[str], config: str) -> set[str]:
-    """Return which of these jobs a command starts: without a name, pscp-run starts all."""
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+def started_jobs(
+    command: str, jobs: Collection[str], config: str, *, is_default: bool = True
+) -> set[str]:
+    """Return which jobs of this file a command starts: all of them where it names none."""
+    words = _words(command)
+    if not words or _RUNS_NOTHING & set(words):
+        return set()
+    is_ours, named, rest = is_default, list[str](), iter(words[1:])
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if option in _VALUES:
+            values = [value] if equals else [*itertools.islice(rest, _VALUES[option])]
+            if option == "--config":
+                is_ours = any(config in _places(each) for each in values)
+        elif not word.startswith("-"):
+            named.append(word)
+    if not is_ours:
+        return set()
+    return {job for word in named for job in fnmatch.filter(jobs, word)} if named else set(jobs)
+
+
+def _words(command: str) -> list[str]:
+    """Return pscp-run and its words in a shell's line, [] where there is none."""
+    lexer = shlex.shlex(_REDIRECTED.sub(r"\1", command), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         after = itertools.dropwhile(lambda word: os.path.basename(word) != "pscp-run", lexer)
-        words = list(itertools.takewhile(lambda word: not set(word) <= set("();<>|&"), after))
+        return list(itertools.takewhile(lambda word: not set(word) <= set("();<>|&"), after))
     except ValueError:  # a quotation that does not end
-        return set()
-    if not words or _RUNS_NOTHING & set(words):
-        return set()
-    for word, following in itertools.pairwise([*words, ""]):
-        option, equals, value = word.partition("=")
-        if option == "--config" and os.path.realpath(value if equals else following) != config:
-            return set()
-    return {job for word in words for job in fnmatch.filter(jobs, word)} or set(jobs)
+        return []
+
+
+def _places(path: str) -> set[str]:
+    """Return the files that a path in a command may mean: cron starts it in the home folder."""
+    path = os.path.expanduser(os.path.expandvars(path))
+    return {os.path.realpath(path), os.path.realpath(os.path.join(os.path.expanduser("~"), path))}
 
 
 def _of_systemd(*systemctl: str) -> Iterator[tuple[str, Timer]]:

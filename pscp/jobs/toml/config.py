@@ -51,6 +51,28 @@ class Config:
     jobs: dict[str, Job]  # in the order of the file
 
 
+def default_paths() -> list[str]:
+    """Return where a file of jobs is looked for without --config: the first that is there."""
+    users = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return [os.path.join(folder, "pscp", "jobs.toml") for folder in (users, "/etc")]
+
+
+def find_config() -> str:
+    """Return the user's file of jobs, or the machine's. Raises UsageError where there is none."""
+    paths = default_paths()
+    for path in paths:
+        if os.path.lexists(path):
+            return path
+    hint = "docs/jobs.md shows how to write one; --config names another"
+    raise UsageError(f"there is no file of jobs: neither {paths[0]} nor {paths[1]}", hint)
+
+
+def is_default(config: str) -> bool:
+    """Return whether this whole path is the file that is found without --config."""
+    found = next(filter(os.path.lexists, default_paths()), None)
+    return found is not None and os.path.realpath(found) == config
+
+
 def load(path: str) -> Config:
     """Read and check a file of jobs. Raises UsageError, with a line for each mistake."""
     document, wrong = _parsed(path)
