@@ -208,6 +208,8 @@ class Destination:
             with contextlib.suppress(SftpError):
                 target = await self.client.readlink(full)
         owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
+        if found.is_link and (self._made_private or [None])[0] != 0:  # root alone changes that
+            owner = []
         row = [found.kind, found.size or 0, found.mtime_ns]
         if found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]

@@ -382,6 +382,40 @@ def test_who_may_not_make_devices(
     assert way.arrived == set()
 
 
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_links_owner_does_not_differ_where_it_cannot_be_given(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path, remote: str
+) -> None:
+    if os.geteuid() != 0:
+        unavailable("this is not root, which alone makes links of others")
+    (push.source / "link").symlink_to("nowhere")
+    os.utime(push.source / "link", ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+    other_disk.chmod(0o755)
+    os.chown(push.source, 65534, 65534)
+    os.chown(other_disk, 65534, 65534)
+    server = make_sshd(shell=shell_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"'))
+    way = dataclasses.replace(push, server=server, destination=other_disk, remote=remote)
+    assert way.copy(".", archive=True).files == 1
+    assert way.copy(".", archive=True, delete=True).files == 0
+    checked = way.command("-a", "--check", "--checksum", names=["."])
+    assert (checked.code, "link" in checked.out) == (0, False), checked
+    os.utime(push.source / "link", ns=(0, 0), follow_symlinks=False)
+    checked = way.command("-a", "--check", names=["."])
+    assert (checked.code, "link: differs in time" in checked.out) == (1, True), checked
+
+
+def test_a_links_owner_differs_where_root_gives_it(push: Way) -> None:
+    if os.geteuid() != 0:
+        unavailable("this is not root, which alone makes links of others")
+    (push.source / "link").symlink_to("nowhere")
+    assert push.copy(".", archive=True).files == 1
+    os.chown(push.source / "link", 65534, 65534, follow_symlinks=False)
+    assert "link: differs in owner" in push.command("-a", "--check", names=["."]).out
+    assert push.copy(".", archive=True).files == 1
+    assert (push.destination / "link").lstat().st_uid == 65534
+    assert push.copy(".", archive=True).files == 0
+
+
 # --- folders that are closed to their owner's writing
 
 

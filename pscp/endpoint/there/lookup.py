@@ -48,7 +48,8 @@ class DigestsThere(NamedTuple):
 
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
-    runs with a part], mode, [uid, gid], the link's target, or which device]`; kind "" for nothing.
+    runs with a part], mode, [uid, gid], the link's target, or which device]`; kind "" for nothing,
+    no owner of a link where this end may not change that.
     """
 
     paths: List[str]
@@ -94,6 +95,8 @@ def _found(folder_fd: int, name: bytes) -> List[object]:
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     target = metadata.device_of(status) if kind == tree.DEVICE else target
     owner = [status.st_uid, status.st_gid]
+    if kind == tree.LINK and os.geteuid() != 0:  # which alone gives a link another owner
+        owner = []
     return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]
 
 

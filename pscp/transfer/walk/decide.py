@@ -71,7 +71,7 @@ class There(NamedTuple):
     mtime_ns: int
     left: list[str]  # the runs that have left a part
     mode: int = 0
-    owner: tuple[int, ...] = ()  # uid and gid; () if not known
+    owner: tuple[int, ...] = ()  # uid and gid; () if not known, or of a link not to be changed
     target: str = ""  # of a link, or which device it is
 
 
@@ -244,6 +244,8 @@ def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
         return False
     if not terms.archive:
         return True
+    if entry.kind == tree.LINK and not there.owner:
+        return True  # whoever it belongs to, this sink may not give it to another
     owner = entry.extra.get("o")
     has_same_owner = isinstance(owner, list) and tuple(owner[:2]) == there.owner
     return has_same_owner and "x" not in entry.extra
@@ -272,6 +274,7 @@ def may_check_folders(options: Options) -> bool:
 MISSING = "is not there"
 SIZE = "differs in size"
 TIME = "differs in time"
+OWNER = "differs in owner"
 CONTENT = "differs in content"
 TARGET = "leads elsewhere there"
 KIND = "is something else there"
@@ -286,7 +289,8 @@ def difference(entry: tree.Entry, there: There) -> str:
     if entry.kind == tree.FOLDER:
         return ""
     if entry.kind == tree.LINK:
-        return TIME if entry.target == there.target else TARGET
+        is_as_old = is_same_time(entry.mtime_ns, there.mtime_ns)
+        return TARGET if entry.target != there.target else OWNER if is_as_old else TIME
     return SIZE if there.size_bytes != entry.size else TIME
 
 
