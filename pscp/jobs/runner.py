@@ -33,6 +33,7 @@ from pscp.jobs.reports.history import History
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
+from pscp.jobs.reports.report import summary
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result, Silent, count, format_duration
@@ -328,5 +329,5 @@ def _environment(run: JobRun, *, is_over: bool) -> dict[str, str]:
         "PSCP_BYTES": str(sum(part.bytes for part in run.destinations)),
         "PSCP_FILES_WAITING": str(run.files_waiting),
         "PSCP_FILES_REMOVED": str(run.files_removed),
-        "PSCP_MESSAGE": run.message,
+        "PSCP_MESSAGE": summary(run),
     }

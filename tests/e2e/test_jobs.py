@@ -156,8 +156,11 @@ def test_nothing_to_do_is_no_error_and_asks_nobody(place: Place) -> None:
 def test_a_missing_source_fails_for_itself_alone(place: Place) -> None:
     place.fill("a")
     sources = (f"{place.home}/here/a", f"{place.home}/here/gone")
-    run = place.run_one(place.job(sources=sources))
+    said = place.home / "said"
+    run = place.run_one(place.job(sources=sources, after_failure=f'echo "$PSCP_MESSAGE" > {said}'))
     assert (run.outcome, run.exit_code, place.arrived()) == (Outcome.FAILED, 1, {"a"})
+    assert said.read_text().startswith(f"{place.destination()}: 1 file failed; no such file")
+    assert said.read_text().endswith("/gone\n")
     [failure] = run.destinations[0].failures
     assert failure.path.endswith("/gone")
 
@@ -275,8 +278,12 @@ def test_a_server_that_stays_down_is_unreachable(place: Place, make_sshd: MakeSe
     with make_sshd() as other:
         text = Path(other.ssh_config).read_text()
     (place.home / "down").write_text(text)
-    run = place.run_one(place.job(options={"config_file": str(place.home / "down")}))
+    said = place.home / "said"
+    tell = f'echo "$PSCP_MESSAGE" > {said}'
+    options = {"config_file": str(place.home / "down")}
+    run = place.run_one(place.job(options=options, after_failure=tell))
     assert (run.outcome, run.exit_code) == (Outcome.UNREACHABLE, 3)
+    assert said.read_text().startswith(f"{place.destination()}: ") and "refused" in said.read_text()
 
 
 @pytest.mark.parametrize("before", [None, "exec sleep 1000"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import time
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pscp.ground.state import replacing
 from pscp.ground.terminal_text import printable
-from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome, exit_code
+from pscp.jobs.reports.outcome import GOOD, DestinationRun, JobRun, Outcome, exit_code
 from pscp.progress.progress import Failure, count, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -130,6 +131,20 @@ def lines(run: JobRun) -> list[str]:
     if run.outcome in _NEXT_STEP:
         found.append(f"  {_NEXT_STEP[run.outcome].format(job=run.job)}")
     return [printable(line) for line in found]
+
+
+def summary(run: JobRun) -> str:
+    """Return in a line what a run that did not go well came to, "" of one that did."""
+    if run.message:
+        return run.message
+    found = []
+    for part in run.destinations:
+        if part.outcome not in GOOD:
+            why = part.message.partition("\n")[0]
+            told = [why, *itertools.islice(_reasons(part.failures), 1)]
+            its = "; ".join(dict.fromkeys(filter(None, told))) or part.outcome
+            found.append(f"{part.destination}: {its}")
+    return printable("; ".join(found))
 
 
 def _reasons(failures: Iterable[Failure]) -> Iterator[str]:
