@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 import threading
 import time
@@ -76,7 +77,8 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
 
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
     reports, is_verbose = given.get("reports", ()), "verbose" in given
-    teller = Teller(history, note, reports=reports, is_verbose=is_verbose)
+    command = shlex.join([NAME, *(("--config", given["config"]) if "config" in given else ())])
+    teller = Teller(history, note, reports=reports, is_verbose=is_verbose, command=command)
     systemd.notify("READY=1")
     try:
         code = exit_code(run(jobs, history, config.path, teller))

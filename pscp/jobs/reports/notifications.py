@@ -150,14 +150,15 @@ class Teller:
         *,
         reports: Sequence[tuple[str, str]] = (),
         is_verbose: bool = False,
+        command: str = report.COMMAND,
     ) -> None:
         """Tell of runs, which are in the history once they have ended.
 
         `note` shows a line, from any thread. `reports` are written of all runs together, each a
-        form and a file.
+        form and a file. `command` is pscp-run as it was typed, with its --config.
         """
         self._history, self._note = history, note
-        self._reports, self._is_verbose = reports, is_verbose
+        self._reports, self._is_verbose, self._command = reports, is_verbose, command
         self._runs: list[JobRun] = []
         self._has_failed = False  # a report, or a file of metrics, could not be written
         self._pings: Pings | None = None  # of the job that runs
@@ -185,7 +186,7 @@ class Teller:
         is_quiet = run.is_skipped or (run.outcome in GOOD and not run.message)
         _to_journal(run)
         if self._is_verbose or not is_quiet:
-            for line in report.lines(run):
+            for line in report.lines(run, self._command):
                 self._note(line)
         if run.outcome is not Outcome.LOCKED:  # the run that has the lock tells the others
             self._tell_others(job, run)
@@ -193,7 +194,7 @@ class Teller:
     def all_ended(self) -> None:
         """All runs have ended, or a signal has ended them."""
         for form, path in self._reports if self._runs else ():
-            self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs))
+            self._try(f"--report {path}", write_whole, path, FORMS[form](self._runs, self._command))
 
     def exit_code(self, code: int) -> int:
         """Return the exit code of runs that would have this one if all was told."""
@@ -202,7 +203,8 @@ class Teller:
 
     def _tell_others(self, job: Job, run: JobRun) -> None:
         for form, path in job.report:
-            self._try(f"{run.job}: report {path}", write_whole, path, FORMS[form]([run]), of=run)
+            text = FORMS[form]([run], self._command)
+            self._try(f"{run.job}: report {path}", write_whole, path, text, of=run)
         if job.metrics:
             success_s = {to: self._history.last_success(run.job, to) for to in job.destinations}
             what = f"{run.job}: metrics {job.metrics}"
@@ -211,7 +213,7 @@ class Teller:
         if job.ping and self._pings is None:  # a run that did not begin has failed as well
             self._pings = Pings(job.ping)
         pings, self._pings = self._pings, None
-        if pings and (why := pings.end(code, report.as_text([run]))):
+        if pings and (why := pings.end(code, report.as_text([run], self._command))):
             self._note(f"{run.job}: ping: {why}")
 
     def _try(

@@ -32,12 +32,13 @@ _DEVICES = ("/dev/fd/", "/proc/")
 # Nor are these opened anew: a file is then written from its begin on, and a pipe takes no more than
 # it holds.
 _STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+COMMAND = "pscp-run"
 _LINES_SHOWN = 10  # of what a command wrote
 _NAMES_SHOWN = 3  # of the files that failed for one reason
 # What to do about an outcome that nothing else explains.
 _NEXT_STEP = {
-    Outcome.UNREACHABLE: "pscp-run --check {job} tells what does not answer",
-    Outcome.MISCONFIGURED: "mend jobs.toml; pscp-run --explain {job} shows what the job amounts to",
+    Outcome.UNREACHABLE: "{command} --check {job} tells what does not answer",
+    Outcome.MISCONFIGURED: "mend that; {command} --check {job} then tells whether it would go",
     Outcome.CUT: "nothing is lost: the next run goes on from where this one ended",
     Outcome.LOCKED: "another run is under way: wait for it, or end it",
 }
@@ -95,24 +96,27 @@ def write_whole(path: str, text: str) -> None:
         file.write(data)
 
 
-def as_json(runs: Sequence[JobRun]) -> str:
+def as_json(runs: Sequence[JobRun], command: str = "") -> str:
     told = [{**dataclasses.asdict(run), "exit_code": run.exit_code} for run in runs]
     return json.dumps({"exit_code": exit_code(runs), "runs": told}, indent=1) + "\n"
 
 
-def as_text(runs: Sequence[JobRun]) -> str:
-    return "\n".join(line for run in runs for line in lines(run)) + "\n"
+def as_text(runs: Sequence[JobRun], command: str = COMMAND) -> str:
+    return "\n".join(line for run in runs for line in lines(run, command)) + "\n"
 
 
-def as_html(runs: Sequence[JobRun]) -> str:
-    return render("report.html", runs=runs)
+def as_html(runs: Sequence[JobRun], command: str = COMMAND) -> str:
+    return render("report.html", runs=runs, lines=functools.partial(lines, command=command))
 
 
 FORMS = {"json": as_json, "text": as_text, "html": as_html}
 
 
-def lines(run: JobRun) -> list[str]:
-    """Return a few printable lines on a run: what failed, why, and what to do about it."""
+def lines(run: JobRun, command: str = COMMAND) -> list[str]:
+    """Return a few printable lines on a run: what failed, why, and what to do about it.
+
+    `command` is pscp-run as it was typed, with its --config.
+    """
     taken = f"{date(run.started_s)}, {format_duration(run.seconds)}"
     found = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
     found += [f"  {line}" for line in run.message.splitlines()]
@@ -129,7 +133,7 @@ def lines(run: JobRun) -> list[str]:
         waiting = count(run.files_waiting, "file")
         found.append(f"  {waiting} left for the next run: too young, or may still change")
     if run.outcome in _NEXT_STEP:
-        found.append(f"  {_NEXT_STEP[run.outcome].format(job=run.job)}")
+        found.append(f"  {_NEXT_STEP[run.outcome].format(command=command, job=run.job)}")
     return [printable(line) for line in found]
 
 
@@ -173,7 +177,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(Outcome=Outcome, date=date, lines=lines)
+    made.globals.update(Outcome=Outcome, date=date)
     return made
 
 
