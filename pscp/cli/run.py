@@ -32,8 +32,9 @@ DESCRIPTION = (
 EPILOG = (
     "The file is that of --config, else $XDG_CONFIG_HOME/pscp/jobs.toml (~/.config if unset), "
     "else /etc/pscp/jobs.toml. It is checked whole before anything is run. Exit codes: 0 all "
-    "done, 1 something failed, 2 wrong use or a mistake in the file, 3 no connection, 5 cut, 6 "
-    "another run of the job is under way, 7 nothing to do, 130 and 143 ended by a signal."
+    "done, 1 something failed, 2 wrong use, a mistake in the file or a refused login, 3 no "
+    "connection, 5 cut, 6 another run of the job is under way, 7 nothing to do, 130 and 143 ended "
+    "by a signal."
 )
 _PACKAGES = ("cronsim", "jinja2", "prometheus_client", "pydantic", "pygal")  # of the extra jobs
 FORMS = ("json", "text", "html")  # of a report

@@ -170,7 +170,10 @@ class AuthenticationError(ConnectError):
 class HostKeyError(ConnectError):
     """The host's key is unknown, or not the one on record."""
 
-    hint = "compare the key with the host's owner, then connect once with ssh to record it"
+    hint = (
+        "compare the key with the host's owner, then have it recorded: "
+        "ssh HOST -o StrictHostKeyChecking=ask true"
+    )
 
 
 class NoPython(ConnectError):

@@ -119,9 +119,18 @@ def outcome_of(error: errors.PscpError) -> Outcome:
     """Return the outcome of what ended with this error."""
     if isinstance(error, _STOPS):
         return Outcome.CUT
-    if isinstance(error, errors.UsageError):
-        return Outcome.MISCONFIGURED
-    return Outcome.UNREACHABLE if isinstance(error, errors.ConnectError) else Outcome.FAILED
+    if isinstance(error, errors.ConnectError):
+        return Outcome.MISCONFIGURED if _is_mistake(error) else Outcome.UNREACHABLE
+    return Outcome.MISCONFIGURED if isinstance(error, errors.UsageError) else Outcome.FAILED
+
+
+def _is_mistake(error: errors.ConnectError) -> bool:
+    """Return whether a login fails until somebody mends a key, a host key or ssh_config.
+
+    A connection that is not made anew for a login that asks goes on when it is run again.
+    """
+    refused = isinstance(error, (errors.AuthenticationError, errors.HostKeyError))
+    return (refused or type(error) is errors.ConnectError) and error.hint != errors.RUN_AGAIN
 
 
 def words_of(error: errors.PscpError, retry_for_s: float) -> str:

@@ -382,6 +382,8 @@ _PASSING = (
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
+# What ssh writes of a key that it passes over; that the login is refused follows from it.
+_OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
 _SSH_STATUSES = (255, -15, -2, -9, 0)  # of ssh itself, perhaps; others are the remote command's
 
 
@@ -399,14 +401,26 @@ def error_of(status: int, messages: str) -> errors.PscpError:
         if (changed := _changed_key(messages)) is not None:
             return changed
         for pattern, error in _MEANINGS:
-            found = re.search(f"^.*({pattern}).*$", messages, re.MULTILINE)
+            found = re.search(f"^(?!{_OF_KEY.pattern}).*({pattern}).*$", messages, re.MULTILINE)
             if found:
-                return error(found.group(0).strip())
+                return _explained(error(found.group(0).strip()), messages)
         if status != 0 or re.search(_PASSING, messages):
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
     return errors.NoAgent(f"the far end did not start the agent{shown}{line}")
+
+
+def _explained(error: errors.ConnectError, messages: str) -> errors.ConnectError:
+    """Return the error with what else ssh has said of its cause."""
+    if isinstance(error, errors.AuthenticationError):
+        of_keys = [line.strip(" \r.") for line in messages.splitlines() if _OF_KEY.match(line)]
+        return type(error)("; ".join([*dict.fromkeys(of_keys), error.message]))
+    if found := re.search(r"env(?:ironment)? var\S* (\$\{\w+\}) has no value", error.message):
+        name = found[1][2:-1]
+        hint = f"ssh_config names it: set {name} where pscp runs (crontab: {name}=..., systemd: "
+        return type(error)(error.message, f"{hint}Environment=)")
+    return error
 
 
 def _changed_key(messages: str) -> errors.HostKeyError | None:

@@ -196,7 +196,7 @@ def test_a_variable_that_is_not_set_is_not_tried_again(filled: Way, config: Writ
     path = Path(config())
     path.write_text(re.sub("IdentityFile .*", "IdentityFile ${NO_SUCH_VARIABLE}/key", text))
     ran = tried(filled, str(path), "--retry-for", "600")
-    assert refused(ran, "NO_SUCH_VARIABLE|environment variable")
+    assert refused(ran, "NO_SUCH_VARIABLE|environment variable", "set NO_SUCH_VARIABLE where")
     assert "trying again" not in ran.err
 
 

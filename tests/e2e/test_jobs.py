@@ -10,6 +10,8 @@ import dataclasses
 import functools
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +286,31 @@ def test_a_server_that_stays_down_is_unreachable(place: Place, make_sshd: MakeSe
     run = place.run_one(place.job(options=options, after_failure=tell))
     assert (run.outcome, run.exit_code) == (Outcome.UNREACHABLE, 3)
     assert said.read_text().startswith(f"{place.destination()}: ") and "refused" in said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("IdentityFile {home}/open", "Permissions 0644 for .* are too open; .*Permission denied"),
+        ("IdentityFile ${{NO_SUCH}}/key", "(?s)NO_SUCH.*set NO_SUCH where"),
+        ("StrictHostKeyChecking yes\nUserKnownHostsFile /dev/null", "(?s)known.*Checking=ask"),
+    ],
+)
+def test_what_somebody_has_to_mend_does_not_come_back(
+    place: Place, setting: str, said: str
+) -> None:
+    place.fill("a")
+    text = Path(place.server.ssh_config).read_text()
+    [key] = re.findall("IdentityFile (.*)", text)
+    shutil.copy(key.strip('"'), place.home / "open")
+    (place.home / "open").chmod(0o644)
+    kept = "\n".join(line for line in text.splitlines() if "IdentityFile" not in line)
+    config = place.home / "config"
+    config.write_text(f"Host *\n{setting.format(home=place.home)}\n{kept}\n")
+    job = place.job(options={"config_file": str(config)}, retry_for_s=600)
+    run = place.run_one(job)
+    assert (run.outcome, run.exit_code) == (Outcome.MISCONFIGURED, 2), run
+    assert re.search(said, run.destinations[0].message), run
 
 
 @pytest.mark.parametrize("before", [None, "exec sleep 1000"])

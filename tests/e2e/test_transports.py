@@ -186,7 +186,7 @@ def test_an_unknown_host_is_refused(
     path = config(UserKnownHostsFile=tmp_path / "none", StrictHostKeyChecking=checking)
     is_of_ssh = over.transport == "openssh" and checking == "yes"  # it names the kind of the key
     said = "host key is known" if is_of_ssh else "Host key verification failed"
-    assert is_refused(tried(over, "-F", path), 3, said, "connect once with ssh")
+    assert is_refused(tried(over, "-F", path), 3, said, "StrictHostKeyChecking=ask true")
     assert not (tmp_path / "none").exists()
 
 
