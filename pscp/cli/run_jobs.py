@@ -78,7 +78,10 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
     reports, is_verbose = given.get("reports", ()), "verbose" in given
     command = shlex.join([NAME, *(("--config", given["config"]) if "config" in given else ())])
-    teller = Teller(history, note, reports=reports, is_verbose=is_verbose, command=command)
+    teller = Teller(
+        history, note, reports=reports, is_verbose=is_verbose,
+        is_watched=sys.stderr.isatty(), command=command,
+    )  # fmt: skip
     systemd.notify("READY=1")
     try:
         code = exit_code(run(jobs, history, config.path, teller))

@@ -342,6 +342,39 @@ def test_metrics_without_a_folder_are_told_where_there_was_something_to_do(tmp_p
     assert len(told(job, run_of(part()))) == 1
 
 
+def test_a_monitor_that_is_away_is_named_where_there_was_something_to_do() -> None:
+    job = Job("recordings", ("store1:/vault/",), ping="http://[::1]:1/secret")
+    assert told(job, run_of()) == []
+    [line] = told(job, run_of(part()))
+    assert line.startswith("recordings: ping ::1: ") and "secret" not in line
+
+
+def test_a_hint_is_said_once() -> None:
+    hint = "try: pscp --help"
+    parts = [
+        part(to, outcome=Outcome.FAILED, message=f"failed\n{hint}", failures=(FULL,))
+        for to in ("store1:", "store2:")
+    ]
+    lines = told(Job("recordings", ("store1:", "store2:")), run_of(*parts), run_of(*parts))
+    for each in (hint, FULL.hint):
+        assert sum(each in line for line in lines) == 1, lines
+    assert sum(FULL.message in line for line in lines) == 4
+
+
+def test_who_watches_is_told_where_a_copy_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "_SHOWS_S", 0.0)
+    counters = Counters()
+    counters.add(bytes_total=4000, bytes_done=1000)
+    for is_watched in (False, True):
+        notes: list[str] = []
+        teller = notifications.Teller(
+            Remembered(), notes.append, is_verbose=True, is_watched=is_watched
+        )
+        teller.goes_on("recordings", "store1:/", counters)
+        assert len(notes) == is_watched
+    assert notes[0].startswith("recordings: store1:/: 1.0 kB of 4.0 kB")
+
+
 def test_a_run_that_was_locked_out_leaves_all_to_the_other(
     monitor: Monitor, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ import http.client
 import os
 import queue
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -39,12 +40,14 @@ from pscp.jobs.reports.outcome import GOOD, JobRun, Outcome
 from pscp.jobs.reports.report import FORMS, write_whole
 from pscp.jobs.toml.job import Job
 from pscp.progress.progress import Counters
+from pscp.progress.progress_words import describe
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 PATIENCE_S = 10.0  # for all pings of a run that are still under way at its end
 _ANSWER_S = 4.0  # for one answer: two attempts fit
+_SHOWS_S = 10.0  # from one note on where a copy stands to the next
 _BODY_MAX_BYTES = 10_000  # what healthchecks keeps
 
 
@@ -101,6 +104,7 @@ class Pings:
 
     def __init__(self, url: str) -> None:
         self._url = urllib.parse.urlsplit(url)
+        self.host = self._url.hostname  # the path is a secret
         self._end = queue.SimpleQueue[tuple[str, str]]()
         self._why = ""  # the last one failed; written by the thread
         # A daemon: a server that answers a byte at a time keeps no run from ending.
@@ -150,16 +154,21 @@ class Teller:
         *,
         reports: Sequence[tuple[str, str]] = (),
         is_verbose: bool = False,
+        is_watched: bool = False,
         command: str = report.COMMAND,
     ) -> None:
         """Tell of runs, which are in the history once they have ended.
 
         `note` shows a line, from any thread. `reports` are written of all runs together, each a
-        form and a file. `command` is pscp-run as it was typed, with its --config.
+        form and a file. `is_watched`: a person sees the notes as they come. `command` is pscp-run
+        as it was typed, with its --config.
         """
         self._history, self._note = history, note
         self._reports, self._is_verbose, self._command = reports, is_verbose, command
         self._runs: list[JobRun] = []
+        self._hints = set[str]()  # that a report on stderr has had
+        self._is_watched = is_watched
+        self._shown_s = dict[str, float]()  # when it was last noted where a copy stands
         self._has_failed = False  # a report, or a file of metrics, could not be written
         self._pings: Pings | None = None  # of the job that runs
         self._watchdog = systemd.Watchdog()
@@ -172,6 +181,13 @@ class Teller:
     def goes_on(self, job: str, destination: str, counters: Counters) -> None:
         """Some ten times a second: where the copy to a destination stands."""
         self._watchdog.see(f"{job} {destination}", counters.as_dict())
+        if self._is_verbose and self._is_watched:
+            now_s, where = time.monotonic(), f"{job}: {destination}"
+            if now_s - self._shown_s.setdefault(where, now_s) >= _SHOWS_S:
+                self._shown_s[where] = now_s
+                first, second = describe(counters, 0.0)
+                told = [piece.text for piece in (*first, *second) if piece.text != "0 B/s"]
+                self._note(f"{where}: {', '.join(told)}")
 
     def says(self, job: str, text: str) -> None:
         """Say what happens, for who asked to be told (-v)."""
@@ -186,7 +202,7 @@ class Teller:
         is_quiet = run.is_skipped or (run.outcome in GOOD and not run.message)
         _to_journal(run)
         if self._is_verbose or not is_quiet:
-            for line in report.lines(run, self._command):
+            for line in report.lines(run, self._command, self._hints):
                 self._note(line)
         if run.outcome is not Outcome.LOCKED:  # the run that has the lock tells the others
             self._tell_others(job, run)
@@ -214,7 +230,7 @@ class Teller:
             self._pings = Pings(job.ping)
         pings, self._pings = self._pings, None
         if pings and (why := pings.end(code, report.as_text([run], self._command))):
-            self._note(f"{run.job}: ping: {why}")
+            self._note_unless_idle(f"{run.job}: ping {pings.host}: {why}", run)
 
     def _try(
         self, what: str, write: Callable[..., None], *args: object, of: JobRun | None = None
@@ -223,11 +239,17 @@ class Teller:
         try:
             write(*args)
         except OSError as error:
-            # A run every ten minutes that has nothing to do would be a mail every ten minutes.
-            is_idle = of is not None and of.outcome is Outcome.NOTHING
-            if self._is_verbose or not is_idle:
-                self._note(f"{what}: {error.strerror or error}")
-            self._has_failed |= not is_idle
+            is_told = self._note_unless_idle(f"{what}: {error.strerror or error}", of)
+            self._has_failed |= is_told
+
+    def _note_unless_idle(self, text: str, run: JobRun | None) -> bool:
+        """Note what is amiss, and return whether it matters. One run every ten minutes that has
+        nothing to do would be a mail every ten minutes.
+        """
+        is_idle = run is not None and run.outcome is Outcome.NOTHING
+        if self._is_verbose or not is_idle:
+            self._note(text)
+        return not is_idle
 
 
 def _to_journal(run: JobRun) -> None:

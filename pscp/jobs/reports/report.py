@@ -112,18 +112,22 @@ def as_html(runs: Sequence[JobRun], command: str = COMMAND) -> str:
 FORMS = {"json": as_json, "text": as_text, "html": as_html}
 
 
-def lines(run: JobRun, command: str = COMMAND) -> list[str]:
+def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) -> list[str]:
     """Return a few printable lines on a run: what failed, why, and what to do about it.
 
-    `command` is pscp-run as it was typed, with its --config.
+    `command` is pscp-run as it was typed, with its --config. `hints` are those that were said
+    already, in lines before these: none is said again.
     """
+    told = set[str]() if hints is None else hints
     taken = f"{date(run.started_s)}, {format_duration(run.seconds)}"
     found = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
     found += [f"  {line}" for line in run.message.splitlines()]
     for part in run.destinations:
-        why, *more = part.message.splitlines() or [""]
+        why, *given = part.message.splitlines() or [""]
+        more = [line for line in given if line not in told]
+        told.update(given)
         found.append(f"  {part.destination}: {part.outcome}{why and ': '}{why}")
-        more += [copied(part), *_reasons(part.failures)]
+        more += [copied(part), *_reasons(part.failures, told)]
         found += [f"    {line}" for line in more]
     for ran in run.commands:
         if ran.output and not ran.ok:
@@ -145,14 +149,17 @@ def summary(run: JobRun) -> str:
     for part in run.destinations:
         if part.outcome not in GOOD:
             why = part.message.partition("\n")[0]
-            told = [why, *itertools.islice(_reasons(part.failures), 1)]
+            told = [why, *itertools.islice(_reasons(part.failures, set()), 1)]
             its = "; ".join(dict.fromkeys(filter(None, told))) or part.outcome
             found.append(f"{part.destination}: {its}")
     return printable("; ".join(found))
 
 
-def _reasons(failures: Iterable[Failure]) -> Iterator[str]:
-    """Yield why files failed, the reason for most of them first, each with the first names."""
+def _reasons(failures: Iterable[Failure], said: set[str]) -> Iterator[str]:
+    """Yield why files failed, the reason for most of them first, each with the first names.
+
+    Hints are added to those that were said; none is said again.
+    """
     found: dict[tuple[str, str], list[str]] = {}
     for each in failures:
         found.setdefault((each.message, each.hint), []).append(each.path)
@@ -161,7 +168,8 @@ def _reasons(failures: Iterable[Failure]) -> Iterator[str]:
         more = [f"and {left} more"] if left > 0 else []
         names = ", ".join(paths[:_NAMES_SHOWN] + more)
         yield f"{message} ({len(paths)}): {names}" if names else message
-        if hint:
+        if hint and hint not in said:
+            said.add(hint)
             yield f"  {hint}"
 
 
