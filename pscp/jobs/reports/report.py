@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DEVICES = ("/dev/fd/", "/proc/")
 # Nor are these opened anew: a file is then written from its begin on, and a pipe takes no more than
 # it holds.
-_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 COMMAND = "pscp-run"
 _LINES_SHOWN = 10  # of what a command wrote
 _NAMES_SHOWN = 3  # of the files that failed for one reason
@@ -185,7 +185,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(Outcome=Outcome, date=date)
+    made.globals.update(Outcome=Outcome, date=date, lines=lines)
     return made
 
 
