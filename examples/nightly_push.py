@@ -31,7 +31,8 @@ def main() -> int:
             return 0
         except pscp.PscpError as error:
             if pause_s is None or not error.retry:
-                print(error.text, file=sys.stderr)
+                is_of_files = isinstance(error, pscp.FilesFailed)  # its hint is for programs
+                print(error.message if is_of_files else error.text, file=sys.stderr)
                 return error.exit_code
             time.sleep(pause_s)
     return 0

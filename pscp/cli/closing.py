@@ -39,7 +39,7 @@ def closing_line(result: Result, options: Options, to: str) -> str:
         return check_summary(result)
     if options.dry_run:
         is_moved = options.remove_source_files and result.files
-        moved = ", and removed at the source once it is there" if is_moved else ""
+        moved = ", no longer at the source once it is there" if is_moved else ""
         return dry_run_summary(result, moved)
     if options.transfer_test:
         return f"transfer test: nothing was read or written; {summary(result)}"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.cli import copy, zfs
 from pscp.endpoint.frames import system
 from pscp.ground import state
-from pscp.ground.errors import Interrupted, PscpError, UsageError
+from pscp.ground.errors import RETRY_FOR, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
 from pscp.jobs.ending import NAME
@@ -187,9 +187,15 @@ class _DryRun:
 
     def _copy(self, words: list[str]) -> int:
         terms = JobTerms(self._is_ready)
-        return copy.run_command(
-            "pscp", make_parser, lambda each: copy.run(copy.parse(each), each, terms), words
-        )
+
+        def run(given: list[str]) -> int:
+            try:
+                return copy.run(copy.parse(given), given, terms)
+            except PscpError as error:
+                error.hint = error.hint.replace(RETRY_FOR, "")  # pscp-run has no such option
+                raise
+
+        return copy.run_command("pscp", make_parser, run, words)
 
     def _is_ready(self, path: str, size: int, mtime_ns: int, inode: int) -> bool:
         is_ready = self._settled.is_ready(path, size, mtime_ns, inode)

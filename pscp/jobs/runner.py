@@ -41,6 +41,7 @@ from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.transfer.terms.moves import Moves
 from pscp.transfer.walk.selection import Settled
 
+_BECAME = {Outcome.FAILED: "has failed", Outcome.CUT: "was cut"}
 Show = Callable[[Counters], object]
 
 
@@ -244,7 +245,8 @@ class _Run:
     def _may_begin(self, waits_for: Iterable[JobRun], held: contextlib.ExitStack) -> bool:
         """Take the lock; if the job is not to be run, keep why not, and return False."""
         if other := next((each for each in waits_for if each.outcome not in GOOD), None):
-            why = f"not run: {other.job}, which it depends on, is {other.outcome}"
+            became = _BECAME.get(other.outcome, f"is {other.outcome}")
+            why = f"not run: {other.job}, which it depends on, {became}"
             outcome = Outcome.LOCKED if other.outcome == Outcome.LOCKED else Outcome.FAILED
             self._is_over(outcome, why, is_skipped=other.is_skipped)
             return False

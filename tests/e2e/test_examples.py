@@ -105,6 +105,11 @@ def test_it_gives_the_same_place_every_night(
             assert_same_tree(world.here / each, world.there / to / each)
 
 
+def test_nightly_push_names_what_failed_and_nothing_for_programs(world: World) -> None:
+    ran = world.example("nightly_push.py", "nothing-here", "host:nightly")
+    assert ran.code == 1 and "nothing-here" in ran.err and "raises=" not in ran.err
+
+
 def test_nightly_push_to_the_home_folder(world: World) -> None:
     assert world.example("nightly_push.py", "data", "host:").code == 0
     assert_same_tree(world.here / "data", world.there / "data", modes=True, times=True)

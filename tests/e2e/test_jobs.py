@@ -244,7 +244,7 @@ def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
     assert [run.outcome for run in runs] == [
         Outcome.FAILED, Outcome.FAILED, Outcome.NOTHING, Outcome.DONE,
     ]  # fmt: skip
-    assert runs[1].message == "not run: bad, which it depends on, is failed"
+    assert runs[1].message == "not run: bad, which it depends on, has failed"
     assert place.history.runs("after", most=1) == [runs[1]]
 
 

@@ -279,7 +279,20 @@ def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World)
     moves = removes.replace("remove", "move sent")
     ran = told(world, moves, "--dry-run")
     assert f"4 files would be moved to {world.here}/sent, once every " in ran.err
+    assert "removed" not in ran.err
     assert len(names_in(world.here / "records [1]")) == 5 and not (world.here / "sent").exists()
+
+
+def test_a_dry_run_names_no_option_that_pscp_run_has_not(world: World) -> None:
+    text = '[job.down]\nsources = "a.txt"\ndestinations = "no-such-host.invalid:"\n'
+    ran = told(world, text, "--dry-run")
+    assert ran.code == 3 and "true" in ran.err and "--retry-for" not in ran.err
+
+
+def test_a_report_to_stdout(world: World) -> None:
+    text = '[job.a]\nsources = "none*"\ndestinations = "host:one/"\n'
+    ran = told(world, text, "--report", "json", "-")
+    assert json.loads(ran.out)["exit_code"] == 7 and not (world.here / "-").exists()
 
 
 def test_a_dry_run_writes_no_manifest(world: World) -> None:

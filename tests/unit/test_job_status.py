@@ -215,7 +215,9 @@ def test_what_did_not_begin_says_why() -> None:
     why = "/nodir: No such file or directory"
     past = Remembered([run_of(*parts, message=f"{why}\nhint")])
     assert behind(past) == [f"not begun: {why}; never done"] * 2
-    after = run_of(outcome=Outcome.FAILED, message="not run: first, which it depends on, is failed")
+    after = run_of(
+        outcome=Outcome.FAILED, message="not run: first, which it depends on, has failed"
+    )
     assert behind(Remembered([after]))[1] == f"{after.message}; never done"
     date = datetime.date.fromtimestamp(NIGHT_S - 12 * 3600)
     for kept, said in ((past, f"not begun: {why}"), (Remembered([after]), after.message)):

@@ -273,7 +273,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "keep-history = '999999999d'", 4, "too much"),
         (SOUND + "max-hosts = 0", 4, "must be greater than or equal to 1"),
         (SOUND + "limit = 'fast'", 4, "limit: 'fast' is not a rate"),
-        (SOUND + "limit = {'08:00' = 1}", 4, "must be a time of day"),
+        (SOUND + "limit = {'08:00' = 1}", 4, "'08:00' must be a time of day"),
         (SOUND + "limit = {'08:00-24:01' = 1}", 4, "must be a time of day"),
         (SOUND + "limit = {'08:60-09:00' = 1}", 4, "must be a time of day"),
         (SOUND + "limit = {'08:00-08:00' = 1}", 4, "ends when it begins"),
@@ -374,7 +374,9 @@ def test_no_file_is_written_twice(tmp_path: Path) -> None:
         assert (line, said.endswith(f"m is written by the {key} of job.a as well")) == (5, True)
     jobs_of(tmp_path, f"defaults.manifest = '{{run}}'\n{SOUND}{other}")
     [(line, said)] = mistakes(tmp_path, SOUND + "report.text = 'm'\nreport.json = './m'\n")
-    assert (line, "the report of job.a" in said) == (4, True)
+    assert (line, said.endswith("the report of job.a as well")) == (4, True)
+    [(_, said)] = mistakes(tmp_path, f"defaults.report.text = 'm'\n{SOUND}{other}")
+    assert "the report of job.a as well; {job} in its name" in said
     (tmp_path / "folder").mkdir()
     for folder in ("folder", "none/"):
         jobs_of(tmp_path, f"defaults.metrics = '{folder}'\n{SOUND}{other}")

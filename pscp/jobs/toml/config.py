@@ -143,6 +143,8 @@ def _mistake(error: ErrorDetails, depth: int) -> tuple[Place, str]:
     if error["type"] == "extra_forbidden":
         return place, _unknown(*map(str, place))
     text, *inner = [_PLAIN.get(error["type"], error["msg"].replace("Input should", "must"))]
+    if error["type"] == "string_pattern_mismatch":
+        text = f"{place[-2]!r} {text}"
     if error["type"] == "value_error":
         text, *inner = error["ctx"]["error"].args
     return (*place, *inner), f"{'.'.join(map(str, place[:depth]))}: {text}"
@@ -199,6 +201,8 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
                 continue
             if (path := os.path.realpath(file)) in owners:
                 text = f"{key}: {file} is written by {owners[path]} as well"
+                if key == "report" and not owners[path].endswith(f" job.{job.name}"):
+                    text += "; {job} in its name, or a folder, gives each job its own"
                 wrong.add(("job", job.name, key), text)
             owners[path] = f"the {key} of job.{job.name}"
 

@@ -61,7 +61,7 @@ _HINTS = {
     errno.EDQUOT: _ROOM,
     errno.EROFS: "it is mounted read-only there",
 }
-_NOT_READABLE = "ls -l there shows who may read it; --exclude leaves it out"
+_NOT_READABLE = "ls -l where it lies shows who may read it; --exclude leaves it out"
 _NOT_WRITABLE = "ls -ld there shows who may write in its folder; USER@HOST logs in as another user"
 
 
