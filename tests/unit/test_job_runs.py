@@ -135,7 +135,9 @@ def test_files_that_a_result_has_no_room_for_are_counted() -> None:
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (errors.AuthenticationError("no"), Outcome.UNREACHABLE),
+        (errors.AuthenticationError("no"), Outcome.MISCONFIGURED),
+        (errors.AuthenticationError("gone", errors.RUN_AGAIN), Outcome.UNREACHABLE),
+        (errors.ConnectionFull("no more"), Outcome.UNREACHABLE),
         (errors.DestinationError("no folder"), Outcome.FAILED),
         (errors.UsageError("twice"), Outcome.MISCONFIGURED),
         (errors.Cancelled("max-duration"), Outcome.CUT),
