@@ -202,7 +202,7 @@ class ReplicateFields(OptionFields, total=False):
     readonly: bool
     """Set readonly=on on a destination that this makes."""
     keep_last: int | None
-    """Of the snapshots that `snapshot_name` took, keep so many of the newest."""
+    """Of the snapshots of this `snapshot_name` that it took, keep so many of the newest."""
     prune: str
     """Where --keep-last destroys the others: source (the default), dest or both."""
     bookmark: bool

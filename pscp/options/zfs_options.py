@@ -90,8 +90,8 @@ class ZfsOptions:
 
     keep_last: int | None = AFTERWARDS.value(
         "--keep-last N",
-        "of the snapshots that --snapshot-name took for this replication, keep the newest N",
-        "Of the snapshots that `snapshot_name` took, keep so many of the newest.",
+        "of the snapshots of this --snapshot-name that this replication took, keep the newest N",
+        "Of the snapshots of this `snapshot_name` that it took, keep so many of the newest.",
         read=parse_number,
     )
     prune: str = AFTERWARDS.value(

@@ -9,7 +9,7 @@ Read next: commands.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pscp.ground.errors import (
@@ -206,13 +206,18 @@ def awaited(sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
 
 
 def of_ours_to_prune(
-    snapshots: tuple[Snapshot, ...], mark: str, keep_last: int, bases: Collection[int] = ()
+    snapshots: tuple[Snapshot, ...],
+    mark: str,
+    keep_last: int,
+    counts: Callable[[str], bool],
+    bases: Collection[int] = (),
 ) -> list[Snapshot]:
-    """Return all with our mark but the newest of these; never what the next stream begins with.
+    """Return all with our mark, and a name that counts, but the newest of these; never what the
+    next stream begins with.
 
     That is the newest of all, or the newest whose GUID is in `bases`, of what the other end has.
     """
-    ours = [each for each in snapshots if each.mark == mark]
+    ours = [each for each in snapshots if each.mark == mark and counts(each.name)]
     shared = [each for each in snapshots if each.guid in bases]
     return [each for each in ours[:-keep_last] if each not in (snapshots[-1], *shared[-1:])]
 

@@ -6,7 +6,7 @@ Read next: record.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
@@ -28,12 +28,14 @@ def prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
 
 def prune_source(job: Job, source: Dataset, dest: Dataset | None) -> None:
     """Prune a dataset that was not replicated, which is done at the source alone; say what."""
-    ours = _of_failure(job, source, dest)
-    if gone := _destroy(job, job.source, source.name, ours):
-        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+    ours, there = _of_failure(job, source, dest), guids(dest)
+    lost = [f"{source.name}{each.short}" for each in ours if each.guid not in there]
+    gone = _destroy(job, job.source, source.name, ours)
+    if lost := [name for name in lost if name in gone]:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         job.note(
             f"{source.name}: --keep-last {job.speech.settings.keep_last} destroyed what earlier "
-            f"runs took and did not deliver: {', '.join(gone[:_NAMED])}{more}"
+            f"runs took and did not deliver: {', '.join(lost[:_NAMED])}{more}"
         )
 
 
@@ -64,9 +66,7 @@ def _prunes(job: Job, end: str) -> bool:
 
 def _of_source(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
     """Return the source's snapshots that --keep-last destroys."""
-    keep_last = job.speech.settings.keep_last
-    assert keep_last is not None
-    return of_ours_to_prune(source.snapshots, job.record.mark, keep_last, guids(dest))
+    return _ours(job, source, guids(dest))
 
 
 def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
@@ -82,9 +82,14 @@ def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapsho
 
 def _of_dest(job: Job, dest: Dataset) -> list[Snapshot]:
     """Return the destination's, which has our mark, of those that are in the record."""
-    keep_last = job.speech.settings.keep_last
-    assert keep_last is not None
-    return of_ours_to_prune(job.record.trusted(dest).snapshots, job.record.mark, keep_last)
+    return _ours(job, job.record.trusted(dest))
+
+
+def _ours(job: Job, dataset: Dataset, bases: Collection[int] = ()) -> list[Snapshot]:
+    settings = job.speech.settings
+    assert settings.keep_last is not None
+    snapshots, mark = dataset.snapshots, job.record.mark
+    return of_ours_to_prune(snapshots, mark, settings.keep_last, settings.counts, bases)
 
 
 def _marked(job: Job, dest: Dataset) -> Dataset:

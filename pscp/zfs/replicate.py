@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -233,21 +233,36 @@ class _Run:
             raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset")
         exclude = self.settings.exclude
         names = [each for each in found if not is_excluded(relative(each, top) or "", exclude)]
-        name = self.settings.snapshot_now()
-        if name is None:
+        if self.settings.snapshot_name is None:
             return [found[each] for each in names]
+        chosen, is_all = [found[each] for each in names], len(names) == len(found)
+        name = self._take_unused(job, chosen, is_all=is_all)
         if self.options.dry_run:
-            for each in names:
-                if any(name == has.name for has in found[each].snapshots):
-                    raise errors.SnapshotExists(each, f"@{name} already exists")
             self.reporter.line(f"{top}@{name} would be taken first")
-            self.record.take(name)
-            return [planned(found[each], name, self.record.mark) for each in names]
-        self.record.take(name)
-        self._take(job, names, name, is_all=len(names) == len(found))
+            return [planned(each, name, self.record.mark) for each in chosen]
         self.taken = name
         found = zfs.datasets(top, is_recursive)
         return [found[each] for each in names]
+
+    def _take_unused(self, job: Job, chosen: Sequence[Dataset], *, is_all: bool) -> str:
+        """Take the snapshot, unless this is a dry run; return its name.
+
+        Another replication of the same source may have taken the name, in this very second.
+        """
+        refused: errors.SnapshotExists | None = None
+        for name in self.settings.snapshot_names():
+            try:
+                for each in chosen:
+                    if any(name == has.name for has in each.snapshots):
+                        raise errors.SnapshotExists(each.name, f"@{name} already exists")
+                self.record.take(name)
+                if not self.options.dry_run:
+                    self._take(job, [each.name for each in chosen], name, is_all)
+                return name
+            except errors.SnapshotExists as error:
+                refused = error
+        assert refused is not None
+        raise refused
 
     def _take(self, job: Job, names: list[str], snapshot: str, is_all: bool) -> None:
         """Take a snapshot of all, at one moment if zfs can: below the top, or of several names."""

@@ -5,8 +5,10 @@ Not here: each single one (../options/zfs_options.py). Read next: names.py.
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pscp.ground.errors import UsageError
@@ -16,6 +18,9 @@ from pscp.zfs.names import check_property, check_snapshot_name
 
 MAX_PARALLEL = 32
 TIME = "{time}"  # in the name of a snapshot; a "%" would be an end of line in a crontab
+_WRITTEN = "%Y-%m-%dT%H:%M:%SZ"  # in its place
+_IS_WRITTEN = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
+_SECONDS = 20  # that are tried; each replication of a job takes one, and may do so at once
 # Where zfs lies when it is in no PATH, as in a session without a login shell.
 USUAL_COMMANDS = (("zfs",), ("/usr/sbin/zfs",), ("/sbin/zfs",), ("/usr/local/sbin/zfs",))
 
@@ -47,10 +52,21 @@ class Settings(ZfsOptions):
         is_set = {text.partition("=")[0] for text in self.set_properties}
         return self.readonly and "readonly" not in {*is_set, *self.leave_properties}
 
-    def snapshot_now(self) -> str | None:
-        """Return the name of the snapshot to take first, with the time in it; None: none."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return self.snapshot_name and self.snapshot_name.replace(TIME, now)
+    def snapshot_names(self) -> Iterator[str]:
+        """Yield names for the snapshot to take first: where one is taken already, the next is for
+        that. With the time in it that is the one of the next second; else there is one name.
+        """
+        name, now_s = self.snapshot_name or "", time.time()
+        for later_s in range(_SECONDS if TIME in name else 1):
+            yield name.replace(TIME, time.strftime(_WRITTEN, time.gmtime(now_s + later_s)))
+
+    def counts(self, name: str) -> bool:
+        """Return whether --keep-last counts a snapshot of this name: if --snapshot-name makes it.
+
+        So neither what is taken each week, nor one before an upgrade, goes with those of each hour.
+        """
+        pattern = re.escape(self.snapshot_name or "").replace(re.escape(TIME), _IS_WRITTEN)
+        return re.fullmatch(pattern, name) is not None
 
 
 def split_command(text: str) -> tuple[str, ...]:
@@ -74,6 +90,11 @@ def _check_keep(settings: Settings) -> None:
         raise UsageError(f"prune must be one of {', '.join(PRUNABLE)}, not {settings.prune!r}")
     if settings.keep_last is not None:
         _check_number("the number of snapshots to keep (--keep-last)", settings.keep_last, 10**6)
+        if settings.snapshot_name is None:
+            what = (
+                "--keep-last goes with --snapshot-name: it counts the snapshots that have this name"
+            )
+            raise UsageError(what, "such as nightly-{time}")
     elif settings.prune != "source":
         raise UsageError("--prune goes with --keep-last, which says how many snapshots stay")
 

@@ -79,7 +79,7 @@ def test_the_next_run_goes_on_where_one_was_cut(
     ends.grow("two", "three")
     cut_once(ends, monkeypatch)
     assert token(ends) != "-" and "pscp:" in holds(ends, "three")
-    assert ends.replicate(dry_run=True, snapshot_name="four", keep_last=1).ok
+    assert ends.replicate(dry_run=True, snapshot_name="four-{time}", keep_last=1).ok
     assert ends.told.lines[-1].endswith("what is sent and destroyed after that is known then")
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and result.bytes < LARGE
@@ -264,17 +264,18 @@ def test_a_night_that_fails_keeps_what_its_cut_stream_goes_on_with(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pscp.zfs.dataset_job.ATTEMPTS", 1)
-    assert ends.replicate(snapshot_name="night-0", keep_last=1).ok
+    nights = [ends.night(keep_last=1)]
+    assert nights[0].ok
     for number in (1, 2):
         ends.write(f"large{number}", LARGE)
         ends.link.kill_sender_at = CUT
-        assert ends.replicate(snapshot_name=f"night-{number}", keep_last=1).failures
-        assert token(ends) != "-"
+        nights.append(ends.night(keep_last=1))
+        assert nights[number].failures and token(ends) != "-"
     kept = list(ends.sender.guids(ends.source))
-    assert kept == ["night-0", "night-1", "night-2"]
-    result = ends.replicate(snapshot_name="night-3", keep_last=1)
+    assert kept == [each.snapshot for each in nights]
+    result = ends.night(keep_last=1)
     assert result.ok and result.datasets[0].resumed
-    assert list(ends.sender.guids(ends.source)) == ["night-3"]
+    assert list(ends.sender.guids(ends.source)) == [result.snapshot]
 
 
 def test_properties_set_and_left(ends: Ends) -> None:
@@ -316,14 +317,15 @@ def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(ends: Ends) -> N
     for below in ("/a", "/a/b", "/tmp"):
         ends.sender.do("create", f"{ends.source}{below}")
         ends.write("file", below=below)
-    for name in ("one", "two", "three"):
-        assert ends.replicate(
-            recursive=True, exclude=("tmp",), parallel=4, snapshot_name=name, keep_last=2,
-            prune="both",
-        ).ok  # fmt: skip
+    chosen: ReplicateFields = {
+        "recursive": True, "exclude": ("tmp",), "parallel": 4, "keep_last": 2, "prune": "both",
+    }  # fmt: skip
+    nights = [ends.night(**chosen) for _ in range(3)]
+    assert all(each.ok for each in nights)
+    left = [each.snapshot for each in nights[1:]]
     for below in ("", "/a", "/a/b"):
-        assert ends.received(below) == ["two", "three"]
-        assert list(ends.sender.guids(f"{ends.source}{below}")) == ["two", "three"]
+        assert ends.received(below) == left
+        assert list(ends.sender.guids(f"{ends.source}{below}")) == left
     assert not ends.sender.guids(f"{ends.source}/tmp")
 
 
@@ -371,10 +373,10 @@ def test_delegation(ends: Ends, machine: Machine) -> None:
     receiver_may = dest.partition("USER ")[2].split()[0]
     ends.sender.do("allow", "bob", sender_may, ends.source)
     ends.receiver.do("allow", "bob", receiver_may, parent)
-    for name in ("two", "three"):
-        result = ends.replicate(snapshot_name=name, keep_last=1, prune="both")
+    for _ in range(2):
+        result = ends.night(keep_last=1, prune="both")
         assert result.ok, result.failures
-    assert ends.received() == ["one", "three"]
+    assert ends.received() == ["one", result.snapshot]
     assert get(ends, ends.dest, "readonly") == ["on"]
     assert [n for n in ends.told.notes if "without a hold" in n or "not readonly" in n] == []
 
@@ -421,10 +423,10 @@ def check_openzfs_allow(one: VmPool, two: VmPool) -> None:
     ends = Ends(one, two, "tank/data", "vault/data")
     one.user = two.user = "backup"
     try:
-        for name in ("b", "c"):
-            result = ends.replicate(snapshot_name=name, keep_last=1, prune="both")
+        for _ in range(2):
+            result = ends.night(keep_last=1, prune="both")
             assert result.ok, result.failures
     finally:
         one.user = two.user = "root"
-    assert ends.received() == ["a", "c"]
+    assert ends.received() == ["a", result.snapshot]
     assert not [note for note in ends.told.notes if "without a hold" in note]

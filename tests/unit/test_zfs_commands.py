@@ -114,6 +114,7 @@ def test_a_zfs_command_is_words_and_no_shell() -> None:
         {"snapshot_name": "bad name"}, {"snapshot_name": "a@b"}, {"snapshot_name": ""},
         {"snapshot_name": "a/b"},
         {"keep_last": 0}, {"prune": "both"}, {"prune": "none", "keep_last": 1}, {"parallel": 0},
+        {"keep_last": 3}, {"snapshot_name": "a", "keep_last": 0},
         {"exclude": "tmp"},
     ],
 )  # fmt: skip
@@ -123,8 +124,15 @@ def test_settings_that_make_no_sense(fields: dict[str, object]) -> None:
 
 
 def test_the_time_in_a_name_is_a_name() -> None:
-    name = Settings(snapshot_name="auto-{time}").snapshot_now()
-    assert name is not None and name.startswith("auto-2") and "{" not in name
+    settings = Settings(snapshot_name="auto.{time}")
+    names = list(settings.snapshot_names())
+    assert names[0].startswith("auto.2") and "{" not in names[0]
+    assert names == sorted(set(names)) and all(settings.counts(name) for name in names)
+    others = ("auto.", "auto.mine", f"auto.{names[0]}", names[0].replace(".", "-"), f"{names[0]}2")
+    assert not any(settings.counts(name) for name in (*others, names[0][:-1], f"x{names[0]}"))
+    once = Settings(snapshot_name="before-upgrade")
+    assert [*once.snapshot_names()] == ["before-upgrade"] and once.counts("before-upgrade")
+    assert not once.counts("before-upgrade2")
 
 
 # --- what the ends can do

@@ -148,13 +148,26 @@ def test_an_existing_dataset_is_overwritten_only_when_forced() -> None:
     assert make_plan(history(1), "vault/a", there(), force_rollback=True).streams
 
 
-@given(st.lists(st.sampled_from(["", "ours", "theirs"]), max_size=12), st.integers(1, 5))
-def test_only_ours_are_pruned_and_never_the_newest(marks: list[str], keep: int) -> None:
-    snapshots = tuple(Snapshot(f"s{n}", n, n, mark=mark) for n, mark in enumerate(marks))
-    gone = of_ours_to_prune(snapshots, "ours", keep)
-    assert all(each.mark == "ours" for each in gone)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "ours", "theirs"]), st.sampled_from("hw")), max_size=12
+    ),
+    st.integers(1, 5),
+)
+def test_only_ours_of_the_name_are_pruned_and_never_the_newest(
+    marks: list[tuple[str, str]], keep: int
+) -> None:
+    snapshots = tuple(
+        Snapshot(f"{name}{n}", n, n, mark=mark) for n, (mark, name) in enumerate(marks)
+    )
+
+    def hourly(name: str) -> bool:
+        return name.startswith("h")
+
+    gone = of_ours_to_prune(snapshots, "ours", keep, hourly)
+    assert all(each.mark == "ours" and each.name[0] == "h" for each in gone)
     assert not snapshots or snapshots[-1] not in gone
-    assert len(gone) == max(0, marks.count("ours") - keep)
+    assert len(gone) == max(0, marks.count(("ours", "h")) - keep)
     for base in range(len(marks)):  # of nights that failed, nor what both ends have
-        kept = of_ours_to_prune(snapshots, "ours", keep, bases={*range(base + 1)})
+        kept = of_ours_to_prune(snapshots, "ours", keep, hourly, {*range(base + 1)})
         assert snapshots[base] not in kept and {*kept} == {*gone} - {snapshots[base]}

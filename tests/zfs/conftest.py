@@ -12,8 +12,10 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol, Unpack
 
 import pytest
@@ -84,6 +86,7 @@ class Ends:
     def __post_init__(self) -> None:
         self.link = Standin()
         self.told = Kept()
+        self.seconds: Iterator[int] = itertools.count(1_000_000_000)
 
     def replicate(
         self, *, connect: Connect | None = None,
@@ -99,6 +102,15 @@ class Ends:
         return replicate(
             *self.places, reporter=self.told, connect=connect, progress=progress, **chosen
         )
+
+    def night(self, prefix: str = "night", **chosen: Unpack[ReplicateFields]) -> Replicated:
+        """A replication that takes PREFIX-{time}, by a clock that is a second on each time."""
+        at_s = next(self.seconds)
+        clock = SimpleNamespace(time=lambda: at_s, gmtime=time.gmtime, strftime=time.strftime)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pscp.zfs.settings.time", clock)
+            chosen["snapshot_name"] = f"{prefix}-{{time}}"
+            return self.replicate(**chosen)
 
     @property
     def places(self) -> tuple[str, str]:

@@ -50,14 +50,13 @@ def check_that_only_its_own_is_pruned(ends: Ends, far_zfs: str) -> None:
     ends.grow("weekly-0", "weekly-1")
     ends.replicate(far_zfs_command=far_zfs)
     for number in range(2):
-        result = ends.replicate(
-            snapshot_name=f"nightly-{number}", keep_last=1, prune="dest", far_zfs_command=far_zfs
-        )
+        result = ends.night(keep_last=1, prune="dest", far_zfs_command=far_zfs)
         assert result.ok, result.failures
         if number == 0:
-            taken = f"{ends.source}@nightly-0"
+            taken = f"{ends.source}@{result.snapshot}"
             mark = ends.sender.do("get", "-H", "-o", "value", "pscp:job", taken).strip()
             ends.grow("hourly")
             for name in ("", "@weekly-0", "@weekly-1", "@hourly"):
                 ends.sender.do("set", f"pscp:job={mark}", f"{ends.source}{name}")
-    assert list(ends.receiver.guids(ends.dest)) == ["weekly-0", "weekly-1", "hourly", "nightly-1"]
+    left = ["weekly-0", "weekly-1", "hourly", result.snapshot]
+    assert list(ends.receiver.guids(ends.dest)) == left

@@ -375,43 +375,89 @@ def test_a_receiver_that_only_says_it_received_is_not_believed(push: Ends, tmp_p
 
 def test_it_takes_a_snapshot_and_prunes_its_own_alone(push: Ends) -> None:
     push.grow("mine")
-    for number in range(4):
-        result = push.replicate(snapshot_name=f"auto-{number}", keep_last=2, prune="both")
-        assert result.ok and result.snapshot == f"auto-{number}"
-    assert list(push.sender.guids(push.source)) == ["mine", "auto-2", "auto-3"]
-    assert push.received() == ["mine", "auto-2", "auto-3"]
+    results = [push.night(keep_last=2, prune="both") for _ in range(4)]
+    assert all(each.ok for each in results)
+    left = ["mine", results[2].snapshot, results[3].snapshot]
+    assert list(push.sender.guids(push.source)) == push.received() == left
+
+
+def test_what_is_kept_of_one_name_does_not_count_for_another(push: Ends) -> None:
+    """Weekly snapshots and one before an upgrade went with those of each hour, at both ends."""
+    weekly = [push.night("weekly", keep_last=30, prune="both").snapshot for _ in range(3)]
+    assert push.replicate(snapshot_name="before-upgrade", keep_last=1, prune="both").ok
+    push.night("hourly", keep_last=2, prune="both", dry_run=True)
+    hourly = [push.night("hourly", keep_last=2, prune="both").snapshot for _ in range(4)]
+    push.told.lines.clear()
+    assert push.night("hourly", keep_last=2, prune="both", dry_run=True).ok
+    gone = [line for line in push.told.lines if " destroy " in line]
+    assert len(gone) == 2 and all(hourly[2] in line for line in gone)
+    left = [*weekly, "before-upgrade", *hourly[-2:]]
+    assert list(push.sender.guids(push.source)) == push.received() == left
+    last = push.night("weekly", keep_last=2, prune="both").snapshot
+    left = [weekly[2], "before-upgrade", *hourly[-2:], last]
+    assert list(push.sender.guids(push.source)) == push.received() == left
+
+
+def test_a_name_that_is_taken_in_the_same_second_is_that_of_the_next(push: Ends) -> None:
+    """Two destinations of a job begin at once, and each replication takes a snapshot."""
+    first, second = push.night().snapshot, "night-2001-09-09T01:46:41Z"
+    other = Ends(push.sender, push.receiver, push.source, f"{push.dest}-other")
+    for dry_run in (True, False):  # which is a second later
+        other.seconds = iter([1_000_000_000])
+        result = other.night(dry_run=dry_run)
+        assert result.ok and first == "night-2001-09-09T01:46:40Z"
+    assert other.told.lines[0] == f"{push.source}@{second} would be taken first"
+    assert other.received() == [first, second] and result.snapshot == second
+    push.receiver.destroy("-r", other.dest)
+
+
+def test_a_name_that_is_taken_meanwhile_is_that_of_the_next_second(
+    push: Ends, tmp_path: Path
+) -> None:
+    """It was not there when the snapshots were listed."""
+    for below in ("/a", "/tmp"):
+        push.sender.do("create", f"{push.source}{below}")
+    taken = f"{push.source}@night-2001-09-09T01:46:40Z"
+    script = f'[ "$1" != snapshot ] || zfs snapshot -r {taken} 2>/dev/null'
+    near = zfs_that(tmp_path, push.sender.zfs, script)
+    result = push.night(zfs_command=near, recursive=True)
+    assert result.ok and result.snapshot == "night-2001-09-09T01:46:41Z"
+    push.seconds = iter([1_000_000_000])
+    result = push.night(zfs_command=near, recursive=True, exclude=("tmp",))
+    assert result.ok and result.snapshot == "night-2001-09-09T01:46:42Z"
 
 
 def test_the_snapshots_of_nights_that_failed_are_pruned_as_others(push: Ends) -> None:
     """A27: but not the one that both ends have, with which the next increment begins."""
-    assert push.replicate(snapshot_name="night-0", keep_last=2).ok
+    first = [push.night(keep_last=3).snapshot for _ in range(2)]
     push.receiver.do("snapshot", f"{push.dest}@mine")
-    for number in range(1, 5):
-        assert push.replicate(snapshot_name=f"night-{number}", keep_last=2).failures
-    assert list(push.sender.guids(push.source)) == ["night-0", "night-3", "night-4"]
-    assert [note for note in push.told.notes if "--keep-last 2 destroyed" in note]
+    failed = [push.night(keep_last=2) for _ in range(4)]
+    assert all(each.failures for each in failed)
+    night = [each.snapshot for each in failed]
+    assert list(push.sender.guids(push.source)) == [first[1], *night[2:]]
+    told = [note for note in push.told.notes if "--keep-last 2 destroyed" in note]
+    assert len(told) == 2 and not any(first[0] in note for note in told)  # it was delivered
     push.receiver.do("destroy", f"{push.dest}@mine")
-    assert push.replicate(snapshot_name="night-5", keep_last=2).ok
-    assert list(push.sender.guids(push.source)) == ["night-4", "night-5"]
-    assert list(push.receiver.guids(push.dest))[-1] == "night-5"
+    last = push.night(keep_last=2)
+    assert last.ok and list(push.sender.guids(push.source)) == [night[3], last.snapshot]
+    assert list(push.receiver.guids(push.dest))[-1] == last.snapshot
 
 
 def test_what_another_replication_took_is_not_pruned(push: Ends) -> None:
-    push.replicate(snapshot_name="one", keep_last=1)
-    other = f"{push.dest}-other"
-    push.dest = other
-    push.replicate(snapshot_name="two", keep_last=1)
-    push.replicate(snapshot_name="three", keep_last=1)
-    assert list(push.sender.guids(push.source)) == ["one", "three"]
+    first = push.night(keep_last=1).snapshot
+    push.dest = f"{push.dest}-other"
+    push.night(keep_last=1)
+    last = push.night(keep_last=1).snapshot
+    assert list(push.sender.guids(push.source)) == [first, last]
 
 
 def test_a_snapshot_that_is_held_is_not_pruned(push: Ends) -> None:
-    push.replicate(snapshot_name="one", keep_last=1)
-    push.sender.do("hold", "keep", f"{push.source}@one")
-    result = push.replicate(snapshot_name="two", keep_last=1)
-    assert result.ok and list(push.sender.guids(push.source)) == ["one", "two"]
+    first = push.night(keep_last=1).snapshot
+    push.sender.do("hold", "keep", f"{push.source}@{first}")
+    result = push.night(keep_last=1)
+    assert result.ok and list(push.sender.guids(push.source)) == [first, result.snapshot]
     assert any("not pruned" in note for note in push.told.notes)
-    push.sender.do("release", "keep", f"{push.source}@one")
+    push.sender.do("release", "keep", f"{push.source}@{first}")
 
 
 def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> None:
@@ -425,13 +471,14 @@ def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> N
 @pytest.mark.parametrize("fails", [False, True], ids=["sent", "diverged"])
 def test_a_dry_run_names_what_would_be_pruned(push: Ends, fails: bool) -> None:
     """P5a: at both ends, and that is what is destroyed then; at the source also where it fails."""
+    taken = []
     for number in range(3):
-        assert push.replicate(snapshot_name=f"auto-{number}").ok
+        taken.append(push.night().snapshot)
         push.grow(f"mine-{number}")
     if fails:
         push.receiver.do("snapshot", f"{push.dest}@theirs")
     before = {ends.pool: ends.guids(name) for ends, name in both(push)}
-    replicate = partial(push.replicate, snapshot_name="auto-3", keep_last=2, prune="both")
+    replicate = partial(push.night, keep_last=2, prune="both")
     planned = replicate(dry_run=True)
     assert {ends.pool: ends.guids(name) for ends, name in both(push)} == before
     assert planned.ok != fails and planned.unknown_sizes == (not fails)
@@ -444,7 +491,7 @@ def test_a_dry_run_names_what_would_be_pruned(push: Ends, fails: bool) -> None:
         for each in before[ends.pool].keys() - ends.guids(name).keys()
     }
     places = [push.source] if fails else [push.source, push.dest]
-    assert named == gone == {f"{name}@auto-{number}" for name in places for number in (0, 1)}
+    assert named == gone == {f"{name}@{each}" for name in places for each in taken[:2]}
 
 
 def both(ends: Ends) -> list[tuple[Pool, str]]:

@@ -64,16 +64,14 @@ def test_b4_a_mountpoint_is_kept_when_it_is_asked_for(pull: Ends) -> None:
 
 
 def test_b4_without_its_record_nothing_that_came_before_is_pruned(pull: Ends) -> None:
-    for number in range(2):
-        assert pull.replicate(snapshot_name=f"old-{number}", keep_last=1, prune="dest").ok
-    assert list(pull.receiver.guids(pull.dest)) == ["old-1"]
+    old = [pull.night(keep_last=1, prune="dest").snapshot for _ in range(2)][1]
+    assert list(pull.receiver.guids(pull.dest)) == [old]
     for record in (Path(state.folder()) / "zfs").glob("*.json"):
         record.unlink()
-    for number in range(3):
-        assert pull.replicate(snapshot_name=f"new-{number}", keep_last=1, prune="dest").ok
-    assert list(pull.receiver.guids(pull.dest)) == ["old-1", "new-2"]
+    new = [pull.night(keep_last=1, prune="dest").snapshot for _ in range(3)]
+    assert list(pull.receiver.guids(pull.dest)) == [old, new[2]]
     told = [note for note in pull.told.notes if "not in its record" in note]
-    assert len(told) == 3 and "1 snapshot" in told[0] and f"{pull.dest}@old-1" in told[0]
+    assert len(told) == 3 and "1 snapshot" in told[0] and f"{pull.dest}@{old}" in told[0]
 
 
 def test_b4_a_snapshot_of_the_users_is_not_taken_for_ours_by_its_name(pull: Ends) -> None:
@@ -82,18 +80,17 @@ def test_b4_a_snapshot_of_the_users_is_not_taken_for_ours_by_its_name(pull: Ends
     pull.grow("mine")
     with pytest.raises(errors.SnapshotExists):
         pull.replicate(snapshot_name="mine")
-    for number in range(2):
-        assert pull.replicate(snapshot_name=f"new-{number}", keep_last=1, prune="dest").ok
-    assert list(pull.receiver.guids(pull.dest)) == ["first", "mine", "new-1"]
+    new = [pull.night(keep_last=1, prune="dest").snapshot for _ in range(2)]
+    assert list(pull.receiver.guids(pull.dest)) == ["first", "mine", new[1]]
 
 
 def test_b4_what_a_failed_run_took_is_pruned_when_another_has_delivered_it(pull: Ends) -> None:
-    assert pull.replicate(snapshot_name="one", keep_last=1, prune="dest").ok
+    assert pull.night(keep_last=1, prune="dest").ok
     pull.receiver.do("snapshot", f"{pull.dest}@mine")
-    assert pull.replicate(snapshot_name="two", keep_last=1, prune="dest").failures
+    assert pull.night(keep_last=1, prune="dest").failures
     pull.receiver.do("destroy", f"{pull.dest}@mine")
-    assert pull.replicate(snapshot_name="three", keep_last=1, prune="dest").ok
-    assert list(pull.receiver.guids(pull.dest)) == ["three"]
+    last = pull.night(keep_last=1, prune="dest")
+    assert last.ok and list(pull.receiver.guids(pull.dest)) == [last.snapshot]
 
 
 def test_b4_a_record_that_cannot_be_written_is_told(

@@ -15,7 +15,7 @@ complete -c pscp-zfs -l keep-mountpoints -d 'take also mountpoint, canmount, sha
 complete -c pscp-zfs -l mount -d 'mount what is received (without it, nothing new is mounted)'
 complete -c pscp-zfs -l force-rollback -d 'throw away what was changed at DEST since the snapshot that both have'
 complete -c pscp-zfs -l no-readonly -d 'do not set readonly=on on a DEST that is made (it keeps changes there from stopping the next replication)'
-complete -c pscp-zfs -l keep-last -x -d 'of the snapshots that --snapshot-name took for this replication, keep the newest N'
+complete -c pscp-zfs -l keep-last -x -d 'of the snapshots of this --snapshot-name that this replication took, keep the newest N'
 complete -c pscp-zfs -l prune -x -a 'source\t"the default" dest\t"" both\t""' -d 'where --keep-last destroys the others: source (the default), dest or both'
 complete -c pscp-zfs -l bookmark -d 'bookmark the newest snapshot that both ends have, at SOURCE: the next increment can begin with the bookmark when the snapshot is gone'
 complete -c pscp-zfs -l zfs-command -x -d 'run this as zfs here, such as \'sudo zfs\''
