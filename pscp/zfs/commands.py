@@ -145,6 +145,12 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
     ):
         if wanted and not known:
             raise NoZfs(what, "leave the option out, or update ZFS there")
+    takes_all = settings.mount and settings.keep_mountpoints
+    if settings.properties and "u" not in dest.receive and not takes_all:
+        raise NoZfs(
+            "-p: the receiver's zfs has no receive -u, and would mount where the source does",
+            "use zfs set there; or, to have it so, add --mount --keep-mountpoints",
+        )
 
 
 @dataclass(frozen=True)

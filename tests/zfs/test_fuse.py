@@ -566,7 +566,8 @@ def test_no_space(push: Ends) -> None:
     "chosen",
     [
         {"raw": True}, {"set_properties": ("atime=off",)}, {"leave_properties": ("atime",)},
-        {"bookmark": True},
+        {"bookmark": True}, {"properties": True}, {"properties": True, "mount": True},
+        {"properties": True, "keep_mountpoints": True},
     ],
 )  # fmt: skip
 def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(
@@ -578,11 +579,11 @@ def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(
     assert not push.receiver.exists(push.dest)
 
 
-def test_properties_go_with_it(push: Ends) -> None:
+def test_properties_go_with_it_where_all_of_them_may(push: Ends) -> None:
     push.sender.do("set", "compression=gzip", push.source)
     push.sender.do("set", "pscp.test:color=blue", push.source)
     push.grow("one")
-    assert push.replicate(properties=True).ok
+    assert push.replicate(properties=True, mount=True, keep_mountpoints=True).ok
     for name, value in (("compression", "gzip"), ("pscp.test:color", "blue")):
         assert push.receiver.do("get", "-H", "-o", "value", name, push.dest).strip() == value
 

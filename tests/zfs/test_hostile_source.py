@@ -59,7 +59,7 @@ def test_b4_a_mountpoint_is_kept_when_it_is_asked_for(pull: Ends) -> None:
     pull.grow("one")
     at = f"{POOL_FOLDER}/at-{pull.dest.replace('/', '-')}"
     pull.sender.do("set", f"mountpoint={at}", pull.source)
-    assert pull.replicate(properties=True, keep_mountpoints=True).ok
+    assert pull.replicate(properties=True, mount=True, keep_mountpoints=True).ok
     assert properties(pull, "mountpoint") == [(at, "received")]
 
 
