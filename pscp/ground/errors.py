@@ -258,7 +258,10 @@ class SnapshotExists(DatasetError):
 class NoCommonSnapshot(DatasetError):
     """The destination has snapshots, and the source has none of them, nor a bookmark of one."""
 
-    hint = "replicate to another name, or rename the destination out of the way (zfs rename)"
+    hint = (
+        "replicate to another name, or rename the destination out of the way (zfs rename); its own "
+        "--snapshot-name, or --bookmark, keeps what the next increment begins with"
+    )
 
 
 class Diverged(DatasetError):

@@ -34,7 +34,7 @@ class ZfsOptions:
     exclude: tuple[str, ...] = REPLICATED.value(
         "--exclude PATTERN",
         "leave out what matches, and all below it; a pattern with a / is for the path below "
-        "SOURCE, another for a dataset's last name",
+        "SOURCE (or a whole name), another for a dataset's last name",
         "Patterns of datasets to leave out, with all below them.",
         default=(),
     )

@@ -107,6 +107,26 @@ def parent(name: str) -> str:
     return name.rpartition("/")[0]
 
 
+def excluded(names: Sequence[str], top: str, patterns: Sequence[str]) -> tuple[set[str], list[str]]:
+    """Return the datasets that are left out, and the patterns that match none of all.
+
+    A pattern that matches none below the top may be a whole name, such as POOL/DATASET/tmp.
+    """
+    below = {name: relative(name, top) or "" for name in names}
+    left: set[str] = set()
+    unused: list[str] = []
+    for pattern in patterns:
+        whole = relative(pattern, top)
+        for each in (pattern, *([f"/{whole}"] if whole else [])):
+            found = {name for name, path in below.items() if is_excluded(path, (each,))}
+            if found:
+                break
+        left |= found
+        if not found:
+            unused.append(pattern)
+    return left, unused
+
+
 def is_excluded(below: str, patterns: Sequence[str]) -> bool:
     """Return whether this dataset, or one above it, is left out.
 

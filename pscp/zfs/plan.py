@@ -23,6 +23,10 @@ from pscp.zfs.inventory import Dataset, Snapshot
 from pscp.zfs.names import parent, relative
 
 NOT_TAKEN = 0  # instead of a GUID
+_DIVERGED = (
+    "--force-rollback destroys them. If the source had them and destroyed them, as --keep-last of "
+    "another replication may: its own --snapshot-name, or --bookmark, keeps that from happening"
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def make_plan(
     if newer and not force_rollback:
         names = ", ".join(each.short for each in newer[-3:])
         what = f"it has snapshots after {there.short} that the source has not: {names}"
-        raise Diverged(dest_name, what)
+        raise Diverged(dest_name, what, _DIVERGED)
     streams = _streams(source, dest_name, base, all_between)
     return Plan(dest_name, there.name if newer else "", streams)
 

@@ -38,7 +38,7 @@ from pscp.zfs.dataset_job import Job
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
-from pscp.zfs.names import as_place, check_ends, is_excluded, moved, parent, relative
+from pscp.zfs.names import as_place, check_ends, excluded, moved, parent
 from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, dest_after, planned
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
@@ -231,8 +231,10 @@ class _Run:
         found = zfs.datasets(top, is_recursive)
         if top not in found:
             raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset")
-        exclude = self.settings.exclude
-        names = [each for each in found if not is_excluded(relative(each, top) or "", exclude)]
+        left_out, unused = excluded(list(found), top, self.settings.exclude)
+        for pattern in unused:
+            self.reporter.note(f"--exclude {pattern}: no dataset below {top} matches")
+        names = [each for each in found if each not in left_out]
         if self.settings.snapshot_name is None:
             return [found[each] for each in names]
         chosen, is_all = [found[each] for each in names], len(names) == len(found)

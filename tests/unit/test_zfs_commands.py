@@ -28,7 +28,7 @@ from pscp.zfs.inventory import (
     together,
 )
 from pscp.zfs.link import PipeStatuses, Ran
-from pscp.zfs.names import is_dataset, is_excluded, moved, parse_place, relative
+from pscp.zfs.names import excluded, is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
 from pscp.zfs.settings import Settings, split_command
 
@@ -95,6 +95,15 @@ def test_exclusion() -> None:
         ("a/*", "a/b", True), ("a/*", "b/a/b", False), ("/tmp", "tmp", True), ("*", "", False),
     ):  # fmt: skip
         assert is_excluded(below, (pattern,)) is is_out, (pattern, below)
+    names = ["t/a", "t/a/tmp", "t/a/b", "t/a/b/tmp", "t/a/vm", "t/a/vm/one"]
+    for pattern, gone in (
+        ("tmp", names[1:4:2]), ("t/a/tmp", names[1:2]), ("t/a/vm/*", names[5:]),
+        ("a/tmp", []), ("tmp/", []), ("t/a", []), ("t/tmp", []),
+    ):  # fmt: skip
+        unused = [] if gone else [pattern]
+        assert excluded(names, "t/a", (pattern,)) == ({*gone}, unused), pattern
+    below = [*names, "t/a/t/a/tmp"]  # what is below comes before a whole name
+    assert excluded(below, "t/a", ("t/a/tmp", "no")) == ({"t/a/t/a/tmp"}, ["no"])
     assert (relative("t/a/b", "t/a"), relative("t/ab", "t/a")) == ("b", None)
     assert moved("t/a/b", "t/a", "v") == "v/b"
 

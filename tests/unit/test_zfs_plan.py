@@ -142,6 +142,15 @@ def test_a_cut_receive_is_gone_on_with_before_anything_else() -> None:
         make_plan(history(1, 2), "vault/a", cut)
 
 
+def test_a_base_that_the_source_has_destroyed_is_told_of() -> None:
+    """By --keep-last of a replication to another destination: readonly=on would not help."""
+    for source in (history(1, 4, 5), history(4, 5)):
+        with pytest.raises((errors.Diverged, errors.NoCommonSnapshot)) as caught:
+            make_plan(source, "vault/a", there(1, 2, 3))
+        assert "--bookmark" in caught.value.hint and "readonly" not in caught.value.hint
+        assert "its own --snapshot-name" in caught.value.hint
+
+
 def test_an_existing_dataset_is_overwritten_only_when_forced() -> None:
     with pytest.raises(errors.DestinationExists):
         make_plan(history(1), "vault/a", there())

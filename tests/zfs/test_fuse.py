@@ -87,6 +87,15 @@ def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
     assert [ends.received(f"/{number}") for number in range(5)] == [["one", "two"]] * 5
 
 
+def test_what_excludes_nothing_is_said(push: Ends) -> None:
+    push.sender.do("create", f"{push.source}/tmp")
+    push.snapshot("one", "-r")
+    result = push.replicate(recursive=True, exclude=("temp", f"{push.source}/tmp"))
+    assert result.ok and not push.receiver.exists(f"{push.dest}/tmp")
+    told = [note for note in push.told.notes if "--exclude" in note]
+    assert told == [f"--exclude temp: no dataset below {push.source} matches"]
+
+
 def test_each_dataset_of_a_tree_can_be_mounted_afterwards(push: Ends) -> None:
     """P5d: zfs receive makes the folders that it mounts at, which were in the parent's way."""
     for below in ("/a", "/a/b"):

@@ -2,7 +2,7 @@
 
 complete -c pscp-zfs -f -a '(__fish_complete_user_at_hosts): (zfs list -H -o name 2>/dev/null)'
 complete -c pscp-zfs -s R -l recursive -d 'and all datasets below it, parents first'
-complete -c pscp-zfs -l exclude -x -d 'leave out what matches, and all below it; a pattern with a / is for the path below SOURCE, another for a dataset\'s last name'
+complete -c pscp-zfs -l exclude -x -d 'leave out what matches, and all below it; a pattern with a / is for the path below SOURCE (or a whole name), another for a dataset\'s last name'
 complete -c pscp-zfs -s I -l all-between -d 'with all snapshots since the last replication (the default)'
 complete -c pscp-zfs -s i -l newest-only -d 'the newest snapshot alone'
 complete -c pscp-zfs -l snapshot-name -x -d 'take a snapshot of this name first; {time} in it is the time (UTC)'
