@@ -308,6 +308,13 @@ class Program:
         """Wait for the program, whose output has ended; return whether its exit status is 0."""
         return self._process.wait() == 0
 
+    def check_end(self) -> bool:
+        """Wait as ended_well() does. Raises CopyError, which says how it ended, where not well."""
+        if status := self._process.wait():
+            how = f"exit status {status}" if status > 0 else f"signal {-status}"
+            raise errors.CopyError(f"the producer failed ({how}); the command was ended")
+        return True
+
     def has_ended(self, patience_s: float) -> bool:
         """Return whether the program has ended by itself, or does so within this time."""
         with contextlib.suppress(subprocess.TimeoutExpired):

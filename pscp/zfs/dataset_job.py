@@ -257,7 +257,7 @@ class Job:
                 self.source.argv(*self.speech.send(stream)),
                 self.dest.argv(*self.speech.receive(stream, readonly=makes_readonly)),
                 self.is_push,
-                lambda sent_bytes: self.counters.add(bytes_done=sent_bytes),
+                lambda moved: self.counters.add(bytes_done=moved, bytes_sent=moved),
             )
         except errors.CopyError as cut:
             raise errors.StreamCut(stream.dest, cut.message) from None

@@ -30,7 +30,7 @@ _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (
         r"|resume token is corrupt|partially.complete",
         errors.ResumeRefused,
     ),
-    (r"\bbusy\b|already being received|dependent clones", errors.DatasetBusy),
+    (r"\bbusy\b|already being received", errors.DatasetBusy),
     (r"cannot create snapshot.* already exists", errors.SnapshotExists),
     (
         r"must specify -F to overwrite|destination has snapshots|destination '?\S+'? exists",

@@ -48,7 +48,7 @@ def check_place(place: Location) -> Location:
             "pscp-zfs finds the snapshots to send by itself",
         )
     if not is_dataset(name):
-        hint = "a dataset is named POOL/NAME, without a slash before it"
+        hint = "a dataset is named POOL/NAME, without a slash before or behind it"
         raise UsageError(f"{text}: this is no name of a dataset", hint)
     return place
 
@@ -83,6 +83,8 @@ def check_snapshot_name(name: str) -> None:
     """Refuse a name for a new snapshot, which has no blank in it."""
     if not (is_snapshot_name(name) and _NEW_SNAPSHOT.fullmatch(name)):
         hint = "it has letters, digits, and any of _ . : -"
+        if "{" in name:
+            hint = "{time} alone stands for something: the time, with its date"
         raise UsageError(f"{name!r} is no name of a snapshot", hint)
 
 

@@ -103,7 +103,8 @@ def replicate(
     counters = Counters(host=host.login, nouns=("dataset", "stream"))
     result: Replicated | None = None
     mark = _mark(froms, to)
-    with _lock(mark), stop.here():
+    lock = contextlib.nullcontext() if how.dry_run else _lock(mark)
+    with lock, stop.here():
         link = connect(host, how, reporter.note)
         try:
             reporter.start(counters)

@@ -288,12 +288,16 @@ def assert_cut(world: World, done: subprocess.CompletedProcess[bytes], said: byt
 
 
 @pytest.mark.parametrize(
-    "producer",
-    ["exit 7", "head -c 5000000 /dev/zero; exit 7", "head -c 3000000 /dev/zero; kill -9 $$"],
+    ("producer", "how"),
+    [
+        ("exit 7", b"exit status 7"),
+        ("head -c 5000000 /dev/zero; exit 7", b"exit status 7"),
+        ("head -c 3000000 /dev/zero; kill -9 $$", b"signal 9"),
+    ],
 )
-def test_a_producer_that_fails(world: World, producer: str) -> None:
+def test_a_producer_that_fails(world: World, producer: str, how: bytes) -> None:
     done = world.push(CLEAN, "--producer", producer, data=None)
-    assert_cut(world, done, b"the producer failed; the command was ended")
+    assert_cut(world, done, b"the producer failed (%s); the command was ended" % how)
 
 
 def test_a_producer_that_ends_well(world: World) -> None:

@@ -238,6 +238,8 @@ def test_a_rate_of_a_night_is_that_of_its_busy_seconds() -> None:
     [night] = [n for n in page.nights_of(runs, page._night_of(NOW_S)) if n.parts]
     assert rate(night.parts) == 100.0
     assert "(100 B/s)" in report.copied(busy)
+    short = part(bytes_sent=5_700_000, sending_s=5e-5, seconds=5.7)  # all was seen at one look
+    assert rate([short]) == 1e6
 
 
 @pytest.mark.parametrize(("periods", "expected"), [(1.9, ""), (2.1, "not done since 20")])

@@ -96,14 +96,14 @@ def test_exclusion() -> None:
     ):  # fmt: skip
         assert is_excluded(below, (pattern,)) is is_out, (pattern, below)
     names = ["t/a", "t/a/tmp", "t/a/b", "t/a/b/tmp", "t/a/vm", "t/a/vm/one"]
-    for pattern, gone in (
+    for pattern, out in (
         ("tmp", names[1:4:2]), ("t/a/tmp", names[1:2]), ("t/a/vm/*", names[5:]),
         ("a/tmp", []), ("tmp/", []), ("t/a", []), ("t/tmp", []),
     ):  # fmt: skip
-        unused = [] if gone else [pattern]
-        assert excluded(names, "t/a", (pattern,)) == ({*gone}, unused), pattern
-    below = [*names, "t/a/t/a/tmp"]  # what is below comes before a whole name
-    assert excluded(below, "t/a", ("t/a/tmp", "no")) == ({"t/a/t/a/tmp"}, ["no"])
+        unused = [] if out else [pattern]
+        assert excluded(names, "t/a", (pattern,)) == ({*out}, unused), pattern
+    deeper = [*names, "t/a/t/a/tmp"]  # what is below comes before a whole name
+    assert excluded(deeper, "t/a", ("t/a/tmp", "no")) == ({"t/a/t/a/tmp"}, ["no"])
     assert (relative("t/a/b", "t/a"), relative("t/ab", "t/a")) == ("b", None)
     assert moved("t/a/b", "t/a", "v") == "v/b"
 
@@ -247,6 +247,9 @@ def test_no_answer_breaks_the_reader(text: str) -> None:
         ("cannot receive new filesystem stream: permission denied", errors.ZfsDenied),
         ("sudo: a password is required", errors.ZfsDenied),
         ("cannot receive incremental stream: dataset is busy", errors.DatasetBusy),
+        ("cannot rollback to 'b@c': clones of previous snapshots exist\nuse '-R' to force deletion "
+         "of the following clones and dependents:\nb-clone", errors.StreamRejected),
+        ("cannot destroy 'b@c': snapshot has dependent clones", errors.StreamRejected),
         ("cannot receive: stream has unsupported feature, flags = 24", errors.StreamRejected),
         ("cannot resume send: 'tank/a@b' used in the initial send no longer exists",
          errors.ResumeRefused),
