@@ -17,6 +17,7 @@ from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator, Patience
 from pscp.ground import errors
 from pscp.ground.log import Log
+from pscp.options.options import UNCOMPRESSED
 from pscp.transports import Channel
 from pscp.transports.openssh import user_words
 
@@ -92,7 +93,8 @@ def explain(
 
 def as_typed(hint: str, setup: HostSetup) -> str:
     """Return a hint in which `ssh HOST` and `sftp HOST` reach the host as pscp was told to."""
-    host, options = setup.host, replace(setup.options, debug=False)
+    typed = tuple(each for each in setup.options.ssh_options if each != UNCOMPRESSED)
+    host, options = setup.host, replace(setup.options, debug=False, ssh_options=typed)
     for program in ("ssh", "sftp"):
         if f"{program} HOST" in hint:
             words = user_words(replace(host, user=None), options)

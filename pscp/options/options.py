@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pscp.options.option_fields import OptionFields
 
 MAX_LINK_DEST = 20  # as rsync
+UNCOMPRESSED = "Compression=no"  # an ssh_option that pscp-zfs adds, and nobody types
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
 
 

@@ -23,7 +23,7 @@ from pscp.calls.api import Session
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
-from pscp.options.options import Options
+from pscp.options.options import UNCOMPRESSED, Options
 from pscp.progress.progress import Counters
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Program, Stream
@@ -68,7 +68,7 @@ class Link:
             raise errors.UsageError(
                 "-C: zfs sends what it has compressed as it is; ssh would compress it again"
             )
-        words = (*options.ssh_options, "Compression=no")  # nor because ssh_config says so
+        words = (*options.ssh_options, UNCOMPRESSED)  # nor because ssh_config says so
         options = dataclasses.replace(options, ssh_options=words)
         self._host, self._options, self._note = host, options, note
         self._changed = threading.Condition()

@@ -103,8 +103,7 @@ def replicate(
     counters = Counters(host=host.login, nouns=("dataset", "stream"))
     result: Replicated | None = None
     mark = _mark(froms, to)
-    lock = contextlib.nullcontext() if how.dry_run else _lock(mark)
-    with lock, stop.here():
+    with contextlib.nullcontext() if how.dry_run else _lock(mark), stop.here():
         link = connect(host, how, reporter.note)
         try:
             reporter.start(counters)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from pscp.cli import zfs as cli
+from pscp.ground import errors
 from pscp.zfs.replicate import Replicated, replicate
 from zfs.conftest import Ends
 
@@ -140,6 +141,12 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert cli.main(words) == 2
     err = capsys.readouterr().err
     assert said in err and err.startswith("pscp-zfs: ") and err.count("\n") <= 2
+
+
+def test_a_hint_to_try_ssh_has_what_was_typed() -> None:
+    with pytest.raises(errors.Unreachable) as caught:
+        replicate("127.0.0.1:tank/a", "vault/a", port=1, config_file="/dev/null")
+    assert caught.value.hint.startswith("try: ssh -F /dev/null -p 1 127.0.0.1 true")
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
