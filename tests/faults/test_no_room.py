@@ -51,6 +51,18 @@ def test_a_large_file_that_does_not_fit(cramped: Way) -> None:
     assert_same_tree(cramped.source, cramped.destination)
 
 
+def test_nothing_is_deleted_where_there_was_no_room(cramped: Way) -> None:
+    """H3: the old name of a file was deleted, and its new one did not fit: neither was there."""
+    fill(cramped.source / "new", 5 * MIB)
+    fill(cramped.destination / "old", 5 * MIB)
+    ended = cramped.run("-r", "--delete")
+    assert failed(ended) == {"new": NO_SPACE}
+    assert "nothing was deleted: there was no room at the destination" in ended.out + ended.err
+    assert set(cramped.arrived()) == {"old"}
+    (cramped.destination / "old").unlink()
+    cramped.finish("-r", "--delete")
+
+
 def test_a_sparse_file_whose_data_does_not_fit(cramped: Way) -> None:
     """Its space cannot be asked for beforehand: it ends in the middle of a chunk."""
     with open(cramped.source / "a-sparse", "wb") as file:

@@ -1,8 +1,8 @@
 """A mirror (--delete): at the end of a copy, what the source does not have is deleted at DEST.
 
-Nothing is deleted unless the walk was whole and no file failed. The walk's names are kept, folder
-by folder. Once all else has landed the sink is asked what else it has, and the source whether it
-still lacks that; then all of it is counted, and only then removed, folders last.
+Nothing is deleted unless the walk was whole, and what landed is on the disk. The walk's names are
+kept, folder by folder. Once all else has landed the sink is asked what else it has, and the source
+whether it still lacks that; then all of it is counted, and only then removed, folders last.
 
 Not here: what the ends do (endpoint/there/mirror.py), the order of a copy's end (ending.py).
 """
@@ -167,17 +167,16 @@ class Mirror:
 
         A file that failed is in the source all the same: so nothing that it lacks is kept for it.
         """
-        is_synced = self._results.is_all_durable
+        stops = self._results.stops_deletion
         if self._problem:
             self._fail(f"nothing was deleted: {self._problem}")
         elif self._results.is_partial:
             self._terms.reporter.note("nothing was deleted, since a source is missing")
-        elif not is_synced:
-            why = "what has landed may not be on the disk there"
-            self._terms.reporter.note(f"nothing was deleted: {why}")
+        elif stops:
+            self._terms.reporter.note(f"nothing was deleted: {stops}")
         is_known = not (self._problem or self._results.is_partial)
         proof = removal.DIGEST if is_known else ""  # the whole source was walked
-        return not is_safe_to_remove(Durable(proof, is_synced=is_synced, is_elsewhere=True))
+        return not is_safe_to_remove(Durable(proof, is_synced=not stops, is_elsewhere=True))
 
     def _fail(self, why: str) -> None:
         failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself

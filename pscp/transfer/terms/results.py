@@ -33,6 +33,13 @@ _log = Log("transfer")
 # no Result.
 _FAILURES_BYTES = 8 * 1024 * 1024
 _DOUBTED_MOST = 50_000  # paths; with more, all is doubted
+# Why a mirror deletes nothing once the destination has failed like this.
+_NO_ROOM = "there was no room at the destination for all of the source"
+_STOPS_DELETION = {
+    errno.EIO: "what has landed may not be on the disk there",
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+}
 
 _ERRORS: dict[str, type[errors.FileError]] = {
     failures.CHANGED: errors.SourceChanged,
@@ -193,6 +200,7 @@ class Results:
         self.blocked: dict[str, tuple[PlannedEntry, str]] = {}
         self.is_partial = False  # not all of the source was seen: a source was missing
         self._doubted: set[str] = set()  # paths at the destination: what is there, and below
+        self.stops_deletion = ""  # why, if what has failed at the destination does
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = ignored
 
@@ -219,11 +227,6 @@ class Results:
         while path and path not in self._doubted:
             path = path.rpartition("/")[0]
         return path not in self._doubted
-
-    @property
-    def is_all_durable(self) -> bool:
-        """Return whether nothing is known that puts in doubt what has landed."""
-        return not self._doubted
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""
@@ -264,7 +267,8 @@ class Results:
         error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
-        if failure["errno"] == errno.EIO and not of_source:
+        if failure["errno"] in _STOPS_DELETION and not of_source:
+            self.stops_deletion = self.stops_deletion or _STOPS_DELETION[failure["errno"]]
             self.doubt([error.path])
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
