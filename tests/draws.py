@@ -170,6 +170,8 @@ def before(
     found = {
         path: made for path, made in found.items() if not made.same_as or made.same_as in found
     }
+    specials = [path for path, made in found.items() if made.kind == SPECIAL]
+    found |= {path + b"2": Made(SPECIAL, same_as=path) for path in specials if rng.random() < 0.3}
     folders = [path for path, made in found.items() if made.kind == FOLDER]
     for _ in range(rng.randrange(4) if folders and history == "mixed" else 0):
         _add(rng, found, rng.choice(folders) + b"/" + rng.choice((b"extra", b"late.tmp", b"e2")))

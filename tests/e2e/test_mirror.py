@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree, tree_digest
 from conftest import unavailable
+from tree_data import may_make_devices
 
 from e2e.ways import Way, make
 
@@ -148,6 +150,37 @@ def test_what_is_below_a_folder_that_cannot_be_listed_stays(powerless: Way) -> N
     assert powerless.arrived == {"t", "t/a", *kept}
 
 
+@pytest.mark.parametrize("mode", [0, 0o200])
+def test_a_file_that_may_not_be_opened_there_stops_nothing(powerless: Way, mode: int) -> None:
+    """H6: "Permission denied" of a file that is the same, and nothing was deleted any more."""
+    make(powerless.source, "t/n")
+    make(powerless.destination, "t/n", "t/old")
+    for folder in (powerless.source, powerless.destination):
+        os.utime(folder / "t" / "n", ns=(10**18, 10**18))
+        (folder / "t" / "n").chmod(mode)
+    ran = powerless.command("-a", "--delete", names=["t"])
+    assert (ran.code, powerless.arrived) == (0, {"t", "t/n"}), ran.err
+    assert (powerless.destination / "t" / "n").stat().st_mode & 0o777 == mode
+    (powerless.source / "t" / "n").chmod(0o440)
+    ran = powerless.command("-a", "--delete", names=["t"])
+    assert ran.code == 0, ran.err
+    assert (powerless.destination / "t" / "n").stat().st_mode & 0o777 == 0o440
+
+
+@pytest.mark.needs_agent(reason="SFTP tells no number of names")
+def test_metadata_that_cannot_be_given_stops_nothing(powerless: Way) -> None:
+    make(powerless.source, "t/n")
+    make(powerless.destination, "t/n", "t/old")
+    for folder in (powerless.source, powerless.destination):
+        os.utime(folder / "t" / "n", ns=(10**18, 10**18))
+    os.link(powerless.destination / "t" / "n", powerless.destination / "yesterday")
+    (powerless.destination / "t" / "n").chmod(0)
+    ran = powerless.command("-a", "--delete", names=["t"])
+    assert (ran.code, powerless.arrived) == (1, {"t", "t/n", "yesterday"}), ran.err
+    assert "Permission denied" in ran.err
+    assert (powerless.destination / "yesterday").stat().st_mode & 0o777 == 0
+
+
 def test_a_source_that_is_missing(way: Way) -> None:
     make(way.source, "t/a")
     make(way.destination, "t/old", "u/old")
@@ -158,6 +191,28 @@ def test_a_source_that_is_missing(way: Way) -> None:
 
 
 # --- another kind of thing
+
+
+@pytest.mark.needs_agent(reason="SFTP makes no special files")
+@pytest.mark.parametrize("words", [[], ["--backup"]])
+def test_a_special_file_of_several_names_gets_another_mode(way: Way, words: list[str]) -> None:
+    """H6: after cp -al, "Illegal seek", and nothing was deleted any more."""
+    make(way.source, "t/")
+    make(way.destination, "t/", "yesterday/")
+    made = ["fifo", *(["device"] if may_make_devices() else [])]
+    for name in made:
+        kind = stat.S_IFIFO if name == "fifo" else stat.S_IFCHR
+        os.mknod(way.source / "t" / name, kind | 0o600, os.makedev(1, 3))
+        os.mknod(way.destination / "t" / name, kind | 0o600, os.makedev(1, 3))
+        os.link(way.destination / "t" / name, way.destination / "yesterday" / name)
+        (way.source / "t" / name).chmod(0o640)
+    ran = way.command("-a", *words, names=["t"])
+    assert ran.code == 0, ran.err
+    for name in made:
+        today = (way.destination / "t" / name).lstat()
+        assert (today.st_mode & 0o777, today.st_nlink) == (0o640, 1)
+        assert (way.destination / "yesterday" / name).lstat().st_mode & 0o777 == 0o600
+    assert {path for path in way.arrived if path.startswith("t/")} == {f"t/{n}" for n in made}
 
 
 def clashes(way: Way) -> None:

@@ -1,7 +1,7 @@
 """Files at the destination already: looked up, hashed, taken over, given its source's metadata.
 
 Metadata is never changed through a file that has other names as well: those may be in another
-snapshot (linkdest.py). Such a file is replaced by a copy of it.
+snapshot (linkdest.py). Such a file is replaced by a copy of it, a FIFO or device by a new one.
 
 Sent when a copy begins that may find something at its destination. Not here: what follows from it
 (../../transfer/walk/lookups.py), whether metadata is the same (sameness.py), whole folders at once
@@ -9,12 +9,14 @@ Sent when a copy begins that may find something at its destination. Not here: wh
 """
 
 import contextlib
+import errno
 import functools
 import os
+import stat
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
-from ..frames import failures
+from ..frames import failures, system
 from ..reading import files, metadata, tree, xattrs
 from ..reading.paths import to_text
 from ..writing import commit
@@ -130,11 +132,18 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     policy = the_sink.policy
     if not policy.preserve:
         return
+    if value.kind in (tree.FIFO, tree.DEVICE) and _has_replaced_special(the_sink, value):
+        return
     if value.kind == tree.DEVICE:
         with the_sink.held(), the_sink.root.lock:
             metadata.apply_to_device(*the_sink.root.at(value.path), value, policy)
         return
-    fd = the_sink.open_file(value.path)
+    try:
+        fd = the_sink.open_file(value.path)
+    except PermissionError:
+        if not _make_readable(the_sink, value):
+            return
+        fd = the_sink.open_file(value.path)
     try:
         with the_sink.held():
             if os.fstat(fd).st_nlink == 1:
@@ -142,6 +151,51 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
                 return
         if not _is_as_wanted(fd, value, policy):
             _replace_by_copy(the_sink, fd, value)
+    finally:
+        os.close(fd)
+
+
+def _has_replaced_special(the_sink: "sink.Sink", value: tree.Entry) -> bool:
+    """Put a new FIFO or device in the place of one of several names, if that lacks the metadata.
+    Return whether it has several names.
+    """
+    with the_sink.root.lock:
+        folder_fd, name = the_sink.root.at(value.path)
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    if status.st_nlink == 1:
+        return False
+    if not sameness.has_metadata(status, value, the_sink.policy):
+        the_sink.make_by_name(value, is_anew=True)
+        the_sink.settler.sync(value.path.rpartition("/")[0])
+    return True
+
+
+def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
+    """Let the owner open a file that its mode keeps closed, until it has its source's mode. Return
+    whether that was called for: not where nothing would be changed. Raises PermissionError.
+    """
+    with the_sink.held(), the_sink.root.lock:
+        folder_fd, name = the_sink.root.at(value.path)
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        is_same = sameness.has_metadata(status, value, the_sink.policy)
+        if is_same and not (the_sink.policy.archive and value.extra.get("x")):
+            return False
+        if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _let_owner_open(folder_fd, name)
+    return True
+
+
+def _let_owner_open(folder_fd: int, name: bytes) -> None:
+    """Let a file's owner read and write it, whatever its mode says. Raises PermissionError where
+    that is not for us, or where it takes more than this system has.
+    """
+    flags = getattr(os, "O_PATH", 0)
+    fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder_fd)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            os.chmod("%s/%d" % (system.FD_PATHS, fd), stat.S_IMODE(mode) | 0o600)
     finally:
         os.close(fd)
 

@@ -188,17 +188,19 @@ def _have_same_bytes(fd: int, other_fd: int) -> bool:
 
 
 def _are_alike(folder_fd: int, name: bytes, before: os.stat_result, part: bytes) -> bool:
-    """Is the part the same file, the same link, or a small file with the same contents?"""
+    """Is the part the same file, link, FIFO or device, or a small file with the same contents?"""
     after = os.stat(part, dir_fd=folder_fd, follow_symlinks=False)
     if os.path.samestat(before, after):
         return True
     kind = stat.S_IFMT(before.st_mode)
     if kind != stat.S_IFMT(after.st_mode) or before.st_size != after.st_size:
         return False
+    if kind not in (stat.S_IFREG, stat.S_IFLNK):
+        return before.st_rdev == after.st_rdev
     if kind == stat.S_IFLNK:
         old, new = (os.readlink(each, dir_fd=folder_fd) for each in (name, part))
         return old == new
-    if kind != stat.S_IFREG or before.st_size > source.PACK_FILE_BYTES:
+    if before.st_size > source.PACK_FILE_BYTES:
         return False
     old, new = (
         files.read_whole((folder_fd, each), files.identity(status), False)

@@ -101,7 +101,7 @@ class NullSink(source.FileTable):
         if value.kind == tree.FOLDER:
             self._make_folder(value)
         elif value.kind in _BY_NAME:
-            self._make_by_name(value)
+            self.make_by_name(value)
         else:
             hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
             hasher.update(body)
@@ -118,7 +118,7 @@ class NullSink(source.FileTable):
     def _make_folder(self, value: tree.Entry) -> None:
         pass
 
-    def _make_by_name(self, value: tree.Entry) -> None:
+    def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
         pass
 
     def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:

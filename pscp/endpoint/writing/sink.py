@@ -249,8 +249,8 @@ class Sink(NullSink):
         with self._fence.held(), self.root.lock:
             self.root.folder(value.path, make=True)
 
-    def _make_by_name(self, value: tree.Entry) -> None:
-        """Make a link, a FIFO or a device."""
+    def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
+        """Make a link, a FIFO or a device; `is_anew`, in place of one that is the same."""
 
         def make(part: bytes, folder_fd: int) -> None:
             if value.kind == tree.FIFO:
@@ -271,20 +271,24 @@ class Sink(NullSink):
             is_one = value.kind == tree.FIFO or metadata.device_of(status) == value.target
             return tree.kind_of(status.st_mode) == value.kind and is_one
 
-        self.put(value.path, make, is_made)
+        self.put(value.path, make, is_made, is_made if is_anew else None)
 
     def put(
         self,
         path: str,
         make: Callable[[bytes, int], None],
         is_made: Callable[[bytes, int], bool],
+        may_replace: Optional[Callable[[bytes, int], bool]] = None,
     ) -> None:
         """Call `make` with a name that only this lane knows, and rename what that made. Raises
         OSError and Refusal, also where what has the final name then is not what was made.
+
+        A special file is replaced only if `may_replace` says so.
         """
         with self._fence.held(), self.root.lock:
             folder_fd, name = self.root.at(path, make=True)
-            commit.file_to_replace(folder_fd, name, path)
+            if may_replace is None or not may_replace(name, folder_fd):
+                commit.file_to_replace(folder_fd, name, path)
             part = self.parts.private_name(name)
             try:
                 make(part, folder_fd)
