@@ -99,7 +99,7 @@ def _believed(case: Case, at: bytes) -> set[tuple[str, bytes]]:
 
 def _older(case: Case) -> set[tuple[str, bytes]]:
     """Return what may have any name afterwards: backups, and what is linked, unread."""
-    if case.has("backup"):
+    if case.has("backup") or case.has("backup_dir"):
         return {node.what for node in case.there.values()}
     is_linked = bool(case.has("link_dest"))
     nodes = case.there.items() if is_linked else ()
@@ -316,9 +316,9 @@ class _Walk:
 
     def _back_up(self, to: bytes, old: Node, is_sure: bool) -> None:
         case = self.case
-        if not case.has("backup") or old.kind not in (FILE, LINK):
-            return
         folder = (case.has("backup_dir") or "").encode()
+        if not (folder or case.has("backup")) or old.kind not in (FILE, LINK):
+            return
         suffix = (case.options.get("suffix") or ("" if folder else "~")).encode()
         below = to[len(self.root) :].lstrip(b"/")
         path = (join(join(self.root, folder), below) if folder else to) + suffix

@@ -183,11 +183,7 @@ def as_copy(texts: list[str], options: Options) -> Command:
     locations = [parse_location(text) for text in texts]
     if len(locations) < 2:
         missing = "a destination is" if locations else "a source and a destination are"
-        hint = f"usage: {USAGE}"
-        if options.identities:
-            taken = options.identities[-1]
-            hint = f"-i takes {taken!r} for a private key; rsync's -i is -vv here"
-        raise UsageError(f"{missing} missing", hint)
+        raise UsageError(f"{missing} missing", _taken(options) or f"usage: {USAGE}")
     *sources, destination = locations
     for each in sources:
         if each.is_remote and destination.is_remote and os.path.lexists(each.text):
@@ -196,6 +192,17 @@ def as_copy(texts: list[str], options: Options) -> Command:
     check_direction(sources, destination)
     check_folders(sources, options)
     return Command(tuple(sources), destination, options)
+
+
+def _taken(options: Options) -> str:
+    """Return what took a word that was meant as a source, by a letter that rsync has as well."""
+    if options.identities:
+        return f"-i takes {options.identities[-1]!r} for a private key; rsync's -i is -vv here"
+    if options.program != "ssh":
+        return f"-S takes {options.program!r} for the ssh program; rsync's -S is so anyway"
+    if options.config_file:
+        return f"-F takes {options.config_file!r} for an ssh_config; rsync's -F is --exclude here"
+    return ""
 
 
 def as_fan_out(texts: list[str], options: Options, max_hosts: int | None) -> FanOut:

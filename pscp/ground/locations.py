@@ -85,6 +85,9 @@ def parse_location(text: str) -> Location:
     if at is None:
         return Location(text, text)
     user, sign, host = text[:at].rpartition("@")
+    if text.startswith((":", "//"), at + 1) and (text[at + 1] == ":" or host == "rsync"):
+        hint = "HOST:PATH goes over SSH; a name that begins with a colon is HOST:./:NAME"
+        raise UsageError(f"{text}: rsync's daemon is not spoken here", hint)
     return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
 
 

@@ -152,8 +152,8 @@ class CopyOptions:
     backup: bool = THERE.flag("--backup", "keep what is replaced, as NAME~")
     backup_dir: str | None = THERE.value(
         "--backup-dir DIR",
-        "keep it below DIR, in DEST or beside it (../old); with --backup",
-        "Keep it below this folder, relative to the destination, on the same file system.",
+        "keep it below DIR, in DEST or beside it (../old); says --backup too",
+        "Keep it below this folder, relative to the destination, on its disk; says `backup`.",
         check=argument("the folder of --backup-dir"),
     )
     suffix: str | None = THERE.value(

@@ -62,7 +62,7 @@ class _CommonFields(TypedDict, total=False):
     backup: bool
     """Keep what is replaced, as NAME~."""
     backup_dir: str | None
-    """Keep it below this folder, relative to the destination, on the same file system."""
+    """Keep it below this folder, relative to the destination, on its disk; says `backup`."""
     suffix: str | None
     """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
     link_dest: Sequence[str | os.PathLike[str]]

@@ -75,7 +75,6 @@ REFUSED = (
 # The first says nothing without the second.
 NEEDED = (
     Pair("max_delete", "delete", ""),
-    Pair("backup_dir", "backup", ""),
     Pair("suffix", "backup", ""),
     Pair("manifest_format", "manifest", ""),
     Pair("sign", "manifest", ""),
@@ -141,6 +140,7 @@ MEANT = (
         "what is linked is hashed, and its source then removed",
     ),
     Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
+    Pair("backup_dir", "backup", "--backup-dir says --backup as well"),
     Pair("delete", "backup_dir", "DIR is protected where it lies in DEST"),
     Pair("dry_run", "delete", "what would be deleted is listed"),
     Pair("dry_run", "max_delete", "more than N is refused, as in the real run"),

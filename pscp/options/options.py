@@ -52,6 +52,8 @@ class Options(ConnectionOptions, CopyOptions):
             object.__setattr__(self, "preserve", True)
         if self.check:
             object.__setattr__(self, "dry_run", True)
+        if self.backup_dir:
+            object.__setattr__(self, "backup", True)
         if self.itemize:
             object.__setattr__(self, "verbose", True)
         if self.transfer_test:

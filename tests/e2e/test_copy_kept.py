@@ -56,7 +56,7 @@ def test_what_is_replaced_is_kept_in_a_folder(way: Way) -> None:
     fill(way.destination, b"old")
     fill(way.source, b"newer")
     (way.destination / "sub").chmod(0o750)
-    result = way.copy(".", archive=True, backup=True, backup_dir="kept/monday")
+    result = way.copy(".", archive=True, backup_dir="kept/monday")  # which says backup as well
     assert result.ok, result.failures
     kept = way.destination / "kept"
     assert_old(kept / "monday")

@@ -89,6 +89,18 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("--recursiv", "did you mean --recursive?"),
         ("--exlcude=x", "did you mean --exclude?"),
         ("--compress-level=3", "did you mean --compress?"),
+        ("-ab src", "rsync's -b is --backup here"),
+        ("-aHAXS /tmp", "rsync's -S is so anyway"),
+        ("-aF /tmp", "rsync's -F is --exclude here"),
+        ("-aK", "--keep-dirlinks"),
+        ("-aI", "--checksum reads it"),
+        ("-aE", "modes are kept whole"),
+        ("-a --no-o", "--no-owner: -a keeps owners"),
+        ("-a --groupmap=a:b", "--chown USER:GROUP"),
+        ("-a --super", "root@HOST:PATH"),
+        ("-a --fake-super", "root@HOST:PATH"),
+        ("-a h::mod/a", "rsync's daemon is not spoken here"),
+        ("-a rsync://h/mod", "rsync's daemon is not spoken here"),
     ],
 )
 def test_what_is_explained(typed: str, said: str) -> None:
@@ -98,10 +110,26 @@ def test_what_is_explained(typed: str, said: str) -> None:
     assert said in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_the_key_that_was_no_key() -> None:
+@pytest.mark.parametrize(
+    ("letter", "said"),
+    [
+        ("i", "rsync's -i is -vv here"),
+        ("S", "rsync's -S is so anyway"),
+        ("F", "rsync's -F is --exclude here"),
+    ],
+)
+def test_the_value_that_was_none(letter: str, said: str) -> None:
+    """A letter took the source."""
     with pytest.raises(UsageError) as refused:
-        cli.parse(["-ai", "src", "host:"])
-    assert "rsync's -i is -vv here" in refused.value.hint
+        cli.parse([f"-a{letter}", "src", "host:"])
+    assert said in refused.value.hint
+
+
+def test_letters_that_take_a_value_here() -> None:
+    command = cli.parse(["-rb", "64k", "-rS", "ssh-2", "-rF", "config", "a/b", "host:./:c"])
+    assert isinstance(command, cli.Command)
+    assert command.options.block_bytes == 65536 and command.options.program == "ssh-2"
+    assert command.destination.path == "./:c"
 
 
 @pytest.mark.parametrize(

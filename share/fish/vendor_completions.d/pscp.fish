@@ -37,7 +37,7 @@ complete -c pscp -l delete -d 'delete at the destination what the sources\' fold
 complete -c pscp -l max-delete -x -d 'delete nothing where that would be more than N files and folders'
 complete -c pscp -l remove-source-files -d 'remove each file of the source that is at the destination, verified and unchanged'
 complete -c pscp -l backup -d 'keep what is replaced, as NAME~'
-complete -c pscp -l backup-dir -x -d 'keep it below DIR, in DEST or beside it (../old); with --backup'
+complete -c pscp -l backup-dir -x -d 'keep it below DIR, in DEST or beside it (../old); says --backup too'
 complete -c pscp -l suffix -x -d 'what --backup adds to names (~, with DIR nothing)'
 complete -c pscp -l link-dest -x -d 'make hard links to what is unchanged in DIR, which is relative to DEST; as often as 20 times'
 complete -c pscp -l chmod -x -d 'change the modes on the way, such as D755,F644 or go-w'

@@ -1,0 +1,230 @@
+"""Takes what users of scp and rsync type as it is meant where that is harmless, else explains it.
+
+Not here: the parsers (arguments.py), the same for people (docs/coming-from.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from pscp.ground.errors import UsageError
+from pscp.options.option_rows import PROGRESS_STYLES
+
+Actions = Mapping[str, argparse.Action]  # of a parser, by option string
+
+_OTHER_NAMES = {"z": "C"}
+# What is so anyway: with -a hard links, ACLs and extended attributes are kept (-H -A -X); a file is
+# written whole (-W), what has come of one that is cut short is kept (--partial), and a copy between
+# two hosts goes through this machine (-3).
+_WITH_ARCHIVE = {"H": "hard links", "A": "ACLs", "X": "extended attributes"}
+_SAID_ANYWAY = {
+    "3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args", "--secluded-args",
+    "--ignore-errors", "--fsync", "--preallocate", "--sparse", "--trust-sender", "--no-motd",
+}  # fmt: skip
+# rsync's, by what they are here. What is deleted goes once all has landed, however it is asked for.
+_NAMED_HERE = {
+    "--del": "--delete",
+    "--delete-after": "--delete",
+    "--delete-before": "--delete",
+    "--delete-delay": "--delete",
+    "--delete-during": "--delete",
+    "--compress": "--compression",
+    "--ipv4": "-4",
+    "--ipv6": "-6",
+    "--itemize-changes": "--itemize",
+}
+_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices"}
+_BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
+_LINKS = "--link-dest DIR makes hard links to what is the same there"
+_KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
+_EXPLAINED = {
+    "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
+    "-O": ("-O: pscp does not speak scp's old protocol", "leave it out: it speaks SFTP if need be"),
+    "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
+    "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
+    "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
+    "--inplace": (
+        "--inplace: pscp never changes a file under its name",
+        "leave it out: only what differs is sent, and where the file system shares blocks, written",
+    ),
+    "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
+    "-m": ("-m: rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
+    "--prune-empty-dirs": ("--prune-empty-dirs: empty folders are copied as well", _BY_HAND),
+    "--omit-dir-times": (
+        "--omit-dir-times: with -p or -a folders have their source's times too", "leave it out"
+    ),
+    "--delete-excluded": (
+        "--delete-excluded: what is left out is protected", "delete it there once, by hand"
+    ),
+    "-f": ("-f: patterns are --exclude and --include here", "docs/filters.md"),
+    "--filter": ("--filter: patterns are --exclude and --include here", "--exclude-from FILE"),
+    "--cvs-exclude": ("--cvs-exclude: patterns are --exclude here", "--exclude-from FILE"),
+    "--compare-dest": ("--compare-dest: nothing is left out of DEST", _LINKS),
+    "--copy-dest": ("--copy-dest: nothing is copied from a folder there", _LINKS),
+    "--no-perms": ("--no-perms: -a keeps modes", _KEPT),
+    "--no-owner": ("--no-owner: -a keeps owners, as root", _KEPT),
+    "--no-group": ("--no-group: -a keeps groups", _KEPT),
+    "--no-times": ("--no-times: -a keeps times", "-r keeps none"),
+    "--perms": ("--perms: modes are kept with times", _KEPT),
+    "--times": ("--times: times are kept with modes", _KEPT),
+    "--links": ("--links: links are kept with -a alone", _KEPT),
+    "--owner": ("--owner: owners are kept with -a alone", _KEPT),
+    "--group": ("--group: groups are kept with -a alone", _KEPT),
+    "--devices": ("--devices: devices are made with -a alone", "as root"),
+    "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
+    "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
+    "--rsync-path": (
+        "--rsync-path: what runs at the far end is sent there", "root@HOST:PATH logs in as root"
+    ),
+    "--partial-dir": ("--partial-dir: a part lies hidden beside its place", "leave it out"),
+    "--temp-dir": ("--temp-dir: a part lies hidden beside its place", "leave it out"),
+    "--delay-updates": (
+        "--delay-updates: each file gets its name once it is whole", "leave it out"
+    ),
+    "--contimeout": ("--contimeout: that is --timeout here", "--timeout SECONDS"),
+    "--ignore-times": (
+        "--ignore-times: what has the same size and time is unread", "--checksum reads it"
+    ),
+    "--modify-window": (
+        "--modify-window: times count as far as a file system keeps them", "leave it out"
+    ),
+    "--fuzzy": ("--fuzzy: what is the same is found in the old file alone", "leave it out"),
+    "--safe-links": ("--safe-links: -a keeps links as they are", "-L follows them"),
+    "--list-only": ("--list-only: -n lists what would be copied", "-n"),
+    "--usermap": ("--usermap: owners are kept by name, or given", "--chown USER:GROUP"),
+    "--groupmap": ("--groupmap: groups are kept by name, or given", "--chown USER:GROUP"),
+    "--ignore-missing-args": ("--ignore-missing-args: a missing source fails", "leave it out"),
+    "--super": ("--super: what root may, root does anyway", "root@HOST:PATH logs in as root"),
+    "--fake-super": (
+        "--fake-super: owners are kept as root alone", "root@HOST:PATH logs in as root"
+    ),
+    "--keep-dirlinks": (
+        "-K, --keep-dirlinks: nothing is written through a link in DEST",
+        "DEST itself may be a link: one copy for each",
+    ),
+    "--executability": ("-E, --executability: modes are kept whole", _KEPT),
+}  # fmt: skip
+_EXPLAINED |= {
+    short: _EXPLAINED[long]
+    for short, long in {
+        "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
+        "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
+        "--no-t": "--no-times",
+    }.items()
+}  # fmt: skip
+# Letters of ours that take a value, and of rsync's that take none.
+_NOT_THEIRS = {
+    "-b": "rsync's -b is --backup here",
+    "-F": "-F is for an ssh_config; rsync's -F is --exclude here",
+    "-S": "-S is for the ssh program; rsync's -S is so anyway: leave it out",
+}
+_TEST = (
+    "-t beside -r, -p or -a sends made-up data and writes nothing; rsync's -t is -p here",
+    "-p or -a keeps times; --transfer-test is the test",
+)
+
+
+def understood(words: Sequence[str], actions: Actions) -> list[str]:
+    """Return the words of a pscp command line as the parser takes them. Raises UsageError."""
+    found, letters, left = list[str](), "", list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("--", "-") or not word.startswith("-"):
+            found.append(word)
+            if word == "--":
+                found += left
+                break
+        elif word.startswith("--") or (word in actions and len(word) > 2):  # -vv
+            found += _long(word, left, words, actions)
+        else:
+            kept, flags = _short(word[1:], left, actions)
+            found += kept
+            letters += flags
+    if "t" in letters and set(letters) & set("rpa"):
+        raise UsageError(*_TEST)
+    if "A" in letters and "--direct" in words and "a" not in letters:  # ssh's, not rsync's
+        letters, found = letters.replace("A", ""), ["-o", "ForwardAgent=yes", *found]
+    for letter, what in _WITH_ARCHIVE.items():
+        if letter in letters and "a" not in letters and "--archive" not in words:
+            raise UsageError(f"-{letter}: {what} are kept with -a, and only then")
+    return ["-vv", *found] if letters.count("v") > 1 else found
+
+
+def _has_archive(words: Sequence[str]) -> bool:
+    return any(re.fullmatch("--archive|-[^-]*a.*", word) for word in words)
+
+
+def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) -> list[str]:
+    name, equals, value = word.partition("=")
+    if name in _SAID_ANYWAY or (name in _OF_ARCHIVE and _has_archive(words)):
+        return []
+    if name in _NAMED_HERE and name not in actions:
+        return [_NAMED_HERE[name]]
+    if name == "--bwlimit":
+        return ["--limit", str(_kbit_s(value if equals else left.pop(0) if left else ""))]
+    if name in _EXPLAINED and name not in actions:
+        raise UsageError(*_EXPLAINED[name])
+    if name not in actions or equals or actions[name].nargs == 0:
+        return [word]
+    if name == "--progress" and left and _is_place(left[0]):
+        return []  # rsync's, which takes no value
+    return [word, left.pop(0)] if left else [word]
+
+
+def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], str]:
+    """Return what a word of short options becomes, and its flags."""
+    flags = ""
+    if port := re.fullmatch("p([0-9]{2,})", letters):  # as ssh has it; -p4 is -p -4
+        raise UsageError(f"-{letters}: -p takes no value", f"the port is -P {port[1]} here")
+    for place, letter in enumerate(letters):
+        name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
+        if letter == "P" and not rest and left and _is_place(left[0]):
+            break  # rsync's --partial --progress; ours takes a port
+        if name not in actions and name in _EXPLAINED:
+            _explain(name, rest or (left[0] if left else ""))
+        if name in actions and actions[name].nargs != 0:
+            before, value = _as_words(flags), [rest] if rest else left[:1]
+            _check_value(name, "".join(value))
+            del left[: not rest]
+            return [*before, name, *value], flags
+        flags += name[1]
+    return _as_words(flags), flags
+
+
+def _check_value(name: str, value: str) -> None:
+    """Raise UsageError where rsync's letter was meant, which takes no value."""
+    is_source = not value[:1].isdigit() if name == "-b" else os.path.isdir(value)
+    if name in _NOT_THEIRS and value and is_source:
+        raise UsageError(f"{name} takes a value here, and not {value!r}", _NOT_THEIRS[name])
+
+
+def _as_words(flags: str) -> list[str]:
+    said = {*_WITH_ARCHIVE, *_SAID_ANYWAY, *("h" if {*flags} & {*"ar"} else "")}  # rsync's -avh
+    kept = "".join(each for each in flags if each not in said)
+    return [f"-{kept}"] if kept else []
+
+
+def _explain(name: str, value: str) -> NoReturn:
+    what, hint = _EXPLAINED[name]
+    if name == "-e" and (port := re.search(r"ssh .*-p *([0-9]+)", value)):
+        hint = f"the port is -P {port[1]} here; other options of ssh: -i FILE, -o KEY=VALUE"
+    raise UsageError(what, hint)
+
+
+def _is_place(word: str) -> bool:
+    if word in PROGRESS_STYLES:
+        return False
+    return word.startswith("-") or ":" in word or "/" in word or os.path.lexists(word)
+
+
+def _kbit_s(text: str) -> int:
+    """Return rsync's RATE in kbit/s: a number of KiB/s, or one with a unit."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMG]?)", text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise UsageError(f"--bwlimit: {text!r} is not a rate", "-l 10M limits to 10 Mbit/s")
+    rate = float(match[1]) * 1024.0 ** " KMG".index(match[2].upper() or "K")
+    return max(1, round(rate * 8 / 1000))
