@@ -317,7 +317,7 @@ class _Walk:
     def _back_up(self, to: bytes, old: Node, is_sure: bool) -> None:
         case = self.case
         folder = (case.has("backup_dir") or "").encode()
-        if not (folder or case.has("backup")) or old.kind not in (FILE, LINK):
+        if not (folder or case.has("backup")) or old.kind == FOLDER:
             return
         suffix = (case.options.get("suffix") or ("" if folder else "~")).encode()
         below = to[len(self.root) :].lstrip(b"/")

@@ -110,7 +110,7 @@ def sink_request(
     links = bool(options.link_dest)
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
     of_sink = {
-        "xattrs": options.archive or looks or lists,
+        "xattrs": options.archive or looks or lists or options.backup,
         "sameness": looks or lists,
         "lookup": looks,
         "linkdest": links,

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import stat
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -325,6 +326,77 @@ def test_what_is_deleted_is_kept(way: Way, folder: str) -> None:
     if folder == "old":
         shutil.rmtree(kept)
     assert_same_tree(way.source / "t", way.destination / "t", hard_links=True)
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize("folder", ["../old", "old"])
+def test_a_special_file_that_is_deleted_is_kept(way: Way, folder: str) -> None:
+    """H9: rsync keeps it. The second time one is there already."""
+    make(way.source, "t/sub/a")
+    make(way.destination, "t/sub/a")
+    for _ in range(2):
+        os.mkfifo(way.destination / "t" / "sub" / "fifo")
+        result = way.copy("t/.", to="t/", archive=True, delete=True, backup_dir=folder)
+        assert (result.failures, result.files_deleted) == ((), 1)
+        assert (way.destination / "t" / folder / "sub" / "fifo").is_fifo()
+        assert not (way.destination / "t" / "sub" / "fifo").exists()
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize("folder", ["../old", "old"])
+def test_an_earlier_backup_in_the_way_is_named(way: Way, folder: str) -> None:
+    """H9: the line named the file that was to be kept, where no link or file was in the way."""
+    make(way.source, "t/")
+    make(way.destination, "t/a/x", "t/b")
+    kept = way.destination / "t" / folder
+    make(kept, "a", "b/x")
+    ran = way.command("-a", "--delete", "--backup-dir", folder, names=["t/."], to="t/")
+    shown = kept.resolve() if folder == "../old" else Path(folder)
+    assert ran.code == 1
+    assert f"t/a/x: cannot be kept: {shown}/a, of an earlier backup, is a file or link" in ran.err
+    assert f"t/b: cannot be kept: {shown}/b, of an earlier backup, is a folder" in ran.err
+    assert way.arrived >= {"t/a/x", "t/b"}
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize("folder", ["../old", "old"])
+def test_a_folder_of_backups_lets_in_who_was_let_in(way: Way, folder: str) -> None:
+    """H9: one of mode 2770 and group 42 was the login's own group's."""
+    if os.geteuid() != 0:
+        unavailable("giving a folder to a group takes root's powers")
+    make(way.source, "t/shared/")
+    make(way.destination, "t/shared/a")
+    os.chown(way.destination / "t", 12, 42)
+    os.chown(way.destination / "t" / "shared", 12, 43)
+    acl = struct.pack("<I" + "HHi" * 5, 2, 1, 7, -1, 2, 7, 99, 4, 0, -1, 16, 7, -1, 32, 0, -1)
+    with contextlib.suppress(OSError):  # not every file system has ACLs
+        os.setxattr(way.destination / "t" / "shared", "system.posix_acl_access", acl)
+    os.chmod(way.destination / "t" / "shared", 0o2770)
+    result = way.copy("t/.", to="t/", recursive=True, delete=True, backup_dir=folder)
+    assert result.ok, result.failures
+    kept = way.destination / "t" / folder
+    found = [path.stat() for path in (kept, kept / "shared")]
+    assert [(each.st_uid, each.st_gid) for each in found] == [(12, 42), (12, 43)]
+    assert found[1].st_mode & 0o7777 == 0o2770
+    assert os.listxattr(kept / "shared") == os.listxattr(way.destination / "t" / "shared")
+
+
+@pytest.mark.needs_agent(reason="backups take hard links")
+@pytest.mark.parametrize(("mode", "kept_mode"), [(0o2770, 0o700), (0o775, 0o755), (0o705, 0o700)])
+def test_a_group_that_cannot_be_given_lets_in_nobody_else(
+    powerless: Way, mode: int, kept_mode: int
+) -> None:
+    if os.geteuid() != 0:
+        unavailable("giving a folder to a group takes root's powers")
+    make(powerless.source, "t/shared/")
+    make(powerless.destination, "t/shared/a")
+    os.chown(powerless.destination / "t" / "shared", -1, 43)
+    os.chmod(powerless.destination / "t" / "shared", mode)
+    ran = powerless.command("-r", "--delete", "--backup-dir=../old", names=["t/."], to="t/")
+    assert ran.code == 0, ran.err
+    kept = powerless.destination / "old" / "shared"
+    assert (kept / "a").exists()
+    assert kept.stat().st_mode & 0o777 == kept_mode
 
 
 @pytest.mark.needs_agent(reason="backups take hard links")

@@ -16,7 +16,7 @@ import stat
 from typing import List, Optional, Tuple
 
 from ..frames import failures
-from ..reading import files, source
+from ..reading import files, source, xattrs
 from ..reading.paths import Root
 from . import commit, placing, removal
 from .parts import Parts
@@ -64,7 +64,7 @@ class Keeper:
                 is_new = False
             self._opened = Root(self._outside)
             if is_new:
-                os.fchmod(self._opened.fd, os.fstat(self._root.fd).st_mode & 0o777)
+                _give_access(self._opened.fd, self._root.fd)
         return self._opened
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
@@ -113,10 +113,8 @@ class Keeper:
         """Give what has this path, and is about to be removed, its backup's name, durably. The
         caller holds the fence and the root's lock. Raises OSError and Refusal.
 
-        Without hard links it has only that name afterwards. Special files are not kept.
+        Without hard links it has only that name afterwards.
         """
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-            return
         folder_fd, name = self._root.at(path)
         folder_fd = os.dup(folder_fd)
         try:
@@ -129,9 +127,12 @@ class Keeper:
         backup = place(path, self._suffix, self._folder)
         is_elsewhere = bool(self._folder or self._outside)
         if is_elsewhere:
-            self._make_folders(backup.rpartition("/")[0])
+            self._make_folders(backup.rpartition("/")[0], path)
         there_fd, there = self._there().at(backup)
-        commit.file_to_replace(there_fd, there, backup)
+        if not is_elsewhere:
+            commit.file_to_replace(there_fd, there, backup)
+        elif _is_folder(there_fd, there):
+            raise self._is_taken(path, backup, "a folder")
         _check_sticky(folder_fd, before)
         _check_sticky(there_fd, before)
         temporary = self._parts.private_name(there)
@@ -153,7 +154,7 @@ class Keeper:
         if is_elsewhere:  # else the folder is synced once all of a batch have their names
             removal.sync_folder(there_fd)
 
-    def _make_folders(self, path: str) -> None:
+    def _make_folders(self, path: str, of_file: str) -> None:
         """Make the folders that are missing, as private as those whose files they take."""
         made, there = "", self._there()
         for name in path.split("/") if path else ():
@@ -162,9 +163,52 @@ class Keeper:
                 there.folder(made)
             except FileNotFoundError:
                 of = made[len(self._folder) + 1 :] if self._folder else made
-                mode = os.fstat(self._root.folder(of)).st_mode
-                os.fchmod(there.folder(made, make=True), mode & 0o777)
+                of_fd = os.dup(self._root.folder(of))  # the next folder() may close it
+                try:
+                    _give_access(there.folder(made, make=True), of_fd)
+                finally:
+                    os.close(of_fd)
                 removal.sync_folder(there.folder(made.rpartition("/")[0]))
+            except failures.Refusal as refusal:
+                if refusal.kind != failures.UNSAFE:
+                    raise
+                raise self._is_taken(of_file, made, "a file or link")
+
+    def _is_taken(self, path: str, backup: str, by: str) -> failures.Refusal:
+        where = os.path.join(self._outside, backup)
+        message = "cannot be kept: %s, of an earlier backup, is %s; move it away" % (where, by)
+        return failures.Refusal(failures.DESTINATION, path, message)
+
+
+def _give_access(fd: int, of_fd: int) -> None:
+    """Give a new folder owner, group, ACL and mode of another one; what cannot be given lets nobody
+    else in.
+    """
+    before = os.fstat(of_fd)
+    mode = before.st_mode & (stat.S_ISGID | 0o777)
+    for uid in (before.st_uid, -1):  # a group that we are in is ours to give
+        with contextlib.suppress(PermissionError):
+            os.chown(fd, uid, before.st_gid)
+            break
+    wanted = xattrs.of(of_fd) or {}
+    wanted = {name: value for name, value in wanted.items() if name.startswith("system.")}
+    xattrs.remove_others(fd, wanted)
+    for name, value in wanted.items():
+        with contextlib.suppress(OSError):
+            os.setxattr(fd, name, value)
+    if os.fstat(fd).st_gid != before.st_gid:  # other people are in the group now
+        both = mode >> 3 & mode & 0o7
+        mode = mode & 0o700 | both << 3 | both
+    if wanted.keys() - (xattrs.of(fd) or {}).keys():
+        mode &= 0o700
+    os.fchmod(fd, mode)
+
+
+def _is_folder(folder_fd: int, name: bytes) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _check_sticky(folder_fd: int, file: os.stat_result) -> None:
