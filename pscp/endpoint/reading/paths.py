@@ -187,7 +187,7 @@ class Root:
                     if self.make_way is None or not known.startswith(self.replaced):
                         raise
                     if not make:
-                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                        raise FileNotFoundError(errno.ENOENT, "")
                     self.make_way(known)  # which may close fd
                     fd = self._open(*self.at(known), path=path, make=make)
                 if make and known == self._marked:

@@ -284,12 +284,11 @@ def part_replaced(path: str) -> failures.Refusal:
 
 def _fail(batches: List[Batch], error: BaseException) -> None:
     """Answer batches that a mistake of ours left open: nothing else would end the wait."""
-    message = "cannot be made final: %r" % error
     for parts, done in batches:
         for part in parts:
             part.close()
         with contextlib.suppress(Exception):  # a lost channel: then nobody waits
-            done([failures.data(failures.SYSTEM, part.entry.path, message) for part in parts])
+            done([failures.data(failures.SYSTEM, part.entry.path, repr(error)) for part in parts])
 
 
 def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
