@@ -37,6 +37,7 @@ class Keeper:
     def __init__(self, root: Root, parts: Parts, path: str, suffix: str, folder: str) -> None:
         """`path` is the root's; a folder that is not in it is as placing.beside() takes it."""
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
+        self._path = path
         self._outside = ""  # the whole path of a folder that is not below the root
         self._opened: Optional[Root] = None
         if placing.is_beside(folder):
@@ -54,15 +55,15 @@ class Keeper:
 
     def _there(self) -> Root:
         """Return the root that backups are below, made if need be. Raises OSError, Refusal."""
-        if not self._outside:
+        if not (self._folder or self._outside):
             return self._root
-        if self._opened is None:
+        if self._opened is None:  # a root of its own, in which no way is made for folders
             try:
-                os.makedirs(self._outside, 0o700)
+                os.makedirs(self._outside or self._path, 0o700)
                 is_new = True
             except FileExistsError:
                 is_new = False
-            self._opened = Root(self._outside)
+            self._opened = Root(self._outside or self._path)
             if is_new:
                 _give_access(self._opened.fd, self._root.fd)
         return self._opened
