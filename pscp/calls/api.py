@@ -126,7 +126,8 @@ class Session:
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
     `fields` are those of copy(), and hold for every call that does not say otherwise; those that
     make a connection what it is, such as `port` or `cipher`, hold for all. Any thread may call,
-    several at once. Once it is closed, a session refuses every call (UsageError).
+    several at once. Once it is closed, a session refuses every call (UsageError), as it does in a
+    process that was forked from the one that made it: open one there, after the fork.
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
@@ -183,6 +184,8 @@ class Session:
         From any thread, any number of times. It does not wait for their ends, which are those of a
         KeyboardInterrupt: what had landed is kept. The session can be used again.
         """
+        if self.connections.is_foreign:
+            return
         with self._lock:
             calls = list(self._calls)
         for stop in calls:
@@ -196,6 +199,8 @@ class Session:
         self._close(is_cut=False)
 
     def _close(self, *, is_cut: bool) -> None:
+        if self.connections.is_foreign:
+            return
         with self._lock:
             self._is_closed = True
             is_idle = not self._calls
@@ -205,12 +210,14 @@ class Session:
             self.cancel()
 
     def _check_open(self) -> None:
+        self.connections.check_process()
         if self._is_closed:
             raise errors.UsageError("the session is closed", "make another pscp.Session")
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[stops.Stop]:
         """Run a block as a call that cancel() and close() end."""
+        self.connections.check_process()  # the lock may be held in the other process
         stop = stops.current() or stops.Stop()
         has_begun = False
         try:

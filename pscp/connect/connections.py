@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ class Connections:
     def __init__(self, host: Location, opener: Opener | None = None) -> None:
         """`opener` is what opens channels; None: processes of --transport."""
         self.host = host
+        self._pid = os.getpid()  # a process that is forked from it gets descriptors, and no threads
         self.keeps = True  # connections outlive a copy; set before the first one
         self.idle = IdleConnections()
         self._authenticator = Authenticator(may_ask=opener is None or opener.logs_in)
@@ -80,6 +82,17 @@ class Connections:
         self._on_plane: set[int] = set()  # ids of the lists of agents that calls have spread
         self._note: Callable[[str], None] = lambda text: None  # of the last call with direct lanes
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether another process has made them: this one was forked from it."""
+        return self._pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise UsageError where they are another process's, which goes on using them."""
+        if self.is_foreign:
+            message = "this session belongs to another process; open one after the fork"
+            raise errors.UsageError(message, "pscp.Session(...) in each process")
 
     @property
     def login_s(self) -> float:
@@ -123,8 +136,10 @@ class Connections:
     def close(self, *, is_cut: bool = False) -> None:
         """End every connection; with `is_cut` end logins at once instead of when they are done.
 
-        A lane that comes to connect only afterwards is refused.
+        A lane that comes to connect only afterwards is refused. Those of another process stay.
         """
+        if self.is_foreign:
+            return
         self._first.close()
         self._early.end(is_cut=is_cut)
         with self._lock:
@@ -184,6 +199,7 @@ class Connections:
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
         """Hold the lock of the thread that opens a first connection."""
+        self.check_process()
         stops.acquire(self._turn)
         try:
             yield

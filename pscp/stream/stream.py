@@ -196,9 +196,13 @@ def piped(
     file = open(ours, "wb" if is_push else "rb")  # noqa: SIM115 - closed below
     try:
         yield file
+        connections.check_process()
         while not (is_push or file.closed) and file.read(1 << 20):
             pass
     except BaseException as error:
+        if connections.is_foreign:  # all else is the parent's, and what `file` holds, too
+            file.raw.close()  # type: ignore[attr-defined]
+            raise
         had_ended = bool(ended)
         stream.cut_short()
         _close(file)

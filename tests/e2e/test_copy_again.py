@@ -10,8 +10,11 @@ import dataclasses
 import os
 import random
 import signal
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,69 @@ def test_a_session_goes_on_after_a_copy_that_failed(way: Way, own: PrivateServer
         (way.source / "gone").unlink()
         assert mine.copy(".").files_resumed == 4
         assert logins(own) == 1
+
+
+def in_a_child(act: Callable[[], object]) -> None:
+    """Do this in a fork of this process, which then unwinds what it is in."""
+    if (pid := os.fork()) == 0:
+        try:
+            act()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+FOREIGN = "^this session belongs to another process; open one after the fork$"
+
+
+@contextlib.contextmanager
+def exits_here() -> Iterator[None]:
+    """What a child unwinds ends here, and not in pytest."""
+    ours = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != ours:
+            os._exit(0 if isinstance(sys.exception(), SystemExit) else 1)
+
+
+def test_b1_a_fork_leaves_the_session_to_the_process_that_opened_it(
+    push: Way, own: PrivateServer
+) -> None:
+    """Its calls went over the parent's connections, in the midst of what that sent."""
+    fill(push.source)
+    place = f"{own.host}:{push.destination}"
+    source = str(push.source / "small")
+
+    def refused() -> None:
+        for call in (
+            lambda: session.copy(source, f"{place}/child"),
+            lambda: session.run("true"),
+            lambda: session.pipe_to("cat").__enter__(),
+            lambda: session.pipe_from("echo").__enter__(),
+            session.__enter__,
+        ):
+            with pytest.raises(pscp.UsageError, match=FOREIGN):
+                call()
+        session.cancel()
+        with connect(push, own) as after:
+            assert after.run("echo one").out == b"one\n"
+        session.close()
+
+    with exits_here(), connect(push, own) as session:
+        session.copy(source, f"{place}/parent")
+        in_a_child(refused)
+        assert session.run("echo two").out == b"two\n"
+        with session.pipe_to(["sh", "-c", f"cat > {push.destination}/piped"]) as file:
+            file.write(b"once")
+            in_a_child(lambda: None)
+            file.write(b" and all")
+        session.copy(source, f"{place}/again")
+    assert (push.destination / "piped").read_bytes() == b"once and all"
+    assert not (push.destination / "child").exists()
+    assert logins(own) == 2
 
 
 def ended(pids: set[int]) -> bool:

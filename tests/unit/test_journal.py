@@ -164,6 +164,23 @@ def test_the_same_copy_cannot_run_twice_at_once() -> None:
         Journal("key").close(complete=True)
 
 
+def test_b1_a_process_forked_meanwhile_holds_no_journal() -> None:
+    with state():
+        journal = Journal("key")
+        reads, writes = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.close(writes)
+            os.read(reads, 1)  # until its parent has what it wants
+            os._exit(0)
+        os.close(reads)
+        try:
+            journal.close(complete=False)
+            Journal("key").close(complete=True)
+        finally:
+            os.close(writes)
+            os.waitpid(pid, 0)
+
+
 def test_a_complete_copy_leaves_no_journal_and_an_incomplete_one_does() -> None:
     with state() as path:
         run([("a", 0)], "d1")

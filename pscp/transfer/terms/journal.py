@@ -278,6 +278,7 @@ class Journal:
                 os.unlink(self._path)
             elif not (self._under_way or self._found):  # else it would grow with each run
                 self._begin_anew(self._fd)
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a process forked meanwhile has it open, too
         os.close(self._fd)
 
 
