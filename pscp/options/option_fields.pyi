@@ -41,8 +41,6 @@ class _CommonFields(TypedDict, total=False):
     """Copy files of at most SIZE."""
     max_age_s: int | None
     """Leave out files that were changed earlier than so long ago."""
-    update: bool
-    """Leave out what is not newer than at the destination."""
     existing: bool
     """Copy only what is at the destination already."""
     ignore_existing: bool
@@ -165,10 +163,14 @@ class _CommonFields(TypedDict, total=False):
     """For the command line: send notes, errors and the summary to syslog as well."""
 
 class OptionFields(_CommonFields, total=False):
+    update: bool
+    """Leave out what is not newer than at the destination."""
     transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
     """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
 
 class SessionFields(_CommonFields, total=False):
+    update: bool
+    """Leave out what is not newer than at the destination."""
     transport: (
         Literal["auto", "openssh", "asyncssh", "paramiko"]
         | paramiko.SSHClient
@@ -176,7 +178,11 @@ class SessionFields(_CommonFields, total=False):
     )
     """As for copy(), or a connection that is open already, over which everything then goes."""
 
-class ReplicateFields(OptionFields, total=False):
+class ReplicateFields(_CommonFields, total=False):
+    update: bool
+    """Leave out what is not newer than at the destination."""
+    transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
+    """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
     recursive: bool
     """With all datasets below it, parents first."""
     exclude: Sequence[str]

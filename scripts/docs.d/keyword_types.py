@@ -42,18 +42,19 @@ def meanings(*tables: type) -> dict[str, str]:
 def stub() -> str:
     common = types_of(CopyOptions, ConnectionOptions)
     transport = {"transport": common.pop("transport")}
+    own = {"update": common.pop("update")}  # pyright takes one of a base for the dict's method
     said = meanings(CopyOptions, ConnectionOptions)
     lent = {"transport": LENT_MEANING}
     kinds = [transport["transport"], *LENT.split(" | ")]
     either = "(\n        " + "\n        | ".join(kinds) + "\n    )"
-    zfs = types_of(ZfsOptions)
+    zfs, of_zfs = types_of(ZfsOptions), meanings(ZfsOptions)
     return "\n".join(
         [
             _HEAD,
             _fields("_CommonFields", "TypedDict", common, said),
-            _fields("OptionFields", "_CommonFields", transport, said),
-            _fields("SessionFields", "_CommonFields", {"transport": either}, lent),
-            _fields("ReplicateFields", "OptionFields", zfs, meanings(ZfsOptions)),
+            _fields("OptionFields", "_CommonFields", {**own, **transport}, said),
+            _fields("SessionFields", "_CommonFields", {**own, "transport": either}, said | lent),
+            _fields("ReplicateFields", "_CommonFields", {**own, **transport, **zfs}, said | of_zfs),
         ]
     )
 

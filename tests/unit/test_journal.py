@@ -167,6 +167,7 @@ def test_the_same_copy_cannot_run_twice_at_once() -> None:
 def test_b1_a_process_forked_meanwhile_holds_no_journal() -> None:
     with state():
         journal = Journal("key")
+        journal.file("a", ONE, "sha256", "zeros")
         reads, writes = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(writes)

@@ -41,10 +41,14 @@ def as_text(types: dict[str, str]) -> dict[str, str]:
     return {name: re.sub(r"Literal\[.*?\]", "str", kind) for name, kind in several.items()}
 
 
+def classes_of_stub() -> dict[str, ast.ClassDef]:
+    text = Path(inspect.getfile(option_fields)).with_suffix(".pyi").read_text("utf-8")
+    return {each.name: each for each in ast.parse(text).body if isinstance(each, ast.ClassDef)}
+
+
 def stub_of(name: str) -> dict[str, str]:
     """The fields of a class in the stub, with those of its bases."""
-    text = Path(inspect.getfile(option_fields)).with_suffix(".pyi").read_text("utf-8")
-    classes = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.ClassDef)}
+    classes = classes_of_stub()
     if name not in classes:
         return {}
     found = stub_of(ast.unparse(classes[name].bases[0]))
@@ -55,6 +59,13 @@ def stub_of(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("fields", [OptionFields, SessionFields, ReplicateFields])
 def test_a_type_checker_sees_what_a_program_sees(fields: Any) -> None:
     assert stub_of(fields.__name__) == types_of(fields)
+
+
+def test_h2_no_base_has_a_keyword_that_is_a_method_of_dicts() -> None:
+    """There pyright sees the method, and refuses `update=True`."""
+    for each in classes_of_stub().values():
+        assert not stub_of(ast.unparse(each.bases[0])).keys() & set(dir(dict))
+    assert "update" in stub_of("OptionFields")
 
 
 def test_the_keywords_are_the_fields_of_options() -> None:
