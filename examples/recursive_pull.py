@@ -21,7 +21,7 @@ def main() -> int:
     source, dest, *patterns = sys.argv[1:]
     try:
         result = pscp.replicate(
-            source, dest, recursive=True, exclude=tuple(patterns), parallel=4, progress=show
+            source, dest, recursive=True, exclude=patterns, parallel=4, progress=show, raises=False
         )
     except pscp.PscpError as error:
         print(error.text, file=sys.stderr)

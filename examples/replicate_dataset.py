@@ -16,7 +16,7 @@ def main() -> int:
         return 2
     try:
         result = pscp.replicate(
-            *sys.argv[1:], snapshot_name="daily-{time}", keep_last=14, batch=True
+            *sys.argv[1:], snapshot_name="daily-{time}", keep_last=14, batch=True, raises=False
         )
     except pscp.PscpError as error:
         print(error.text, file=sys.stderr)

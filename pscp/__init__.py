@@ -77,17 +77,17 @@ _HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.
     "Settled": "transfer.walk.selection",
 }  # fmt: skip
 __all__ = [
-    "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed", "ConnectError",
-    "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters", "DatasetBusy",
-    "DatasetError", "Delivery", "DestinationError", "DestinationExists", "Diverged", "Failure",
-    "FileError", "FileEvent", "FilesFailed", "HostKeyError", "Interrupted", "ItemError",
-    "JobTerms", "Location",
-    "Look", "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp",
-    "NoSnapshot", "NoSpace", "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError",
-    "Ran", "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
-    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable",
-    "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean",
-    "copy", "fan_out", "look", "measure", "parse_location", "replicate", "verify",
+    "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed",
+    "ConnectError", "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters",
+    "DatasetBusy", "DatasetError", "Delivery", "DestinationError", "DestinationExists",
+    "Diverged", "Failure", "FanOutFailed", "FileError", "FileEvent", "FilesFailed",
+    "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Look", "Measurement",
+    "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
+    "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
+    "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists", "SourceChanged",
+    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "Unreachable", "UnsafeName",
+    "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean", "copy",
+    "fan_out", "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

@@ -47,6 +47,11 @@ def locations(session: pscp.Session) -> None:
     session.run(b"true")  # type: ignore[arg-type]
 
 
+def failures(files: pscp.FilesFailed, places: pscp.FanOutFailed) -> None:
+    assert_type(files.result, pscp.Result)
+    assert_type(places.result, tuple[pscp.Delivery, ...])
+
+
 def names() -> None:
     assert_type(pscp.__version__, str)
     error = pscp.AuthenticationError("message")

@@ -70,6 +70,11 @@ WAY_OF_A_CHUNK = (
     "transfer/lanes/lane_traffic.py", "endpoint/reading/source.py", "connect/bootstrap.py",
     "endpoint/serving/agent.py", "endpoint/writing/sink.py", "endpoint/writing/commit.py",
 )  # fmt: skip
+# What is imported from above for type checkers alone, and is never loaded so.
+FOR_TYPES = {
+    ("ground/errors.py", "pscp.calls.deliveries.Delivery"),
+    ("ground/errors.py", "pscp.progress.progress.Result"),
+}
 SAYS_WHAT_IT_IS_NOT = re.compile(r"Not here: |[Nn]othing (else|here)\b")
 
 MAX_FUNCTION_LINES = 50
@@ -111,7 +116,7 @@ def imported(file: str) -> tuple[str, ...]:
             base = folder[: len(folder) - node.level + 1] if node.level else []
             prefix = ".".join([*base, *([node.module] if node.module else [])])
             found += [f"{prefix}.{alias.name}" for alias in node.names]
-    return tuple(found)
+    return tuple(name for name in found if (file, name) not in FOR_TYPES)
 
 
 def imported_rooms(file: str) -> set[str]:

@@ -40,7 +40,14 @@ from pscp.options.connection_options import OF_A_CONNECTION
 from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
-from pscp.progress.progress import CallbackReporter, Counters, Reporter, Result, Silent
+from pscp.progress.progress import (
+    CallbackReporter,
+    Counters,
+    Reporter,
+    Result,
+    Silent,
+    checked,
+)
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -107,16 +114,6 @@ def copy(
             froms, to, chosen, shown, keep_digests=keep_digests, terms=terms, wait_s=seconds(wait)
         )
     return checked(result) if raises else result
-
-
-def checked(result: Result) -> Result:
-    """Return the result of a copy. Raises FilesFailed where files failed."""
-    if result.failures:
-        first, more = result.failures[0], len(result.failures) - 1
-        rest = f", and {more} more" if more else ""
-        message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
-        raise errors.FilesFailed(message, result=result)
-    return result
 
 
 @with_keywords(Options)

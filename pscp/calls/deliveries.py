@@ -22,14 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.calls import api
-from pscp.calls.call_arguments import Patterns, Place, Source, locations
+from pscp.calls.call_arguments import Patterns, Place, Source, locations, seconds
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
 from pscp.options.option_rows import with_keywords
-from pscp.options.options import Options, with_fields
+from pscp.options.options import Options, as_keywords, with_fields
 from pscp.progress.callbacks import FileEvent
-from pscp.progress.progress import Reporter, Result
+from pscp.progress.progress import Reporter, Result, problem_of
 from pscp.transfer.lanes.shared_reads import Reader, SharedReads
 from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.transfer.terms.moves import Moves
@@ -62,6 +62,11 @@ class Delivery:
         return self.result is not None and self.result.ok
 
     @property
+    def problem(self) -> errors.PscpError | None:
+        """The error, or a FilesFailed where files failed; None where all is well."""
+        return self.error or (problem_of(self.result) if self.result is not None else None)
+
+    @property
     def exit_code(self) -> int:
         """The exit code of pscp, had it copied to this destination alone."""
         return self.error.exit_code if self.error is not None else int(not self.ok)
@@ -85,6 +90,8 @@ def fan_out(
     on_file: OnFile | None = None,
     keep_digests: bool = True,
     terms: JobTerms | None = None,
+    raises: bool = True,
+    wait: bool | float = False,
     **fields: Unpack[OptionFields],
 ) -> tuple[Delivery, ...]:
     """Copy files and folders of this machine to many destinations at once.
@@ -101,24 +108,35 @@ def fan_out(
         progress: is called with the destination and its Counters.
         on_file: is called with the destination and a FileEvent.
         terms: hold for all together.
+        raises: with False what failed is not raised, but in the Deliveries.
 
-    Returns:
-        A Delivery for each destination, in their order. What ends one copy, such as a host that
-        cannot be reached, is its `error`, and is not raised.
-
-    Raises UsageError before anything is contacted. An exception of `progress`, `on_file` or a
-    signal handler (KeyboardInterrupt) ends all copies tidily and is raised here; the same call
-    goes on from there.
+    Returns a Delivery for each destination, in their order. Raises FanOutFailed, once all copies
+    have ended, where one has not got every file, and UsageError before anything is contacted. An
+    exception of `progress`, `on_file` or a signal handler ends all copies tidily, and is raised.
     """
+    seconds(wait)
     chosen = with_fields(options or Options(), fields)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
         api.copy, sources, options=chosen, exclude=exclude, include=include,
         keep_digests=keep_digests, raises=False, terms=_shared(terms or JobTerms(), chosen, places),
+        wait=wait,
     )  # fmt: skip
     by_name = {each.text: each for each in places}
     told = _telling(copy, by_name, reporter, on_file)
-    return side_by_side([*by_name], told, progress=progress or _unseen, max_hosts=max_hosts)
+    found = side_by_side([*by_name], told, progress=progress or _unseen, max_hosts=max_hosts)
+    return _checked_all(found) if raises else found
+
+
+def _checked_all(found: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
+    """Return these. Raises FanOutFailed where one of them has a problem."""
+    failed = [(each.destination, each.problem) for each in found if each.problem is not None]
+    if failed:
+        place, problem = failed[0]
+        more = f"; {len(failed)} of {len(found)} destinations failed" if len(found) > 1 else ""
+        message = f"{place}: {problem.message}{more}"
+        raise errors.FanOutFailed(message, as_keywords(problem.hint), result=found)
+    return found
 
 
 def _telling(

@@ -233,6 +233,7 @@ def run(
                 options=options,
                 max_hosts=max_hosts,
                 keep_digests=False,
+                raises=False,
                 reporter=lambda name: kept.of(RowReporter(by_name[name], display)),
             )
         finally:

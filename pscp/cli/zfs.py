@@ -57,7 +57,9 @@ def run(command: Command, words: Sequence[str]) -> int:
     options = command.options
     with shown_run("pscp-zfs", words, options, _HINT) as (reporter, kept):
         ends, settings = (command.source, command.dest), command.settings
-        result = replicate(*ends, options=options, settings=settings, reporter=reporter)
+        result = replicate(
+            *ends, options=options, settings=settings, reporter=reporter, raises=False
+        )
         reporter.stop(None)
         conclude(summary(result, command), rows(table(result)), options, kept)
     return 0 if result.ok else 1

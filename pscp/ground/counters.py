@@ -119,6 +119,11 @@ class Counters:
         with self._lock:
             return replace(self, large={n: replace(each) for n, each in self.large.items()})
 
+    def __reduce__(self) -> tuple[type[Counters], tuple[object, ...]]:
+        """Have pickle and copy take the numbers, and not what asks this copy's lanes."""
+        now, left_out = self.snapshot(), ("lanes_moved", "_lock")  # the last two
+        return Counters, tuple(getattr(now, f.name) for f in fields(now) if f.name not in left_out)
+
     def __add__(self, other: Counters) -> Counters:
         """Return what two copies have done together; `other` is the one that goes on."""
         kinds = ("bytes_", "files_", "chunks_", "connections_")

@@ -4,7 +4,7 @@
     +-- UsageError 2
     |   +-- BadManifest
     +-- CopyError 1
-    |   +-- DestinationError, CopyRunning, CommandFailed, FilesFailed
+    |   +-- DestinationError, CopyRunning, CommandFailed, FilesFailed, FanOutFailed
     +-- ItemError 1
     |   +-- FileError
     |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
@@ -28,7 +28,12 @@ Read next: ../options/options.py.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pscp.calls.deliveries import Delivery
+    from pscp.progress.progress import Result
 
 RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
 RUN_AGAIN = "run the same command again to go on from here"
@@ -46,6 +51,10 @@ class PscpError(Exception):
         if hint:
             self.hint = hint
 
+    def __reduce__(self) -> tuple[Callable[..., PscpError], tuple[Any, ...]]:
+        """Have pickle and copy take all of it, whatever its class is made with."""
+        return _made_again, (type(self), self.args, vars(self))
+
     @property
     def message(self) -> str:
         return str(self.args[0])
@@ -54,6 +63,14 @@ class PscpError(Exception):
     def text(self) -> str:
         """The message, and the hint on a line below it, if there is one."""
         return "\n".join(filter(None, (self.message, self.hint)))
+
+
+def _made_again(
+    kind: type[PscpError], args: tuple[object, ...], facts: dict[str, object]
+) -> PscpError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(facts)
+    return error
 
 
 class UsageError(PscpError):
@@ -78,10 +95,22 @@ class FilesFailed(CopyError):
 
     hint = "raises=False returns the Result"
 
-    def __init__(self, message: str, hint: str = "", *, result: Any = None) -> None:
+    def __init__(self, message: str, hint: str = "", *, result: Result) -> None:
         super().__init__(message, hint)
         self.result = result
-        self.retry = result is not None and any(each.retry for each in result.failures)
+        self.retry = any(each.retry for each in result.failures)
+
+
+class FanOutFailed(CopyError):
+    """Destinations of a fan-out have not got every file; `result` has what became of each."""
+
+    hint = "raises=False returns the Deliveries"
+
+    def __init__(self, message: str, hint: str = "", *, result: Sequence[Delivery]) -> None:
+        super().__init__(message, hint)
+        self.result = tuple(result)
+        self.exit_code = max(each.exit_code for each in result)
+        self.retry = any(each.problem.retry for each in result if each.problem is not None)
 
 
 class DestinationError(CopyError):

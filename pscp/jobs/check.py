@@ -139,7 +139,7 @@ def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     options = dataclasses.replace(its, batch=True, dry_run=True, retry_for_s=None)
     begun_s = time.monotonic()
     for dataset, to in job.replications(destination):
-        result = replicate(dataset, to, options=options, settings=job.settings)
+        result = replicate(dataset, to, options=options, settings=job.settings, raises=False)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
         for failure in result.failures:
             row.add(BAD, f"{failure.path}: {failure.message}; {failure.hint}")

@@ -159,7 +159,7 @@ class Copying:
             found = replicate(
                 dataset, to, options=options,
                 settings=job.settings, reporter=_Notes(partial(self._say, destination)),
-                progress=lambda now: show(whole + now),
+                progress=lambda now: show(whole + now), raises=False,
             )  # fmt: skip
             failures += found.failures
             whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)

@@ -117,13 +117,15 @@ def as_keywords(text: str) -> str:
     """Return a message in which options of the command line are called by their keywords."""
     if text == UsageError.hint:
         return "help(pscp.Options) lists the keywords"
+    from pscp.options.zfs_options import ZfsOptions  # here: few errors need it
+
     keywords = {
         word: name
-        for name, _, row in ROWS.values()
+        for name, _, row in (*rows_of(ZfsOptions), *ROWS.values())
         for flag in row.flags
         for word in flag.words.split()
         if word.startswith("-")
-    }
+    } | {"--exclude": "exclude", "--include": "include"}
     found = re.sub(r"(?<![\w-])--?[a-zA-Z][\w-]*", lambda m: keywords.get(m[0], m[0]), text)
     return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", found)
 

@@ -19,11 +19,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Literal, Protocol, TextIO
+from typing import Literal, Protocol, TextIO, TypeVar
 
 from pscp.ground import errors, terminal_text
 from pscp.ground.counters import Counters as Counters
 from pscp.ground.terminal_text import printable, write_line, write_text
+from pscp.options.options import as_keywords
 from pscp.progress.progress_words import Piece, describe
 from pscp.progress.progress_words import Rate as Rate
 from pscp.progress.progress_words import count as count
@@ -83,6 +84,27 @@ class Result:
     def ok(self) -> bool:
         """True if no file failed."""
         return not self.failures
+
+
+def problem_of(result: Result) -> errors.FilesFailed | None:
+    """Return the error of a copy in which files failed, with the first one's remedy; else None."""
+    if result.ok:
+        return None
+    first, more = result.failures[0], len(result.failures) - 1
+    rest = f", and {more} more" if more else ""
+    message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
+    return errors.FilesFailed(message, as_keywords(first.hint), result=result)
+
+
+AnyResult = TypeVar("AnyResult", bound=Result)
+
+
+def checked(result: AnyResult) -> AnyResult:
+    """Return the result of a copy. Raises FilesFailed where files failed."""
+    problem = problem_of(result)
+    if problem is not None:
+        raise problem
+    return result
 
 
 class Reporter(Protocol):

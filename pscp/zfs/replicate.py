@@ -30,6 +30,7 @@ from pscp.progress.progress import (
     Result,
     Silent,
     Ticking,
+    checked,
     count,
 )
 from pscp.progress.progress import format_bytes as shown
@@ -73,19 +74,18 @@ def replicate(
     reporter: Reporter | None = None,
     progress: Callable[[Counters], object] | None = None,
     connect: Connect = Link,
+    raises: bool = True,
     **fields: Unpack[ReplicateFields],
 ) -> Replicated:
     """Bring a ZFS dataset at the destination to the newest snapshot of the source.
 
     One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `fields` are
     fields of Settings, for instance recursive=True, and of Options, such as connections=8.
-    `progress` is called about ten times a second with a snapshot of Counters; an exception in it
-    ends the replication, and is raised here.
+    `progress` is called about ten times a second with a snapshot of Counters.
 
-    Returns a Replicated; its `failures` name each dataset that was not replicated. Raises
-    UsageError before anything is contacted, NoSuchDataset or NoZfs where there is nothing to do
-    it with, ConnectError where the far end is out of reach, CopyRunning where the same
-    replication is at work already.
+    Raises FilesFailed at the end, where datasets were not replicated (`failures` name them), unless
+    raises=False; UsageError before anything is contacted, NoSuchDataset or NoZfs where there is
+    nothing to do it with, ConnectError where the far end is out of reach, CopyRunning.
     """
     given: Mapping[str, Any] = fields
     check_names(given, {*Options.__dataclass_fields__, *_SETTINGS})
@@ -110,10 +110,10 @@ def replicate(
             with stop.ended_by(lambda error: link.close()):
                 run = _Run(mark, asked, how, reporter, counters)
                 result = run.run(froms, to, link)
-            return result
         finally:
             link.close()
             reporter.stop(result)
+    return checked(result) if raises else result
 
 
 class _Run:

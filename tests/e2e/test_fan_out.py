@@ -32,13 +32,31 @@ def hosts(tmp_path: Path, sshd: PrivateServer) -> Hosts:
 
 
 def fan_out(hosts: Hosts, *to: str, **more: Any) -> tuple[pscp.Delivery, ...]:
-    fields = {"recursive": True, "connections": 1, "batch": True, **more}
+    fields = {"recursive": True, "connections": 1, "batch": True, "raises": False, **more}
     config = str(hosts.ssh_config)
     return pscp.fan_out(f"{hosts.source}/.", to, config_file=config, **fields)
 
 
 def typed(hosts: Hosts, *words: str) -> Ran:
     return run([*PSCP, "-F", str(hosts.ssh_config), "-B", "-c", "1", *words])
+
+
+def test_h4_what_failed_is_raised_once_all_have_ended(hosts: Hosts) -> None:
+    hosts.fill("file", 3)
+    to = [hosts.dead("dead"), hosts.good("a")]
+    with pytest.raises(pscp.FanOutFailed) as raised:
+        fan_out(hosts, *to, raises=True)
+    error = raised.value
+    assert error.message.startswith(f"{to[0]}: ")
+    assert error.message.endswith("; 1 of 2 destinations failed")
+    assert error.exit_code == 3 and error.retry
+    assert [each.ok for each in error.result] == [False, True]
+    assert (hosts.at("a") / "file").read_bytes() == (hosts.source / "file").read_bytes()
+    (hosts.source / "gone").symlink_to("nowhere")
+    with pytest.raises(pscp.FanOutFailed, match="gone: is a dangling link") as raised:
+        fan_out(hosts, to[1], raises=True)
+    assert raised.value.exit_code == 1 and not raised.value.retry
+    assert "exclude" in raised.value.hint and "--" not in raised.value.hint
 
 
 def test_a_tree_to_three_is_read_once(hosts: Hosts) -> None:

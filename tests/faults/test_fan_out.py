@@ -43,7 +43,9 @@ class Running(Calling):
             "config_file": str(hosts.ssh_config),
         }  # fmt: skip
         super().__init__(
-            lambda: pscp.fan_out(f"{hosts.source}/.", to, on_file=self._note, **fields)
+            lambda: pscp.fan_out(
+                f"{hosts.source}/.", to, on_file=self._note, raises=False, **fields
+            )
         )
 
     def _note(self, destination: str, event: pscp.FileEvent) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
+import pickle
 import pydoc
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import pytest
 import pscp
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
+from pscp.progress.progress import checked
 
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, Exception)]
 
@@ -52,6 +56,48 @@ def test_an_error_that_may_pass_says_so() -> None:
     }  # fmt: skip
     assert pscp.Failure("a", "SourceChanged", "").retry
     assert not pscp.Failure("a", "SystemFailure", "").retry
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+def test_h5_every_error_survives_pickle_and_copy(name: str, again: Callable[..., Any]) -> None:
+    """A process pool hands errors on so."""
+    kind: Any = getattr(errors, name)
+    result: Any = pscp.Result(failures=(pscp.Failure("a", "SourceChanged", "changed"),))
+    if name == "FanOutFailed":
+        unreachable = pscp.Unreachable("no route", "a hint")
+        result = (pscp.Delivery("host:", None, unreachable, 1.0, pscp.Counters()),)
+    given = {
+        "result": result, "status": 3, "path": "a/b", "errno": 28, "message": "what", "hint": "do",
+    }  # fmt: skip
+    wanted = inspect.signature(kind).parameters
+    error = kind(**{each: value for each, value in given.items() if each in wanted})
+    twin = again(error)
+    assert type(twin) is kind and twin.args == ("what",) and twin.text == "what\ndo"
+    assert repr(vars(twin)) == repr(vars(error))
+    assert (twin.retry, twin.exit_code) == (error.retry, error.exit_code)
+
+
+def test_a1_counters_survive_pickle_and_copy() -> None:
+    now = pscp.Counters(bytes_done=3, lanes_moved=iter([3]).__next__).snapshot()  # type: ignore[arg-type]
+    now.begin_file(1, "a", 10)
+    for twin in (pickled(now), copy.deepcopy(now)):
+        assert twin == now and twin.large == now.large and twin.large is not now.large
+        twin.add(bytes_done=1)
+        assert (twin.bytes_done, now.bytes_done, twin.lanes_moved()) == (4, 3, [])
+
+
+def test_a4_the_hint_is_the_remedy_of_what_failed() -> None:
+    failure = pscp.Failure("a", "UnsupportedFile", "a dangling link", "leave it out with --exclude")
+    for hint, said in ((failure.hint, "leave it out with exclude"), ("", "raises=False returns")):
+        failed = dataclasses.replace(failure, hint=hint)
+        with pytest.raises(pscp.FilesFailed) as raised:
+            checked(pscp.Result(failures=(failed,)))
+        assert raised.value.hint.startswith(said)
 
 
 def test_a_result_can_be_in_a_set() -> None:

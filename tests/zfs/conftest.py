@@ -90,7 +90,8 @@ class Ends:
 
     def replicate(
         self, *, connect: Connect | None = None,
-        progress: Callable[[Counters], object] | None = None, **chosen: Unpack[ReplicateFields],
+        progress: Callable[[Counters], object] | None = None, raises: bool = False,
+        **chosen: Unpack[ReplicateFields],
     ) -> Replicated:  # fmt: skip
         near, far = (self.sender, self.receiver) if self.is_push else (self.receiver, self.sender)
         chosen = {
@@ -100,7 +101,12 @@ class Ends:
         if connect is None:
             connect = Link if self.over_ssh else self._connect
         return replicate(
-            *self.places, reporter=self.told, connect=connect, progress=progress, **chosen
+            *self.places,
+            reporter=self.told,
+            connect=connect,
+            progress=progress,
+            raises=raises,
+            **chosen,
         )
 
     def night(self, prefix: str = "night", **chosen: Unpack[ReplicateFields]) -> Replicated:

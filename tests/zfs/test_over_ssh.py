@@ -19,6 +19,7 @@ from e2e.ways import ZFS
 from faults.conftest import until
 from servers.private import PrivateServer
 
+import pscp
 from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
@@ -169,7 +170,10 @@ def test_what_the_receiver_says_against_a_stream(far: Ends) -> None:
     (far.receiver.folder(far.dest) / "precious").write_text("mine")
     far.write("large", LARGE)
     far.snapshot("two")
-    [failure] = far.replicate().failures
+    with pytest.raises(pscp.FilesFailed) as raised:
+        far.replicate(raises=True)
+    [failure] = raised.value.result.failures
+    assert "force_rollback" in raised.value.hint
     assert failure.error == "Diverged" and "has been modified" in failure.message
 
 
