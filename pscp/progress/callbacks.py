@@ -20,9 +20,10 @@ class FileEvent:
     """A file, or a link, that has come to its end: what `on_file` is called with."""
 
     path: str  # below the destination, with "/" between its parts
-    outcome: Outcome  # "copied", "unchanged", "linked", "skipped" (by update...) or "failed"
+    outcome: Outcome  # copied, unchanged, linked, skipped, failed; with check or dry_run: different
     digest: str = ""  # with strong, the SHA-256 in hex of what is copied or unchanged
     is_new: bool = True  # False: it replaced a file of that name
+    why: str = ""  # of "different": as `pscp --check` says it
 
 
 class ProgramReporter(Passing):
@@ -45,10 +46,16 @@ class ProgramReporter(Passing):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files or self._inner.names_copied:
             super().file(path, outcome, digest, is_new)
+        self._tell(FileEvent(path, outcome, digest, is_new))
+
+    def differs(self, path: str, why: str, is_new: bool) -> None:
+        self._tell(FileEvent(path, "different", is_new=is_new, why=why))
+
+    def _tell(self, event: FileEvent) -> None:
         on_file = self._on_file
         if on_file is not None:
             try:
-                on_file(FileEvent(path, outcome, digest, is_new))
+                on_file(event)
             except BaseException:
                 self._on_file = None  # it is not called again while the copy ends
                 raise

@@ -34,8 +34,8 @@ from pscp.progress.progress_words import format_duration as format_duration
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
 # "linked" is a name of a file in another folder (--link-dest), "skipped" was left out by --update
-# and the like.
-Outcome = Literal["copied", "unchanged", "linked", "skipped", "failed"]
+# and the like, "different" would be copied (--check, --dry-run).
+Outcome = Literal["copied", "unchanged", "linked", "skipped", "failed", "different"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,9 @@ class Reporter(Protocol):
         is copied or unchanged), else "". `is_new` is False where it replaced one.
         """
 
+    def differs(self, path: str, why: str, is_new: bool) -> None:
+        """With dry_run or check, a file would be copied, or deleted: line() shows it to people."""
+
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""
 
@@ -160,6 +163,9 @@ class Silent:
         pass
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        pass
+
+    def differs(self, path: str, why: str, is_new: bool) -> None:
         pass
 
     def stop(self, result: Result | None = None) -> None:
@@ -185,6 +191,9 @@ class Passing:
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         self._inner.file(path, outcome, digest, is_new)
+
+    def differs(self, path: str, why: str, is_new: bool) -> None:
+        self._inner.differs(path, why, is_new)
 
     def stop(self, result: Result | None = None) -> None:
         self._inner.stop(result)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree, tree_digest
@@ -263,6 +264,27 @@ def test_check_lists_what_differs_and_copies_nothing(way: Way) -> None:
     assert "a: differs in content" in hashed.out.splitlines()
     assert "sub/c: differs in time" not in hashed.out.splitlines()
     assert tree_digest(way.destination, modes=True, times=True) == before
+
+
+@pytest.mark.parametrize("how", ["check", "dry_run"])
+def test_h3_a_program_is_told_what_differs(push: Way, how: str) -> None:
+    """`r.ok` is True, and no name was anywhere."""
+    fill(push.source)
+    assert push.copy(".", preserve=True).ok
+    write(push.destination / "sub/b", "short")
+    (push.destination / "large").unlink()
+    write(push.destination / "more", "more")
+    told: list[pscp.FileEvent] = []
+    [source], there = push.locations(["."], "")
+    fields: Any = {how: True, "recursive": True, "preserve": True, "delete": how == "dry_run"}
+    config = push.server.ssh_config
+    pscp.copy(source, there, on_file=told.append, config_file=config, **fields)
+    assert sorted((each.path, each.why, each.is_new) for each in told) == [
+        ("large", "is not there", True),
+        *([("more", "is not in the source", False)] if how == "dry_run" else []),
+        ("sub/b", "differs in size", False),
+    ]
+    assert {each.outcome for each in told} == {"different"}
 
 
 def test_check_hashes_where_no_times_are_kept(push: Way) -> None:

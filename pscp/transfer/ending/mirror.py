@@ -37,6 +37,8 @@ _BESIDE_MOST = 1000  # names of other sources that a request has besides
 # and these.
 _Piece = list[Any]
 
+_UNWANTED = "is not in the source"
+
 
 class _Folder:
     """A folder that the walk is in."""
@@ -150,6 +152,8 @@ class Mirror:
                 for group in grouped_rows(self._to_remove(spool)):
                     self._gone(group)
                     self._show(group)
+                    for path, *_ in group:
+                        self._terms.reporter.differs(path, _UNWANTED, False)
         else:
             self._has_begun = True
             self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))

@@ -73,15 +73,20 @@ class Items:
             if why:
                 self._counters.add(files_done=1)
                 self._show(f"{entry.path or '.'}: {why}")
+                self._differs(entry.path or ".", why)
             return
         if not is_folder:
             size_bytes = entry.size if entry.kind == tree.FILE else 0  # a further name has no bytes
             self._counters.add(files_done=1, bytes_total=size_bytes, bytes_done=size_bytes)
+            self._differs(entry.path, why)
         if is_folder and "new" not in entry.extra:
             return  # at most its times or its mode would change
         path = entry.path + ("/" if is_folder else "")
         became = what_became("copied", is_folder or self.results.is_new(entry.path))
         self._show(f"{became:<9} {path}" if self._options.itemize else path)
+
+    def _differs(self, path: str, why: str) -> None:
+        self._queue.write_later(lambda: self.terms.reporter.differs(path, why, why == MISSING))
 
     def _show(self, line: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.line(line))
