@@ -68,13 +68,14 @@ class Copying:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._call is not None
+        call = self._begun()
         if kind is None:
-            await self._call.result()
+            await call.result()
         else:
-            await self._call.cancel()
+            await call.cancel()
 
     def __aiter__(self) -> Copying:
+        self._begun()
         return self
 
     async def __anext__(self) -> Counters:
@@ -89,8 +90,15 @@ class Copying:
     @property
     def result(self) -> Result:
         """Return what the copy did, once its block has ended. Raises the copy's error."""
-        assert self._call is not None
-        return self._call.done.result()
+        done = self._begun().done
+        if not done.done():
+            raise RuntimeError("the copy has not ended: its result is there after `async with`")
+        return done.result()
+
+    def _begun(self) -> _Call[Result]:
+        if self._call is None:
+            raise RuntimeError("the copy has not begun: use it with `async with`")
+        return self._call
 
     def _tell(self, now: Counters) -> None:
         self._latest = now

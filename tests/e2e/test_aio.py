@@ -57,6 +57,24 @@ def test_a_copy_and_its_progress(push: Way) -> None:
     assert_same_tree(push.source, push.destination)
 
 
+def test_a2_a_copy_that_has_not_begun_or_not_ended(push: Way) -> None:
+    """Who forgot `async with` waited for ever."""
+
+    async def copy() -> None:
+        copying = pscp.aio.copying(*filled(push), **fields(push))
+        with pytest.raises(RuntimeError, match="has not begun: use it with `async with`"):
+            async for _ in copying:
+                pass
+        with pytest.raises(RuntimeError, match="has not begun"):
+            copying.result  # noqa: B018
+        async with copying:
+            with pytest.raises(RuntimeError, match="has not ended: its result is there after"):
+                copying.result  # noqa: B018
+        assert copying.result.ok
+
+    asyncio.run(asyncio.wait_for(copy(), 60))
+
+
 def test_an_error_is_raised_where_the_copy_is_awaited(push: Way) -> None:
     async def copy() -> None:
         with pytest.raises(pscp.UsageError, match="did you mean recursive"):
