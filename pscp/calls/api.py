@@ -38,7 +38,7 @@ from pscp.ground.locations import Location, as_location, parse_location
 from pscp.ground.log import Log
 from pscp.options.connection_options import OF_A_CONNECTION
 from pscp.options.option_rows import with_keywords
-from pscp.options.options import Options, with_fields
+from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
 from pscp.progress.progress import (
     CallbackReporter,
@@ -316,6 +316,7 @@ class Session:
         return options
 
     def _stream_options(self, fields: OptionFields) -> Options:
+        check_concern("a command", fields, "verify")
         options = self._options_with(fields).with_agent("a stream")
         return dataclasses.replace(options, direct=False)  # which is for copies
 

@@ -24,7 +24,7 @@ from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
 from pscp.ground.terminal_text import print_line, write_line
-from pscp.options.options import Options, with_fields
+from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import Failure, count, format_bytes
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def clean(
     younger than a day where nobody can tell whether a copy works on it. `note` gets what the login
     says to people. Raises DestinationError where there is no such folder, and as copy() does.
     """
+    check_concern("clean()", fields, "dry_run")
     location = as_location(where)
     chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
     removes = remove and not chosen.dry_run

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.calls.api import Session
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
-from pscp.options.options import Options, with_fields
+from pscp.options.options import Options, check_concern, with_fields
 from pscp.transports.remote_command import PYTHONS
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def look(
     options have to fit a copy from there. Raises UsageError, ConnectError, and CopyError where
     python3 there gives no answer.
     """
+    check_concern("look()", fields)
     place = as_location(where)
     chosen = with_fields(options or Options(), {**fields, "connections": 1, "channels": 1})
     if not place.is_remote:

@@ -28,8 +28,9 @@ from pscp.ground.locations import Location, as_location, check_direction, parse_
 from pscp.manifests import signing, trees
 from pscp.manifests.comparing import Difference, compare
 from pscp.manifests.formats import Manifest
+from pscp.options.connection_options import ConnectionOptions
 from pscp.options.option_rows import Group, with_keywords
-from pscp.options.options import Options, with_fields
+from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import Counters, Reporter, Silent
 from pscp.transfer.terms.copy_terms import JobTerms
 
@@ -81,7 +82,7 @@ class VerifyTerms:
     )
 
 
-@with_keywords(Options)
+@with_keywords(ConnectionOptions)
 def verify(
     manifest: str | os.PathLike[str],
     root: Place,
@@ -117,6 +118,7 @@ def verify(
         BadManifest: for one that is malformed, or whose signature is not right. Nothing was read.
         CopyError, ConnectError, ProtocolError: as copy() does.
     """
+    check_concern("verify()", fields)
     chosen = with_fields(options or Options(), fields)
     if signer is not None and allowed_signers is None:
         raise errors.UsageError("a signer says nothing without allowed_signers")

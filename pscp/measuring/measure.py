@@ -29,7 +29,7 @@ from pscp.ground.locations import Location
 from pscp.measuring import advice
 from pscp.measuring.advice import DirectionRate, Kernel, Measurement, Point
 from pscp.measuring.trial import CipherOpener, Trial
-from pscp.options.options import Options
+from pscp.options.options import Options, check_concern
 from pscp.transfer.begin_requests import choose_hash
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def measure(
     is kept for this host, for copies that choose nothing else. `say` gets what is being done,
     `note` the login's messages. Raises as copy() does.
     """
+    check_concern("measure()", fields)
     fields["direct"] = False  # that is for copies
     with Session(host, options, **fields) as session:
         if session.options.login_once:

@@ -145,6 +145,14 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
             raise UsageError(f"no such option: {name}{meant}", hint)
 
 
+def check_concern(call: str, given: Iterable[str], *taken: str) -> None:
+    """Raise UsageError for a keyword that is for copies alone, and not among those taken."""
+    of_copies = {name for name, *_ in rows_of(CopyOptions)}.difference(taken)
+    for name in given:
+        if name in of_copies:
+            raise UsageError(f"{name} is for copies, and says nothing to {call}", "leave it out")
+
+
 def _check_together(options: Options) -> None:
     """Refuse options that do not go together, and bounds that no file keeps."""
     chunk_bytes = bounds.CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes

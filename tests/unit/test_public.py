@@ -167,6 +167,22 @@ def test_values_of_another_type(fields: dict[str, Any], message: str) -> None:
         pscp.copy("a", "host:", **fields)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **fields: pscp.verify("manifest", "host:", **fields),
+        lambda **fields: pscp.look("host:", **fields),
+        lambda **fields: pscp.clean("host:", **fields),
+        lambda **fields: pscp.measure("host", **fields),
+        lambda **fields: pscp.Session("host", delete=True, recursive=True).run("true", **fields),
+        lambda **fields: pscp.Session("host").pipe_to("cat", **fields).__enter__(),
+    ],
+)
+def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object]) -> None:
+    with pytest.raises(pscp.UsageError, match=r"^delete is for copies, and says nothing to "):
+        call(delete=True)
+
+
 def test_files_of_options_may_be_paths() -> None:
     session = pscp.Session("host", config_file=Path("a"), identities=(Path("b"), "c"))
     assert (session.options.config_file, session.options.identities) == ("a", ("b", "c"))
