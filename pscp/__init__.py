@@ -6,8 +6,9 @@
         print(session.run(["uname", "-s"]).out)
 
 help(pscp.copy), help(pscp.Session) and help(pscp.Options) say how they are called; pscp.aio has the
-same for asyncio. What goes wrong as a whole is raised as a subclass of pscp.PscpError; a file that
-was not copied is a Failure in the result's `failures`.
+same for asyncio. What goes wrong is raised as a subclass of pscp.PscpError: where files failed a
+FilesFailed, once all others are copied, whose `result` names them; with raises=False that Result is
+returned. Its `text` is for people: the message, and what to do.
 
 Everything is imported on first use, so that the command line starts quickly: copy() and Session
 from calls/api.py, fan_out() from calls/deliveries.py, the errors from ground/errors.py, Options

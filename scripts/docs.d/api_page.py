@@ -42,10 +42,12 @@ the user's shell at the far end. `reporter` is a `Reporter`
 result is a number, a text or a flag where no type is said.
 
 An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
-raised by it; what had landed is kept, and the same call goes on from there. A file
-that was not copied is in the result's `failures`. Also raised are `UsageError`, before anything is
-contacted; `ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole
-cannot go on; `ProtocolError`, where the far end misbehaves.
+raised by it; what had landed is kept, and the same call goes on from there. Where files failed,
+`FilesFailed` is raised once all others are copied; its `result` has the `failures`, and with
+`raises=False` that is returned. Also raised are `UsageError`, before anything is contacted;
+`ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole cannot go
+on; `ProtocolError`, where the far end misbehaves. `error.text` is the message and what to do. With
+`wait=True`, or a number of seconds, a copy waits while the same one is running (`CopyRunning`).
 """
 ASYNCIO = """\
 ## pscp.aio
