@@ -86,6 +86,8 @@ def others() -> None:
     pscp.clean("host:folder", yes=True)  # type: ignore[call-arg]
     found = pscp.replicate("tank/data", "host:vault/data", recursive=True, raw=True, port=22)
     assert_type(found, Replicated)
+    pscp.replicate("tank/data", "host:vault/data", keep_last=3, prune="dest")
+    pscp.replicate("tank/data", "host:vault/data", prune="dst")  # type: ignore[arg-type]
     pscp.replicate("tank/data", "host:vault/data", keeplast=3)  # type: ignore[call-arg]
 
 

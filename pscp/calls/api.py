@@ -23,6 +23,7 @@ from pscp.calls.call_arguments import (
     Patterns,
     Place,
     Source,
+    check_functions,
     command_words,
     filtered,
     host_of,
@@ -336,6 +337,7 @@ class Session:
         for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
             options = options.with_agent(what) if is_so else options
         given, progress, on_file = reporters
+        check_functions(progress=progress, on_file=on_file)
         with self._call() as stop, stop.here(), _making(options, froms, to) as making:
             if making is not None:
                 on_file = making.noting(on_file)

@@ -91,6 +91,13 @@ def seconds(wait: bool | float) -> float:
     return math.inf if wait is True else float(wait)
 
 
+def check_functions(**given: object) -> None:
+    """Raise UsageError for what is to be called and cannot be."""
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise errors.UsageError(f"{name} must be a function, not {value!r}")
+
+
 def read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
     """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
 

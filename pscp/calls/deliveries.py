@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.calls import api
-from pscp.calls.call_arguments import Patterns, Place, Source, locations, seconds
+from pscp.calls.call_arguments import Patterns, Place, Source, check_functions, locations, seconds
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
@@ -115,6 +115,7 @@ def fan_out(
     exception of `progress`, `on_file` or a signal handler ends all copies tidily, and is raised.
     """
     seconds(wait)
+    check_functions(reporter=reporter, progress=progress, on_file=on_file)
     chosen = with_fields(options or Options(), fields)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(

@@ -11,9 +11,10 @@ Read next: ../progress/progress.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -107,8 +108,15 @@ CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     """Return the options with these fields replaced. Raises UsageError for an unknown one."""
     check_names(given, Options.__dataclass_fields__)
-    try:
+    with in_keywords():
         return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+@contextlib.contextmanager
+def in_keywords() -> Iterator[None]:
+    """Have a UsageError of this block call options by their keywords."""
+    try:
+        yield
     except UsageError as error:
         raise type(error)(as_keywords(error.message), as_keywords(error.hint)) from None
 

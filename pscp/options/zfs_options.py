@@ -98,6 +98,7 @@ class ZfsOptions:
         "--prune WHERE",
         "where --keep-last destroys the others: source (the default), dest or both",
         default="source",
+        among=PRUNABLE,
     )
     bookmark: bool = AFTERWARDS.flag(
         "--bookmark",

@@ -20,7 +20,7 @@ from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import with_keywords
-from pscp.options.options import Options, check_names, with_fields
+from pscp.options.options import Options, check_names, in_keywords, with_fields
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import (
     CallbackReporter,
@@ -79,8 +79,8 @@ def replicate(
 ) -> Replicated:
     """Bring a ZFS dataset at the destination to the newest snapshot of the source.
 
-    One of the two is "[user@]host:pool/dataset", the other "pool/dataset" here. `fields` are
-    fields of Settings, for instance recursive=True, and of Options, such as connections=8.
+    One of the two is "[user@]host:pool/dataset", the other here. `fields` are of Settings, for
+    instance recursive=True, and of Options, such as connections=8.
     `progress` is called about ten times a second with a snapshot of Counters.
 
     Raises FilesFailed at the end, where datasets were not replicated (`failures` name them), unless
@@ -91,7 +91,8 @@ def replicate(
     check_names(given, {*Options.__dataclass_fields__, *_SETTINGS})
     of_zfs: dict[str, Any] = {n: value for n, value in given.items() if n in _SETTINGS}
     of_ssh: dict[str, Any] = {n: value for n, value in given.items() if n not in _SETTINGS}
-    asked = dataclasses.replace(settings or Settings(), **of_zfs)
+    with in_keywords():
+        asked = dataclasses.replace(settings or Settings(), **of_zfs)
     how = with_fields(options or Options(), of_ssh)
     froms, to = as_place(source), as_place(dest)
     check_ends(froms, to)

@@ -183,6 +183,22 @@ def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object])
         call(delete=True)
 
 
+def test_24_a_replications_errors_speak_of_keywords() -> None:
+    with pytest.raises(pscp.UsageError, match=r"^prune goes with keep_last, which"):
+        pscp.replicate("tank/data", "host:vault", prune="dest")
+
+
+@pytest.mark.parametrize("name", ["progress", "on_file"])
+def test_what_cannot_be_called_is_refused_before_anything(name: str) -> None:
+    given: dict[str, Any] = {name: 3}
+    with pytest.raises(pscp.UsageError, match=rf"^{name} must be a function, not 3"):
+        pscp.copy("a", "nowhere.invalid:", **given)
+    with pytest.raises(pscp.UsageError, match=rf"^{name} must be a function, not 3"):
+        pscp.fan_out("a", ["nowhere.invalid:"], **given)
+    with pytest.raises(pscp.UsageError, match=rf"^{name} must be a function, not 3"):
+        pscp.Session("nowhere.invalid").copy("a", "nowhere.invalid:", **given)
+
+
 def test_files_of_options_may_be_paths() -> None:
     session = pscp.Session("host", config_file=Path("a"), identities=(Path("b"), "c"))
     assert (session.options.config_file, session.options.identities) == ("a", ("b", "c"))
