@@ -29,7 +29,7 @@ from pscp.options.arguments import (
     short_help,
     version,
 )
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.progress.progress import Notes
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def parse(argv: Sequence[str]) -> AnyCommand:
             stdin_is_taken="-" in texts or values.get("files_from") == "-",
         )
     is_fan_out, max_hosts = values.pop("fan_out", False), values.pop("max_hosts", None)
-    options = Options(**values)
+    with as_typed():
+        options = Options(**values)
     if is_fan_out or max_hosts is not None:
         if others or not is_fan_out:
             raise UsageError("--max-hosts goes with --fan-out, and that with a copy alone")

@@ -26,7 +26,7 @@ from pscp.ground.terminal_text import complain, is_terminal, print_line, write_l
 from pscp.options import arguments
 from pscp.options.option_pairs import not_of_a_stream
 from pscp.options.option_rows import Group
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.progress.display import RichBar, make_reporter
 from pscp.progress.progress import (
     NO_CIPHER,
@@ -97,7 +97,8 @@ def parse(argv: Sequence[str]) -> PipeCommand:
         raise UsageError("a command is missing", f"usage: {USAGE}")
     if producer is not None and not is_push:
         raise UsageError("--producer runs here; with --from the far command is the producer")
-    return PipeCommand(host, " ".join(words), None, is_push, producer, Options(**values))
+    with as_typed():
+        return PipeCommand(host, " ".join(words), None, is_push, producer, Options(**values))
 
 
 def file_command(source: str, destination: str, options: Options) -> PipeCommand:

@@ -21,7 +21,7 @@ from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
 from pscp.ground.terminal_text import print_line, printable, write_line
 from pscp.options.arguments import Parser, with_tables
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.progress.progress import count, format_bytes, format_duration
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"
@@ -77,7 +77,8 @@ def parse(argv: Sequence[str]) -> Command:
     if "signer" in wanted and "allowed_signers" not in wanted:
         raise UsageError("--signer says nothing without --allowed-signers")
     manifest = "/dev/stdin" if texts[0] == "-" else texts[0]
-    return Command(manifest, parse_location(texts[1]), wanted, Options(**values), as_json)
+    with as_typed():
+        return Command(manifest, parse_location(texts[1]), wanted, Options(**values), as_json)
 
 
 def run(command: Command, words: Sequence[str]) -> int:

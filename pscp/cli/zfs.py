@@ -16,7 +16,7 @@ from pscp.cli.copy import run_command
 from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.options.zfs_arguments import USAGE, make_parser
 from pscp.progress.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.zfs.names import check_ends, parse_place
@@ -50,7 +50,8 @@ def parse(argv: Sequence[str]) -> Command:
         raise UsageError("one SOURCE and one DEST are needed", f"usage: {USAGE}")
     source, dest = (parse_place(text) for text in texts)
     check_ends(source, dest)
-    return Command(source, dest, Settings(**settings), Options(**options))
+    with as_typed():
+        return Command(source, dest, Settings(**settings), Options(**options))
 
 
 def run(command: Command, words: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -47,6 +48,11 @@ class Options(ConnectionOptions, CopyOptions):
         def __init__(self, **fields: Unpack[OptionFields]) -> None: ...
 
     def __post_init__(self) -> None:
+        with in_keywords():
+            self._complete()
+
+    def _complete(self) -> None:
+        """Set what other options imply, and check them all."""
         if self.archive:
             if self.files_from is None:  # what is in a listed folder comes where -r is said, too
                 object.__setattr__(self, "recursive", True)
@@ -108,16 +114,30 @@ CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     """Return the options with these fields replaced. Raises UsageError for an unknown one."""
     check_names(given, Options.__dataclass_fields__)
-    with in_keywords():
-        return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+    return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def as_typed() -> Iterator[None]:
+    """Have errors of this block call options as a command line does, which has them."""
+    before, _thread.is_typed = getattr(_thread, "is_typed", False), True
+    try:
+        yield
+    finally:
+        _thread.is_typed = before
 
 
 @contextlib.contextmanager
 def in_keywords() -> Iterator[None]:
-    """Have a UsageError of this block call options by their keywords."""
+    """Have a UsageError of this block call options by their keywords, but within as_typed()."""
     try:
         yield
     except UsageError as error:
+        if getattr(_thread, "is_typed", False):
+            raise
         raise type(error)(as_keywords(error.message), as_keywords(error.hint)) from None
 
 

@@ -20,7 +20,7 @@ from pscp.options.connection_options import ConnectionOptions
 from pscp.options.option_fields import OptionFields, ReplicateFields, SessionFields
 from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, is_given, spelled
 from pscp.options.option_rows import rows_of
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.zfs.settings import Settings
 
 
@@ -180,7 +180,7 @@ def test_a_pair_is_refused_where_the_table_says_so(one: str) -> None:
 @pytest.mark.parametrize("pair", NEEDED, ids=lambda pair: f"{pair.one}+{pair.other}")
 def test_what_is_needed_is_asked_for(pair: tuple[str, str]) -> None:
     fields = {**SAMPLES.get(pair[0], {pair[0]: True})}
-    with pytest.raises(UsageError) as caught:
+    with as_typed(), pytest.raises(UsageError) as caught:
         Options(**fields)  # type: ignore[arg-type]
     assert caught.value.message.startswith(spelled(pair[0]))
 

@@ -183,6 +183,12 @@ def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object])
         call(delete=True)
 
 
+def test_24_what_options_says_of_them_is_in_keywords() -> None:
+    with pytest.raises(pscp.UsageError, match="strong does not go with verify") as raised:
+        pscp.Options(strong=True, verify="none")
+    assert "--" not in raised.value.text
+
+
 def test_24_a_replications_errors_speak_of_keywords() -> None:
     with pytest.raises(pscp.UsageError, match=r"^prune goes with keep_last, which"):
         pscp.replicate("tank/data", "host:vault", prune="dest")

@@ -17,7 +17,7 @@ from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import HostOptions, Job
 from pscp.jobs.toml.positions import Place
 from pscp.options.arguments import with_files
-from pscp.options.options import Options
+from pscp.options.options import Options, as_typed
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.settings import Settings
 
@@ -185,7 +185,8 @@ class JobReader:
             words["limit"] = (f"--limit={kbit_s}",)
         words.setdefault("batch", ("--batch",))
         try:
-            return self._options(sum(words.values(), ()))
+            with as_typed():
+                return self._options(sum(words.values(), ()))
         except UsageError as error:
             cause = next((key for key in schema.named_in(error) if key in words), "")
             tables = (self.own, *host, self.defaults)

@@ -40,7 +40,7 @@ from pscp.ground.values import parse_kbit_s, parse_seconds
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
 from pscp.options.option_rows import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
-from pscp.options.options import CHOICES, Options
+from pscp.options.options import CHOICES, Options, as_typed
 from pscp.zfs.settings import Settings
 
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
@@ -293,7 +293,8 @@ class Option(NamedTuple):
         given, _ = PARSERS[f"--{self.name}" not in _ACTIONS[False]].read(found)
         given.pop("filters", None)  # files of patterns are read as the whole job has it
         try:
-            (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
+            with as_typed():
+                (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
         except UsageError as error:
             if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
                 raise
