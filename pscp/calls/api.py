@@ -26,6 +26,7 @@ from pscp.calls.call_arguments import (
     check_functions,
     command_words,
     filtered,
+    hinted,
     host_of,
     is_client,
     is_large,
@@ -108,7 +109,7 @@ def copy(
     """
     chosen = filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = locations(sources, destination)
-    with Session(to if to.is_remote else froms[0], chosen) as session:
+    with Session(to if to.is_remote else froms[0], chosen) as session, hinted(raises):
         session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
         result = session._copy(
@@ -254,7 +255,8 @@ class Session:
             raise errors.UsageError(f"{host.text} is not on this session's host")
         options = filtered(self._options_with(fields), exclude, include)
         shown = reporter, progress, on_file
-        result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
+        with hinted(raises):
+            result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
         return checked(result) if raises else result
 
     # --- streams

@@ -5,10 +5,11 @@ Not here: the calls (api.py), fields of Options (../options/options.py), the com
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.ground import errors
@@ -89,6 +90,17 @@ def seconds(wait: bool | float) -> float:
     if not isinstance(wait, int | float) or not wait >= 0:
         raise errors.UsageError(f"wait must be True, False or a number of seconds, not {wait!r}")
     return math.inf if wait is True else float(wait)
+
+
+@contextlib.contextmanager
+def hinted(is_program: bool) -> Iterator[None]:
+    """Have a CopyRunning of this block say what a program can do, and not who types a command."""
+    try:
+        yield
+    except errors.CopyRunning as error:
+        if is_program:
+            error.hint = "wait=True waits for it"
+        raise
 
 
 def check_functions(**given: object) -> None:

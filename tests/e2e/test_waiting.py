@@ -66,8 +66,9 @@ def running(way: Way, *, lasts: threading.Event) -> Iterator[Call]:
 def test_a_copy_waits_for_the_same_copy(push: Way, wait: bool | int) -> None:
     over, notes = threading.Event(), Notes()
     with running(push, lasts=over) as first:
-        with pytest.raises(pscp.CopyRunning):
+        with pytest.raises(pscp.CopyRunning) as raised:
             pscp.copy(*places(push), **fields(push))
+        assert raised.value.hint == "wait=True waits for it"  # A6
         with pytest.raises(pscp.CopyRunning):
             pscp.copy(*places(push), wait=0.01, **fields(push))
         second = Call(lambda: pscp.copy(*places(push), wait=wait, reporter=notes, **fields(push)))
