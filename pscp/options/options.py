@@ -12,6 +12,7 @@ Read next: ../progress/progress.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import threading
@@ -107,6 +108,16 @@ class Options(ConnectionOptions, CopyOptions):
         return replace(self, remote="agent")
 
 
+_init = Options.__init__
+
+
+@functools.wraps(_init)
+def _checked_init(self: Options, *given: object, **fields: object) -> None:
+    check_names(fields, Options.__dataclass_fields__)  # else Python says what __init__() got
+    _init(self, *given, **fields)  # type: ignore[arg-type]
+
+
+Options.__init__ = _checked_init  # type: ignore[method-assign]
 ROWS = {row[0]: row for row in rows_of(Options)}  # with the name and the default of each
 CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 

@@ -189,6 +189,11 @@ def test_24_what_options_says_of_them_is_in_keywords() -> None:
     assert "--" not in raised.value.text
 
 
+def test_a_misspelt_keyword_of_options() -> None:
+    with pytest.raises(pscp.UsageError, match="no such option: conections; did you mean connec"):
+        pscp.Options(conections=2)  # type: ignore[call-arg]
+
+
 def test_24_a_replications_errors_speak_of_keywords() -> None:
     with pytest.raises(pscp.UsageError, match=r"^prune goes with keep_last, which"):
         pscp.replicate("tank/data", "host:vault", prune="dest")
