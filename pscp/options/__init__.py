@@ -7,6 +7,6 @@ For other rooms: arguments, attributes (Attributes, Ids, Owner, known_id, parse_
 connection_options (ConnectionOptions, OF_A_CONNECTION), filters, option_fields (OptionFields,
 ReplicateFields, SessionFields), option_pairs (not_of_a_stream), option_rows (CHUNK_BYTES, Group,
 KEYWORDS, MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S, MIN_CHUNK_BYTES, TIMEOUT_S, with_keywords),
-options (CHOICES, Options, UNCOMPRESSED, as_keywords, as_typed, check_concern, check_names, in_keywords,
-with_fields), zfs_arguments, zfs_options (PLACING, PRUNABLE, ZfsOptions).
+options (CHOICES, Options, UNCOMPRESSED, as_keywords, as_typed, check_concern, check_names,
+in_keywords, with_fields), zfs_arguments, zfs_options (PLACING, PRUNABLE, ZfsOptions).
 """

@@ -208,7 +208,7 @@ class ReplicateFields(_CommonFields, total=False):
     readonly: bool
     """Set readonly=on on a destination that this makes."""
     keep_last: int | None
-    """Of the snapshots that `snapshot_name` took, keep so many of the newest."""
+    """Of the snapshots of this `snapshot_name` that it took, keep so many of the newest."""
     prune: Literal["source", "dest", "both"]
     """Where --keep-last destroys the others: source (the default), dest or both."""
     bookmark: bool
