@@ -195,6 +195,7 @@ def test_a_folder_needs_r(way: Way) -> None:
     before = tree_digest(way.destination)
     [failure] = way.copy("folder", to="existing", recursive=False).failures
     assert (failure.path, failure.message) == ("folder", "is a folder (use -r)")
+    assert failure.hint == "-r copies folders, -a with everything"
     assert tree_digest(way.destination) == before
 
 
