@@ -204,6 +204,20 @@ def test_names_of_a_file_that_is_nowhere_yet(way: Way) -> None:
 
 
 @pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_no_name_is_linked_to_what_is_left_out(way: Way) -> None:
+    """A new name got the mode, the owner and the bytes of what lay there under another one."""
+    names_of_one_file(way)
+    (way.source / "t/a").chmod(0o600)
+    write(way.destination / "t/a", "CONTENT", (way.source / "t/a").stat().st_mtime_ns)
+    (way.destination / "t/a").chmod(0o666)
+    assert way.copy("t", archive=True, ignore_existing=True).ok
+    found = way.destination / "t"
+    assert seen(found) == {"a": "CONTENT", "y": "content", "z": "content"}
+    assert (found / "y").stat().st_mode & 0o777 == 0o600
+    assert (found / "y").samefile(found / "z")
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
 @pytest.mark.parametrize("option", ["--ignore-existing", "-u"])
 def test_a_missing_name_of_a_file_whose_first_name_is_there(way: Way, option: str) -> None:
     """N18: it was never copied, and a dry run said that it would be."""

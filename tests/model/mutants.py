@@ -90,13 +90,14 @@ MUTANTS = (
     ),
     Mutant(
         "N18", "transfer/walk/lookups.py",
-        '        elif "linked" in entry.extra:\n', "        elif False:\n",
+        '            results.skipped_firsts[entry.path] = item\n', "            pass\n",
         "the next name of a file that is skipped is not sent",
     ),
     Mutant(
         "T7", "transfer/walk/lookups.py",
-        " is State.SAME and self._terms.options.resume\n", " is State.SAME\n",
-        "another name is linked to a file that --no-resume does not believe to be the same",
+        "            results.skipped_firsts[entry.path] = item\n",
+        "            results.is_there(entry)\n",
+        "another name is linked to a file that is left out",
     ),
     Mutant(
         "P10", "transfer/terms/journal.py",

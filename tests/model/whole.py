@@ -58,10 +58,8 @@ LEFT_BY_KILLS = (
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.
 UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
 NOT_THERE_YET = re.compile(r"mode (960|1984), not \d+")  # what --existing leaves as it is
-# The next name of a file whose first name is left out is linked to that, whatever mode that has.
-LINKED_TO_OLD = ({"archive", "ignore_existing"}, r"mode \d+, not \d+$", "it is linked")
 MOVES = "remove_source_files"
-KNOWN = [LINKED_TO_OLD, *(each for each in soak.trial.KNOWN if not re.match("N[0-9]", each[2]))]
+KNOWN = [each for each in soak.trial.KNOWN if not re.match("N[0-9]", each[2])]
 
 
 class Step(NamedTuple):

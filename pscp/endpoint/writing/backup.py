@@ -144,6 +144,8 @@ class Keeper:
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
+            if _is_folder(folder_fd, name):  # by now, and of another lane
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             # For a moment it has only the backup's name.
             os.rename(name, there, src_dir_fd=folder_fd, dst_dir_fd=there_fd)
         else:

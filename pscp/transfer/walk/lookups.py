@@ -36,7 +36,6 @@ from pscp.transfer.walk.decide import (
     CONTENT,
     KIND,
     Action,
-    State,
     Terms,
     There,
     as_for,
@@ -44,7 +43,6 @@ from pscp.transfer.walk.decide import (
     difference,
     has_same_metadata,
     parse_lookup_row,
-    state_of,
 )
 from pscp.transfer.walk.file_job import CHECK_BYTES
 from pscp.transfer.walk.items import Items
@@ -163,7 +161,7 @@ class DestinationLookup:
             message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
             self._items.results.failed(failures.data(failures.DESTINATION, entry.path, message))
         elif action is Action.SKIP:
-            self._skip(item, there)
+            self._skip(item)
         elif action is Action.LINK and not self._terms.options.dry_run:
             self._items.link_later(item)
         elif entry.kind == tree.FILE:
@@ -172,12 +170,12 @@ class DestinationLookup:
             is_new = there.kind == "" or why == KIND
             self._items.send(as_new(item) if is_new else item, why=why)
 
-    def _skip(self, item: PlannedEntry, there: There) -> None:
+    def _skip(self, item: PlannedEntry) -> None:
+        """Leave an entry out. What lies there may have other bytes, another mode or owner, so
+        another name of the source's file is no link to that.
+        """
         entry, results = item.entry, self._items.results
-        is_known = state_of(entry, there, self._rules) is State.SAME and self._terms.options.resume
-        if there.kind == tree.FILE and is_known:
-            results.is_there(entry)
-        elif "linked" in entry.extra:
+        if "linked" in entry.extra:
             results.skipped_firsts[entry.path] = item
         if entry.kind != tree.FOLDER:
             size_bytes = entry.size if entry.kind == tree.FILE else 0
