@@ -118,6 +118,7 @@ class _Walk:
         self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
         self.through: set[bytes] = set()  # what was reached through a link
         self.failed: dict[bytes, bytes] = {}  # what stands in the way of what
+        self.replaced: set[bytes] = set()  # files that make way for folders
         self.blocked: dict[bytes, tuple[bytes, Node, bytes]] = {}  # by what the mirror may delete
         self.is_whole = True  # no source is missing
         self.differs = False
@@ -223,13 +224,14 @@ class _Walk:
 
     def _replace_by_folder(self, to: bytes, old: Node) -> None:
         self.case = replace(self.case, there={p: n for p, n in self.case.there.items() if p != to})
+        self.replaced.add(to)  # for --existing something is there
         del self.verdict.there[to]
         self._back_up(to, old, is_sure=True)
 
     def _take(self, to: bytes, node: Node, old: Node | None) -> None:
         case, verdict = self.case, self.verdict
         has_old = old is not None and (case.has("ignore_existing") or self._is_newer(node, old))
-        if has_old if old else case.has("existing"):
+        if has_old if old else case.has("existing") and to not in self.replaced:
             if node.kind != FOLDER:
                 verdict.outcomes[to] = {"skipped", "unchanged"}
             elif old:
