@@ -13,7 +13,14 @@ from dataclasses import fields
 from pscp.cli.run_log import RunLog
 from pscp.ground.terminal_text import write_line
 from pscp.options.options import Options
-from pscp.progress.progress import NO_CIPHER, Result, count, format_bytes, format_duration
+from pscp.progress.progress import (
+    NO_CIPHER,
+    Result,
+    count,
+    count_failed,
+    format_bytes,
+    format_duration,
+)
 
 
 def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> None:
@@ -81,14 +88,9 @@ def summary(result: Result, to: str = "") -> str:
     )
 
 
-def failed_of(result: Result) -> int:
-    """Return how many files failed."""
-    return len(result.failures) + result.failures_unlisted
-
-
 def _not_done(result: Result) -> list[str]:
     """Return how many files were left out, and how many failed: "2 left out", "1 failed"."""
-    counted = ((result.files_left_out, "left out"), (failed_of(result), "failed"))
+    counted = ((result.files_left_out, "left out"), (count_failed(result), "failed"))
     return [f"{number} {what}" for number, what in counted if number]
 
 
@@ -127,7 +129,7 @@ def table(result: Result) -> list[str]:
         for item in fields(result)
         if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
     }
-    counted |= {"seconds": f"{result.seconds:.3f}", "failures": failed_of(result)}
+    counted |= {"seconds": f"{result.seconds:.3f}", "failures": count_failed(result)}
     counted["verified"] = "yes" if result.verified else "no"
     return rows(counted)
 

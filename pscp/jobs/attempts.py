@@ -88,8 +88,7 @@ class Attempts:
     def _count(self, delivery: Delivery, failures: tuple[Failure, ...], seconds: float) -> None:
         run, its, result = self.run, delivery.counters, delivery.result
         self.has_result = result is not None
-        # A Result has room for some ten thousand failures.
-        unlisted = max(0, its.files_failed - len(result.failures)) if result is not None else 0
+        unlisted = result.failures_unlisted if result is not None else 0
         self.run = replace(
             run,
             seconds=seconds,

@@ -86,11 +86,16 @@ class Result:
         return not self.failures
 
 
+def count_failed(result: Result) -> int:
+    """Return how many failures a copy had, those included that its result has no room for."""
+    return len(result.failures) + result.failures_unlisted
+
+
 def problem_of(result: Result) -> errors.FilesFailed | None:
     """Return the error of a copy in which files failed, with the first one's remedy; else None."""
     if result.ok:
         return None
-    first, more = result.failures[0], len(result.failures) - 1
+    first, more = result.failures[0], count_failed(result) - 1
     rest = f", and {more} more" if more else ""
     message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
     return errors.FilesFailed(message, as_keywords(first.hint), result=result)
@@ -142,7 +147,7 @@ class Reporter(Protocol):
         """
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
-        """With dry_run or check, a file would be copied, or deleted: line() shows it to people."""
+        """Tell of a file that a dry run or a check finds to differ; people see it by line()."""
 
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""

@@ -273,6 +273,7 @@ def test_failures_for_which_there_is_no_room_are_counted(
 ) -> None:
     """The closing line of 39,257 failures said 24,456."""
     from pscp.cli.closing import summary
+    from pscp.progress.progress import checked
     from pscp.transfer.terms import results
 
     monkeypatch.setattr(results, "_FAILURES_BYTES", 1)
@@ -281,3 +282,5 @@ def test_failures_for_which_there_is_no_room_are_counted(
     result = push.copy(".")
     assert (len(result.failures), result.failures_unlisted) == (1, 2)
     assert "3 failed" in summary(result)
+    with pytest.raises(pscp.FilesFailed, match="and 2 more"):
+        checked(result)

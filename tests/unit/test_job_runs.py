@@ -68,7 +68,8 @@ LOST = errors.ConnectionLost("lost")
 
 
 def ended(error: errors.PscpError | None = None, *failures: Failure, **counted: int) -> Delivery:
-    result = Result(failures=failures) if error is None else None
+    unlisted = max(0, counted.get("files_failed", 0) - len(failures))
+    result = Result(failures=failures, failures_unlisted=unlisted) if error is None else None
     return Delivery("h:", result, error, 1.0, Counters(**counted))  # type: ignore[arg-type]
 
 
