@@ -17,6 +17,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.reading import metadata, tree
+from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.endpoint.reading.paths import (
     alike_names,
     is_unfinished,
@@ -25,7 +26,6 @@ from pscp.endpoint.reading.paths import (
     private_parts,
     to_text,
 )
-from pscp.endpoint.reading.source import PACK_FILE_BYTES
 from pscp.endpoint.there import hardlinks
 from pscp.endpoint.there import lookup as asked
 from pscp.sftp.digests import Hashing

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
-from pscp.endpoint.reading.source import PACK_FILE_BYTES, Top
+from pscp.endpoint.reading.source import Top
 from pscp.endpoint.reading.tree import Entry, Rules
 from pscp.endpoint.there.listed_paths import ABOVE, ALL, Row
 from pscp.sftp.protocol import packets
@@ -262,7 +263,7 @@ class Walk:
         if is_below_top and (b"/" in found.name or b"\0" in found.name or not found.name):
             problem = "is a name that no file can have"
         elif status.is_folder and not self._rules.recursive:
-            problem = "is a folder (use -r)"
+            problem = tree.NEEDS_R
         elif status.is_folder and found.real and found.real in ancestors:
             problem = "a loop of links"
         elif status.kind == packets.OTHER:

@@ -38,7 +38,8 @@ from core.link import (
     Fault,
 )
 from core.trees import Trees
-from pscp.endpoint.reading.source import PACK_BYTES, PACK_FILE_BYTES
+from pscp.endpoint.reading.files import PACK_FILE_BYTES
+from pscp.endpoint.reading.source import PACK_BYTES
 from pscp.ground.errors import PscpError
 
 EXAMPLES = os.environ.get("PSCP_CORE_EXAMPLES")

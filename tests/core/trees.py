@@ -21,8 +21,8 @@ from conftest import until
 import pscp
 from core.link import CALL, CHUNK_BYTES, FROM, KILL, Bench, Fault
 from pscp.endpoint.frames import wire
+from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.endpoint.reading.paths import is_pscps_own
-from pscp.endpoint.reading.source import PACK_FILE_BYTES
 from pscp.ground.errors import ConnectionLost
 from pscp.ground.state import folder as state_folder
 

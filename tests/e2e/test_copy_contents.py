@@ -15,7 +15,7 @@ from compare import allocated_bytes, assert_same_tree
 
 from e2e.ways import Way
 from pscp.endpoint.reading import files
-from pscp.endpoint.reading.source import PACK_FILE_BYTES
+from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.ground.values import GIB, KIB, MIB
 
 EVERY_WAY = True

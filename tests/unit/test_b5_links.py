@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from pscp.endpoint.frames import wire
-from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading import files, source, tree
 
 ARCHIVE = tree.Rules(recursive=True, follow=False, preserve=True, archive=True, filters=())
-LARGE = source.PACK_FILE_BYTES + 1
+LARGE = files.PACK_FILE_BYTES + 1
 RENAME_EXCHANGE = 2  # renameat2(2)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.frames import failures
-from pscp.endpoint.reading import source, tree
+from pscp.endpoint.reading import files, source, tree
 from pscp.endpoint.reading.files import Extent
 from pscp.options.options import Options
 from pscp.transfer.pieces import plan
@@ -95,7 +95,7 @@ def nothing(pack: plan.Pack, failed: list[Any]) -> None:
     raise AssertionError("nobody said that the pack is done")
 
 
-@given(st.lists(st.integers(0, source.PACK_FILE_BYTES), max_size=200))
+@given(st.lists(st.integers(0, files.PACK_FILE_BYTES), max_size=200))
 def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) -> None:
     builder = plan.PackBuilder(nothing)
     items = [placed(entry(path=str(n), size=size)) for n, size in enumerate(sizes)]

@@ -21,6 +21,7 @@ from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
 FIFO, DEVICE, SPECIAL = "fifo", "device", "special"  # the last: a socket, which no copy makes
+NEEDS_R = "is a folder (use -r)"
 KINDS = frozenset([FILE, FOLDER, LINK, HARDLINK, ERROR, FIFO, DEVICE, SPECIAL])
 _OF_MODES = {
     stat.S_IFREG: FILE,
@@ -214,7 +215,7 @@ class Walk:
     ) -> Entry:
         kind = kind_of(status.st_mode)
         if kind == FOLDER and not self._rules.recursive:
-            failure = failures.data(failures.UNSUPPORTED, path, "is a folder (use -r)")
+            failure = failures.data(failures.UNSUPPORTED, path, NEEDS_R)
             return self._error(top, path, failure)
         try:
             extra = metadata.read(full, place, status, self._rules)

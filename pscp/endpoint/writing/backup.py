@@ -16,7 +16,7 @@ import stat
 from typing import List, Optional, Tuple
 
 from ..frames import failures
-from ..reading import files, source, xattrs
+from ..reading import files, xattrs
 from ..reading.paths import Root
 from . import commit, placing, removal
 from .parts import Parts
@@ -247,7 +247,7 @@ def _are_alike(folder_fd: int, name: bytes, before: os.stat_result, part: bytes)
     if kind == stat.S_IFLNK:
         old, new = (os.readlink(each, dir_fd=folder_fd) for each in (name, part))
         return old == new
-    if before.st_size > source.PACK_FILE_BYTES:
+    if before.st_size > files.PACK_FILE_BYTES:
         return False
     old, new = (
         files.read_whole((folder_fd, each), files.identity(status), False)

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
-from pscp.endpoint.reading import paths, source, tree
+from pscp.endpoint.reading import files, paths, source, tree
 from pscp.endpoint.reading.files import Extent
 from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
 from pscp.options import filters
@@ -246,7 +246,7 @@ def as_new(item: PlannedEntry) -> PlannedEntry:
 
 def goes_in_pack(entry: tree.Entry) -> bool:
     """Return whether an entry travels whole: a small file, or what has no content."""
-    return entry.size <= source.PACK_FILE_BYTES
+    return entry.size <= files.PACK_FILE_BYTES
 
 
 def small_together(things: list[_T], entry_of: Callable[[_T], tree.Entry]) -> list[list[_T]]:

@@ -286,6 +286,6 @@ def as_error(failure: Failure) -> errors.FileError:
     if failure["kind"] == failures.SYSTEM:
         hint = hint_of(failure["errno"], failure.get("of_source", False))
         return errors.SystemFailure(path, message, failure["errno"], hint)
-    if message.startswith("is a folder (use -r)"):
+    if message == tree.NEEDS_R:
         return errors.UnsupportedFile(path, message, "-r copies folders, -a with everything")
     return _ERRORS[failure["kind"]](path, message)
