@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "A3", PARTS,
-        "            if not is_named:\n                with",
+        "            if not fence.is_named(fd, folder_fd, self.name(name)):\n                with",
         "            if False:\n                with",
         "a part is written whatever name it has",
         is_race=True,

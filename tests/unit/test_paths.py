@@ -136,6 +136,22 @@ def test_b1_a_folder_that_is_made_is_private_and_known_as_unfinished(
     root.close()
 
 
+def test_a_folder_stays_open_for_whom_it_was_opened(root: paths.Root, tmp_path: Path) -> None:
+    """Another thread may open any number of folders before its descriptor is used."""
+    folder_fd, name = root.at("first/file", make=True)
+    wanted = (tmp_path / "root/first").stat().st_ino
+    for number in range(2 * paths._FOLDERS_KEPT):
+        root.folder(f"more/{number}", make=True)
+    assert os.fstat(folder_fd).st_ino == wanted
+    root.close()
+    os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=folder_fd))
+    assert (tmp_path / "root/first/file").exists()
+    number = int(folder_fd)
+    del folder_fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
 def test_few_descriptors_are_kept_and_all_are_closed(root: paths.Root, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     deep = "/".join("d" * 100)
@@ -144,5 +160,6 @@ def test_few_descriptors_are_kept_and_all_are_closed(root: paths.Root, tmp_path:
         wanted = (tmp_path / "root" / path).stat().st_ino
         assert (os.fstat(fd).st_ino, name) == (wanted, b"x")
     assert len(os.listdir("/proc/self/fd")) <= before + paths._FOLDERS_KEPT
+    del fd
     root.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1

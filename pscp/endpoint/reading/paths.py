@@ -97,14 +97,21 @@ def without_own(names: Iterable[bytes]) -> List[bytes]:
     return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
+class _Folder(int):
+    """The descriptor of an open folder, which is closed once nobody has it any more."""
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self)
+
+
 class Root:
-    """A folder and what is below it. Hold `lock` from at() until its descriptor was used."""
+    """A folder and what is below it. Any thread may use it, and the descriptors that it returns."""
 
     def __init__(self, path: str, follow: bool = True) -> None:
         # The user has named the root, so links in its path are followed.
         self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
-        self.lock = threading.RLock()
-        self._folders: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._lock = threading.RLock()  # guards `_folders`; held again within make_way()
+        self._folders: collections.OrderedDict[str, _Folder] = collections.OrderedDict()
         self._marked, self._marker = "", b""
         # Removes the file or link at this path, in whose place a folder comes.
         self.make_way: Optional[Callable[[str], None]] = None
@@ -164,20 +171,22 @@ class Root:
         With `make`, makes folders that are missing on the way, UNFINISHED. Raises OSError, Refusal.
         """
         name = check(path).rpartition(b"/")[2]
-        return self._folder(path.rpartition("/")[0], path, make), name
+        with self._lock:
+            return self._folder(path.rpartition("/")[0], path, make), name
 
     def folder(self, path: str, make: bool = False) -> int:
         """Return the descriptor of the folder `path` itself; "" is the root."""
         if path:
             check(path)
-        return self._folder(path, path, make)
+        with self._lock:
+            return self._folder(path, path, make)
 
     def _folder(self, folder: str, path: str, make: bool) -> int:
         """Return the descriptor of `folder`, which is on the way to `path`; "" is the root."""
         known = folder  # the longest part of the way that is open already
         while known and known not in self._folders:
             known = known.rpartition("/")[0]
-        fd = self._folders[known] if known else self.fd
+        fd: int = self._folders[known] if known else self.fd
         for name in folder[len(known) :].split("/") if known != folder else ():
             if name:
                 known = known + "/" + name if known else name
@@ -188,11 +197,13 @@ class Root:
                         raise
                     if not make:
                         raise FileNotFoundError(errno.ENOENT, "")
-                    self.make_way(known)  # which may close fd
-                    fd = self._open(*self.at(known), path=path, make=make)
+                    self.make_way(known)
+                    fd = self._open(fd, to_bytes(name), path, make)
                 if make and known == self._marked:
                     self._put_marker(fd)
-                self._keep(known, fd)
+                self._folders[known] = fd = _Folder(fd)
+                if len(self._folders) > _FOLDERS_KEPT:
+                    self._folders.popitem(last=False)
         if folder:
             self._folders.move_to_end(folder)
         return fd
@@ -218,14 +229,6 @@ class Root:
                 os.fchmod(fd, UNFINISHED)
         return fd
 
-    def _keep(self, key: str, fd: int) -> None:
-        self._folders[key] = fd
-        if len(self._folders) > _FOLDERS_KEPT:
-            os.close(self._folders.popitem(last=False)[1])
-
     def close(self) -> None:
-        with self.lock:
-            for fd in self._folders.values():
-                os.close(fd)
-            self._folders.clear()
-            os.close(self.fd)
+        self._folders.clear()
+        os.close(self.fd)

@@ -42,9 +42,7 @@ class LinkSame(NamedTuple):
 
 def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
     """Make the entry a name of its target. Return whether it was that already; None: no name."""
-    with the_sink.root.lock:
-        from_fd, first = the_sink.root.at(value.target)
-        from_fd = os.dup(from_fd)  # the next at() may close it
+    from_fd, first = the_sink.root.at(value.target)
 
     def make(part: bytes, folder_fd: int) -> None:
         os.link(first, part, src_dir_fd=from_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
@@ -52,20 +50,16 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
     def is_made(name: bytes, folder_fd: int) -> bool:
         return os.path.samestat(wanted, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
 
-    try:
-        with the_sink.root.lock:
-            wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
-            found = status_of(the_sink, value.path)
-        is_there = None if found is None else os.path.samestat(found, wanted)
-        if not is_there:
-            the_sink.put(value.path, make, is_made)
-        return is_there
-    finally:
-        os.close(from_fd)
+    wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
+    found = status_of(the_sink, value.path)
+    is_there = None if found is None else os.path.samestat(found, wanted)
+    if not is_there:
+        the_sink.put(value.path, make, is_made)
+    return is_there
 
 
 def status_of(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
-    """Return what has this name. The caller holds the root's lock. Raises OSError, Refusal."""
+    """Return what has this name. Raises OSError, Refusal."""
     try:
         folder_fd, name = the_sink.root.at(path)
         return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)

@@ -130,9 +130,8 @@ class Linker:
             os.unlink(there, dir_fd=folder_fd)  # which it got a moment ago
             return False
 
-        root = self._sink.root
-        with self._sink.held(), root.lock:
-            folder_fd, there = root.at(path, make=True)
+        with self._sink.held():
+            folder_fd, there = self._sink.root.at(path, make=True)
             try:
                 make(there, folder_fd)
             except FileExistsError:
@@ -146,10 +145,9 @@ class Linker:
         """Open a folder of the destination, which is made where it is missing; return its
         descriptor.
         """
-        root = self._sink.root
-        with self._sink.held(), root.lock:
+        with self._sink.held():
             try:
-                return os.dup(root.folder(path, make=not self._is_dry))
+                return os.dup(self._sink.root.folder(path, make=not self._is_dry))
             except FileNotFoundError:
                 return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # there is nothing in it
 
@@ -181,8 +179,8 @@ class Linker:
                             linked.add(place)
         if not linked or self._is_dry:
             return linked
-        with self._sink.root.lock:  # a file may have been replaced since it was compared
-            return linked.difference(differing(self._sink.root.folder(path)))
+        # A file may have been replaced since it was compared.
+        return linked.difference(differing(self._sink.root.folder(path)))
 
     def _link_place(self, path: str, fd: int, name: bytes) -> bool:
         try:

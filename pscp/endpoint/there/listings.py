@@ -394,8 +394,7 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
 def _open_folder(the_sink: "sink.Sink", path: str) -> int:
     if the_sink.linker is not None:
         return the_sink.linker.folder(path)
-    with the_sink.root.lock:
-        return os.dup(the_sink.root.folder(path))
+    return os.dup(the_sink.root.folder(path))
 
 
 def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:

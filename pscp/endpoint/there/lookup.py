@@ -77,11 +77,10 @@ def look(the_sink: "sink.Sink", path: str) -> List[object]:
     if not path:
         return [tree.FOLDER, 0, 0, [], *_NOTHING]
     try:
-        with the_sink.root.lock:
-            folder_fd, name = the_sink.root.at(path)
-            left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
-            found = _found(folder_fd, name)
-            return [*found[:3], left, *found[3:]]
+        folder_fd, name = the_sink.root.at(path)
+        left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
+        found = _found(folder_fd, name)
+        return [*found[:3], left, *found[3:]]
     except (OSError, failures.Refusal):
         return ["", 0, 0, [], *_NOTHING]  # writing there will fail for the same reason
 
@@ -135,7 +134,7 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     if value.kind in (tree.FIFO, tree.DEVICE) and _has_replaced_special(the_sink, value):
         return
     if value.kind == tree.DEVICE:
-        with the_sink.held(), the_sink.root.lock:
+        with the_sink.held():
             metadata.apply_to_device(*the_sink.root.at(value.path), value, policy)
         return
     try:
@@ -159,9 +158,8 @@ def _has_replaced_special(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     """Put a new FIFO or device in the place of one of several names, if that lacks the metadata.
     Return whether it has several names.
     """
-    with the_sink.root.lock:
-        folder_fd, name = the_sink.root.at(value.path)
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    folder_fd, name = the_sink.root.at(value.path)
+    status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     if status.st_nlink == 1:
         return False
     if not sameness.has_metadata(status, value, the_sink.policy):
@@ -174,7 +172,7 @@ def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     """Let the owner open a file that its mode keeps closed, until it has its source's mode. Return
     whether that was called for: not where nothing would be changed. Raises PermissionError.
     """
-    with the_sink.held(), the_sink.root.lock:
+    with the_sink.held():
         folder_fd, name = the_sink.root.at(value.path)
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
         is_same = sameness.has_metadata(status, value, the_sink.policy)

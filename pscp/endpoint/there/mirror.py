@@ -111,32 +111,28 @@ def weight_bytes(name: str) -> int:
 def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
     """Return the first of a piece's rows, at least one, and whether these were all."""
     folder, low, high, names = piece
-    with root.lock:
-        fd = os.dup(root.folder(folder))
-    try:
-        there = {os.fsencode(name) for name in os.listdir(fd)}
-        listed = {to_bytes(name) for name in names}
-        found = in_piece(without_own(there - listed), low, high)
-        if not found:
-            return [], True
-        # Where the filesystem takes two names for one, the copy's own file may have another.
-        same = _keys(fd, listed - there)
-        device, rows = os.fstat(fd).st_dev, []  # type: Tuple[int, List[Row]]
-        for name in found:
-            if most_bytes <= 0:
-                return rows, False
-            try:
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            key = status.st_dev, status.st_ino
-            if key in same or ((low or high) and key in _keys(fd, variants(name) - there)):
-                continue
-            rows.append([to_text(name), _kind(fd, device, name, status), _seen(status)])
-            most_bytes -= weight_bytes(rows[-1][0])
-        return rows, True
-    finally:
-        os.close(fd)
+    fd = root.folder(folder)
+    there = {os.fsencode(name) for name in os.listdir(fd)}
+    listed = {to_bytes(name) for name in names}
+    found = in_piece(without_own(there - listed), low, high)
+    if not found:
+        return [], True
+    # Where the filesystem takes two names for one, the copy's own file may have another.
+    same = _keys(fd, listed - there)
+    device, rows = os.fstat(fd).st_dev, []  # type: Tuple[int, List[Row]]
+    for name in found:
+        if most_bytes <= 0:
+            return rows, False
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        key = status.st_dev, status.st_ino
+        if key in same or ((low or high) and key in _keys(fd, variants(name) - there)):
+            continue
+        rows.append([to_text(name), _kind(fd, device, name, status), _seen(status)])
+        most_bytes -= weight_bytes(rows[-1][0])
+    return rows, True
 
 
 def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> str:
@@ -148,13 +144,12 @@ def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> s
 
 
 def _in_the_way(root: Root, path: str) -> List[str]:
-    with root.lock:
-        folder_fd, name = root.at(path)
-        try:
-            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return ["", ""]
-        return [_kind(folder_fd, os.fstat(folder_fd).st_dev, name, status), _seen(status)]
+    folder_fd, name = root.at(path)
+    try:
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return ["", ""]
+    return [_kind(folder_fd, os.fstat(folder_fd).st_dev, name, status), _seen(status)]
 
 
 def in_piece(names: Iterable[bytes], low: str, high: str) -> List[bytes]:
@@ -208,7 +203,7 @@ def _seen(status: os.stat_result) -> str:
 def remove(of: sink.Sink, extra: Extra) -> None:
     """Remove a name. Raises Refusal where it is another thing by now, or this run is superseded."""
     path, kind, seen = extra
-    with of.held(), of.root.lock:
+    with of.held():
         try:
             folder_fd, name = of.root.at(path)
             status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
@@ -226,8 +221,8 @@ def remove(of: sink.Sink, extra: Extra) -> None:
 
 
 def make_way(of: sink.Sink, path: str) -> None:
-    """Remove a file or link in whose place a folder comes. The caller holds the fence and the
-    root's lock. Raises OSError.
+    """Remove a file or link in whose place a folder comes. The caller holds the fence. Raises
+    OSError.
     """
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another lane's folder
         folder_fd, name = of.root.at(path)

@@ -106,11 +106,10 @@ def make_durable(the_sink: sink.Sink, request: MakeDurable) -> answers.Failed:
 
 
 def _sync(the_sink: sink.Sink, path: str) -> None:
-    with the_sink.root.lock:
-        folder_fd, name = the_sink.root.at(path)
-        if not stat.S_ISREG(_look(folder_fd, name).st_mode):
-            return
-        fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+    folder_fd, name = the_sink.root.at(path)
+    if not stat.S_ISREG(_look(folder_fd, name).st_mode):
+        return
+    fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
     try:
         os.fsync(fd)
     finally:
@@ -276,7 +275,7 @@ def _destination(of: sink.Sink, request: Destination) -> Tuple[str, List[str]]:
         path = os.readlink(b"/proc/self/fd/%d" % of.root.fd)
     except OSError:  # no Linux
         return "", []
-    with contextlib.suppress(OSError, failures.Refusal), of.root.lock:  # nothing has landed in it
+    with contextlib.suppress(OSError, failures.Refusal):  # nothing has landed in it
         identity = folder_identity(os.fstat(of.root.folder(request.folder)))
     return identity, list(map(to_text, bind_mounts(path)))
 

@@ -78,15 +78,14 @@ def _make_clone(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> None:
 
     It has no name before: no lane may have written into it yet.
     """
-    with the_sink.root.lock:
-        fd = files.new_small(the_sink.root.at(entry.path)[0])
+    fd = files.new_small(the_sink.root.at(entry.path)[0])
     if fd is None:
         return
     try:
         fcntl.ioctl(fd, _CLONE, old_fd)
         files.make_room(fd, entry.size, False)
         os.fchmod(fd, 0o600 | _IS_CLONE)
-        with the_sink.held(), the_sink.root.lock:
+        with the_sink.held():
             folder_fd, name = the_sink.root.at(entry.path)
             files.name_new(fd, folder_fd, the_sink.parts.name(name))
     finally:

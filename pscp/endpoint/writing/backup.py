@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from typing import List, Optional, Tuple
 
 from ..frames import failures
@@ -39,6 +40,7 @@ class Keeper:
         self._root, self._parts, self._suffix, self._folder = root, parts, suffix, folder
         self._path = path
         self._outside = ""  # the whole path of a folder that is not below the root
+        self._making = threading.Lock()  # held to set `_opened`: the settler's thread keeps as well
         self._opened: Optional[Root] = None
         if placing.is_beside(folder):
             self._outside, self._folder = placing.beside(path, folder), ""
@@ -57,25 +59,25 @@ class Keeper:
         """Return the root that backups are below, made if need be. Raises OSError, Refusal."""
         if not (self._folder or self._outside):
             return self._root
-        if self._opened is None:  # a root of its own, in which no way is made for folders
-            try:
-                os.makedirs(self._outside or self._path, 0o700)
-                is_new = True
-            except FileExistsError:
-                is_new = False
-            self._opened = Root(self._outside or self._path)
-            if is_new:
-                _give_access(self._opened.fd, self._root.fd)
-        return self._opened
+        with self._making:
+            if self._opened is None:  # a root of its own, in which no way is made for folders
+                try:
+                    os.makedirs(self._outside or self._path, 0o700)
+                    is_new = True
+                except FileExistsError:
+                    is_new = False
+                self._opened = Root(self._outside or self._path)
+                if is_new:
+                    _give_access(self._opened.fd, self._root.fd)
+            return self._opened
 
     def compare(self, part: commit.Part) -> Optional[commit.Compared]:
         """Return whether a large part has the contents of the file that it replaces, and which file
         that is; None where that cannot be read, or is no file: keep() sees what it is.
         """
         with contextlib.suppress(OSError, failures.Refusal), contextlib.ExitStack() as closing:
-            with self._root.lock:
-                folder_fd, name = self._root.at(part.entry.path)
-                fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+            folder_fd, name = self._root.at(part.entry.path)
+            fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
             closing.callback(os.close, fd)
             status = os.fstat(fd)
             is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
@@ -93,8 +95,7 @@ class Keeper:
         """Give what has this name its backup's name as well, unless it is like the part that
         replaces it.
 
-        The caller holds the fence and the root's lock; `folder_fd` may be closed afterwards. Raises
-        OSError and Refusal.
+        The caller holds the fence. Raises OSError and Refusal.
         """
         try:
             before = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
@@ -102,27 +103,18 @@ class Keeper:
             return
         if compared == (files.identity(before), True):
             return
-        if _are_alike(folder_fd, name, before, part):
-            return
-        folder_fd = os.dup(folder_fd)  # the next at() may close it
-        try:
+        if not _are_alike(folder_fd, name, before, part):
             self._link(folder_fd, name, path, before)
-        finally:
-            os.close(folder_fd)
 
     def keep_removed(self, path: str, status: os.stat_result) -> None:
         """Give what has this path, and is about to be removed, its backup's name, durably. The
-        caller holds the fence and the root's lock. Raises OSError and Refusal.
+        caller holds the fence. Raises OSError and Refusal.
 
         Without hard links it has only that name afterwards.
         """
         folder_fd, name = self._root.at(path)
-        folder_fd = os.dup(folder_fd)
-        try:
-            self._link(folder_fd, name, path, status)
-            removal.sync_folder(folder_fd)
-        finally:
-            os.close(folder_fd)
+        self._link(folder_fd, name, path, status)
+        removal.sync_folder(folder_fd)
 
     def _link(self, folder_fd: int, name: bytes, path: str, before: os.stat_result) -> None:
         backup = place(path, self._suffix, self._folder)
@@ -166,11 +158,8 @@ class Keeper:
                 there.folder(made)
             except FileNotFoundError:
                 of = made[len(self._folder) + 1 :] if self._folder else made
-                of_fd = os.dup(self._root.folder(of))  # the next folder() may close it
-                try:
-                    _give_access(there.folder(made, make=True), of_fd)
-                finally:
-                    os.close(of_fd)
+                of_fd = self._root.folder(of)
+                _give_access(there.folder(made, make=True), of_fd)
                 removal.sync_folder(there.folder(made.rpartition("/")[0]))
             except failures.Refusal as refusal:
                 if refusal.kind != failures.UNSAFE:

@@ -167,7 +167,7 @@ class Settler:
         """Sync the folders of these names, each once, so that no power cut undoes a rename in them.
         Return why that failed.
         """
-        synced: Dict[str, Optional[Exception]] = {}
+        synced: Dict[str, Optional[failures.Data]] = {}
         outcome: failures.Outcome = []
         for path in paths:
             folder = path.rpartition("/")[0]
@@ -175,20 +175,19 @@ class Settler:
                 synced[folder] = None
                 try:
                     self.sync(folder)
-                except (OSError, failures.Refusal) as error:
-                    synced[folder] = error
+                except (OSError, failures.Refusal) as error:  # which would keep the folder open
+                    synced[folder] = failures.from_exception(error, "")
             why = synced[folder]
-            outcome.append(failures.from_exception(why, path) if why else None)
+            outcome.append({**why, "path": why["path"] or path} if why else None)
         return outcome
 
     def sync(self, folder: str) -> None:
         """Bring the names in a folder to the disk. Raises OSError, Refusal."""
-        with self._root.lock:
-            try:
-                fd = self._root.folder(folder)
-            except PermissionError:  # it got the mode that hides it from us once it had been synced
-                return
-            removal.sync_folder(fd)
+        try:
+            fd = self._root.folder(folder)
+        except PermissionError:  # it got the mode that hides it from us once it had been synced
+            return
+        removal.sync_folder(fd)
 
     def _make_durable(self, part: Part) -> None:
         os.fsync(part.fd)
@@ -207,35 +206,32 @@ class Settler:
 
     def name(self, part: Part) -> None:
         """Give a part that only this lane knows its final name. The caller holds the fence."""
-        with self._root.lock:
-            folder_fd, name = self._root.at(part.entry.path)
-            if part.kind == NAMELESS:  # most often nothing is called so yet
-                metadata.apply_to_file(part.fd, part.entry, self._policy, None)
-                if files.name_new(part.fd, folder_fd, name):
-                    return
-            before = file_to_replace(folder_fd, name, part.entry.path)
-            metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            temporary = self._parts.private_name(name)
-            if part.kind == NAMELESS:
-                files.name_new(part.fd, folder_fd, temporary)
-            self._rename(part, temporary)
+        folder_fd, name = self._root.at(part.entry.path)
+        if part.kind == NAMELESS:  # most often nothing is called so yet
+            metadata.apply_to_file(part.fd, part.entry, self._policy, None)
+            if files.name_new(part.fd, folder_fd, name):
+                return
+        before = file_to_replace(folder_fd, name, part.entry.path)
+        metadata.apply_to_file(part.fd, part.entry, self._policy, before)
+        temporary = self._parts.private_name(name)
+        if part.kind == NAMELESS:
+            files.name_new(part.fd, folder_fd, temporary)
+        self._rename(part, folder_fd, temporary, name)
 
-    def _rename(self, part: Part, temporary: bytes) -> None:
+    def _rename(self, part: Part, folder_fd: int, temporary: bytes, name: bytes) -> None:
         """Give a part its final name, and look whether it is the part that has it now: others may
         write to the folder. Raises Refusal.
 
         It has its mode already: were that given last, a crash in between would leave a whole file
         that nobody gives its mode any more.
         """
-        path = part.entry.path
-        folder_fd, name = self._root.at(path)
         if is_named(part.fd, folder_fd, temporary):
-            self.replace(folder_fd, temporary, name, path, part.compared)
+            self.replace(folder_fd, temporary, name, part.entry.path, part.compared)
             if self._parts.receipt(part.fd) == wire.SOME_PART:  # no inodes to tell files apart by
                 return
-            if is_named(part.fd, self._root.at(path)[0], name):
+            if is_named(part.fd, folder_fd, name):
                 return
-        raise part_replaced(path)
+        raise part_replaced(part.entry.path)
 
     def replace(
         self,
@@ -245,16 +241,15 @@ class Settler:
         path: str,
         compared: Optional[Compared] = None,
     ) -> None:
-        """Give a part its final name. The caller holds the fence and the root's lock."""
+        """Give a part its final name. The caller holds the fence."""
         if self.keeper is not None:
             self.keeper.keep(folder_fd, name, path, part, compared)
-            folder_fd = self._root.at(path)[0]
         os.rename(part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
     def _name_large(self, part: Part) -> None:
         """Give a part that all lanes know its final name, unless another lane did so."""
         path = part.entry.path
-        with self._parts.lock_for_renaming(part.fd, path), self._fence.held(), self._root.lock:
+        with self._parts.lock_for_renaming(part.fd, path), self._fence.held():
             folder_fd, name = self._root.at(path)
             temporary = self._parts.name(name)
             if not is_named(part.fd, folder_fd, temporary):
@@ -265,7 +260,7 @@ class Settler:
                 raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
-            self._rename(part, temporary)
+            self._rename(part, folder_fd, temporary, name)
 
     def _read_back(self, part: Part) -> None:
         """Raise Refusal unless what lies on the disk has the source's digest (-s)."""
@@ -302,7 +297,7 @@ def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
 
 def unlink_private(root: Root, parts: Parts, path: str) -> None:
     """Remove the part of a small file that only this lane knows, if there is one."""
-    with contextlib.suppress(FileNotFoundError), root.lock:
+    with contextlib.suppress(FileNotFoundError):
         folder_fd, name = root.at(path)
         os.unlink(parts.private_name(name), dir_fd=folder_fd)
 

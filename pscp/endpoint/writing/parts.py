@@ -32,7 +32,7 @@ WAS_FILE = stat.S_ISVTX
 
 
 class Parts:
-    """The parts of one run below one root. Its methods take `root.lock` themselves."""
+    """The parts of one run below one root."""
 
     def __init__(self, root: Root, the_fence: fence.AnyFence, token: str, nonce: str) -> None:
         self._root, self._fence = root, the_fence
@@ -55,33 +55,29 @@ class Parts:
         Raises OSError, and Refusal for a file that is not as this user makes parts, unless it has
         this receipt.
         """
-        with self._root.lock:
-            fd, folder_fd = self._open(path, nonce)
-            try:
-                is_known = receipt and receipt == self.receipt(fd)
-                # A part that is known may have its final owner and mode already.
-                if not is_known and not self._is_ours(folder_fd, os.fstat(fd)):
-                    raise Refusal(UNSAFE, path, "what has its part's name is not ours")
-            except BaseException:
-                os.close(fd)
-                raise
-            return fd
+        fd, folder_fd = self._open(path, nonce)
+        try:
+            is_known = receipt and receipt == self.receipt(fd)
+            # A part that is known may have its final owner and mode already.
+            if not is_known and not self._is_ours(folder_fd, os.fstat(fd)):
+                raise Refusal(UNSAFE, path, "what has its part's name is not ours")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def _open(self, path: str, nonce: str) -> Tuple[int, int]:
-        """Open what has the part's name; return its descriptor and the folder's. The caller holds
-        the root's lock.
-        """
+        """Open what has the part's name; return its descriptor and the folder's."""
         folder_fd, name = self._root.at(path)
         return os.open(self.name(name, nonce), files.PART_FLAGS, dir_fd=folder_fd), folder_fd
 
     def make(self, path: str) -> int:
         """Make the part of this run, or open it where another lane was first."""
         with self._fence.held():
-            with self._root.lock:
-                folder_fd, name = self._root.at(path, make=True)
-                flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
-                with contextlib.suppress(FileExistsError):
-                    return os.open(self.name(name), flags, 0o600, dir_fd=folder_fd)
+            folder_fd, name = self._root.at(path, make=True)
+            flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+            with contextlib.suppress(FileExistsError):
+                return os.open(self.name(name), flags, 0o600, dir_fd=folder_fd)
             return self.open(path)
 
     def receipt(self, fd: int) -> int:
@@ -95,10 +91,8 @@ class Parts:
     def lock_for_writing(self, fd: int, path: str) -> Iterator[None]:
         """Keep the part from being renamed meanwhile. Raises Refusal where it lost its name."""
         with self._locked(fd, path, fcntl.LOCK_SH):
-            with self._root.lock:
-                folder_fd, name = self._root.at(path)
-                is_named = fence.is_named(fd, folder_fd, self.name(name))
-            if not is_named:
+            folder_fd, name = self._root.at(path)
+            if not fence.is_named(fd, folder_fd, self.name(name)):
                 with self._fence.held():  # raises where another run removed it
                     raise Refusal(SYSTEM, path, "its part was replaced meanwhile")
             yield
@@ -143,7 +137,7 @@ class Parts:
     # --- what earlier runs left
 
     def left(self, folder_fd: int, name: bytes, nonces: List[str]) -> List[str]:
-        """Return those runs that left a part of the file. The caller holds the root's lock."""
+        """Return those runs that left a part of the file."""
         runs = []
         for nonce in nonces:
             with contextlib.suppress(OSError):
@@ -164,8 +158,7 @@ class Parts:
             status = os.fstat(fd)
             if not _is_private(status) or status.st_size != size_bytes:
                 return False
-            alone = self._locked(fd, path, fcntl.LOCK_EX, 0.0)
-            with alone, self._fence.held(), self._root.lock:
+            with self._locked(fd, path, fcntl.LOCK_EX, 0.0), self._fence.held():
                 folder_fd, name = self._root.at(path)
                 before = self.name(name, nonce)
                 if not fence.is_named(fd, folder_fd, before):
@@ -196,14 +189,13 @@ class Parts:
         long as no other file has its name.
         """
         try:
-            with self._root.lock:
-                fd = self._open(path, nonce)[0]
+            fd = self._open(path, nonce)[0]
         except FileNotFoundError:
             return True
         except (OSError, Refusal):
             return False
         try:
-            with contextlib.suppress(OSError, Refusal), self._root.lock:
+            with contextlib.suppress(OSError, Refusal):
                 folder_fd, name = self._root.at(path)
                 if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
                     return None

@@ -216,7 +216,7 @@ class Sink(NullSink):
         try:
             fd, kind = self.new_small(value.path)
         except FileNotFoundError:
-            with self._fence.held(), self.root.lock:
+            with self._fence.held():
                 self.root.at(value.path, make=True)
             fd, kind = self.new_small(value.path)
         try:
@@ -235,18 +235,17 @@ class Sink(NullSink):
 
         Raises FileNotFoundError where a folder on the way is missing.
         """
-        with self.root.lock:
-            folder_fd, name = self.root.at(path)
-            fd = files.new_small(folder_fd)
-            if fd is not None:
-                return fd, commit.NAMELESS
-            flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
-            name = self.parts.private_name(name)
-            return os.open(name, flags, 0o600, dir_fd=folder_fd), commit.PRIVATE
+        folder_fd, name = self.root.at(path)
+        fd = files.new_small(folder_fd)
+        if fd is not None:
+            return fd, commit.NAMELESS
+        flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+        name = self.parts.private_name(name)
+        return os.open(name, flags, 0o600, dir_fd=folder_fd), commit.PRIVATE
 
     def _make_folder(self, value: tree.Entry) -> None:
         """Make the folder, unfinished until finish_folder()."""
-        with self._fence.held(), self.root.lock:
+        with self._fence.held():
             self.root.folder(value.path, make=True)
 
     def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
@@ -285,7 +284,7 @@ class Sink(NullSink):
 
         A special file is replaced only if `may_replace` says so.
         """
-        with self._fence.held(), self.root.lock:
+        with self._fence.held():
             folder_fd, name = self.root.at(path, make=True)
             if may_replace is None or not may_replace(name, folder_fd):
                 commit.file_to_replace(folder_fd, name, path)
@@ -293,10 +292,9 @@ class Sink(NullSink):
             try:
                 make(part, folder_fd)
                 self.settler.replace(folder_fd, part, name, path)
-                if not is_made(name, self.root.at(path)[0]):
+                if not is_made(name, folder_fd):
                     raise commit.part_replaced(path)
             finally:
-                folder_fd = self.root.at(path)[0]  # what keeps a backup may have closed it
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder_fd)  # rename(2) left it if both are one file
 
@@ -306,7 +304,7 @@ class Sink(NullSink):
     # --- after all files: folders' metadata
 
     def finish_folder(self, value: tree.Entry) -> None:
-        with self._fence.held(), self.root.lock:
+        with self._fence.held():
             fd = self.root.folder(value.path)
             if "filled" in value.extra and is_unfinished(os.fstat(fd).st_mode):
                 with contextlib.suppress(OSError):  # something is in it
@@ -319,9 +317,8 @@ class Sink(NullSink):
 
     def open_file(self, path: str) -> int:
         """Open a file that is at the destination; return its descriptor."""
-        with self.root.lock:
-            folder_fd, name = self.root.at(path)
-            return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+        folder_fd, name = self.root.at(path)
+        return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
     def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
         gone = [self.parts.remove(path, nonce) for nonce in nonces]
@@ -331,7 +328,7 @@ class Sink(NullSink):
         nonces = [*self.copy.earlier, self.copy.nonce]
         of_backups = self.settler.keeper.folders(folders) if self.settler.keeper else []
         for root, path in [*((self.root, path) for path in folders), *of_backups]:
-            with contextlib.suppress(OSError, failures.Refusal), self.held(), self.root.lock:
+            with contextlib.suppress(OSError, failures.Refusal), self.held():
                 fd = root.folder(path)
                 names = map(os.fsencode, os.listdir(fd))
                 for name in private_parts(names, self.copy.token, nonces):
@@ -345,7 +342,7 @@ class Sink(NullSink):
 
     def folds(self, folder: str, make: bool) -> bool:
         names = alike_names(self.copy.token, self.copy.nonce)
-        with self.held(), self.root.lock:
+        with self.held():
             return _folds(self.root.folder(folder, make), names)
 
     def unmark(self) -> None:
