@@ -13,6 +13,7 @@ Read next: stream_states.py.
 import errno
 import math
 import os
+import queue
 import select
 import threading
 import time
@@ -30,6 +31,7 @@ _GATHER_MS = 20  # a chunk that is not full is cut when no byte came for so long
 _GATHER_S = 0.1  # and at the latest so long after its first byte
 _STOP_MS = 100  # a thread that reads or writes notices stop() within this time
 
+_AskedChunk = Tuple[int, int, int, "wire.Send"]  # as the arguments of send_chunk()
 LaneEnds = Tuple[Optional["PipeSource"], Optional["PipeSink"]]  # one of them is None
 
 
@@ -214,9 +216,8 @@ class AskedSource(PipeSource):
     def __init__(self, cutter: Cutter, algorithm: str, block_bytes: int, window: int) -> None:
         PipeSource.__init__(self, cutter, algorithm, block_bytes)
         self._window = window
-        self._changed = threading.Condition()  # whoever holds its lock owns what follows
-        self._waiting: List[Tuple[int, int, int, "wire.Send"]] = []
-        self._closing = False
+        self._asked: queue.Queue[Optional[_AskedChunk]] = queue.Queue()  # None: the end
+        self._is_closed = False
         self._thread: Optional[threading.Thread] = None
 
     def send_chunk(self, id_: int, offset: int, length: int, send: "wire.Send") -> None:
@@ -224,21 +225,15 @@ class AskedSource(PipeSource):
         number = offset // SLOT_BYTES
         self._cutter.drop_below(number + 1 - self._window)
         self._cutter.want(number)
-        with self._changed:
-            self._waiting.append((id_, offset, length, send))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._asked.put((id_, offset, length, send))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting:
-                    if self._closing:
-                        return
-                    self._changed.wait()
-                chunk = self._waiting.pop(0)
+        for chunk in iter(self._asked.get, None):
+            if self._is_closed:
+                return
             try:
                 PipeSource.send_chunk(self, *chunk)
             except OSError:  # the lane is lost
@@ -246,10 +241,8 @@ class AskedSource(PipeSource):
 
     def close(self) -> None:
         """Send nothing more."""
-        with self._changed:
-            self._closing = True
-            self._waiting.clear()
-            self._changed.notify_all()
+        self._is_closed = True
+        self._asked.put(None)
 
 
 _TAKING = (Output.WRITING, Output.DEAF)
