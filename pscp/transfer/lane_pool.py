@@ -126,9 +126,9 @@ class LanePool:
     def __init__(self, terms: PoolTerms) -> None:
         self._terms, self.context = terms, terms.context
         self._idle = terms.connections.idle  # takes connections that nobody waits for
+        self.kept: list[RemoteAgent] = []  # connections for the next copy; any thread may append
         self._lock = threading.Lock()  # guards what follows, and the workers' public attributes
         self._logins = Logins(terms)
-        self._kept: list[RemoteAgent] = []  # connections for the next copy
         self.layout = LaneLayout(terms)
         self.most_alive = 0  # lanes, at once
         self._workers: list[Worker] = []  # it only grows, so any thread may read it
@@ -215,12 +215,6 @@ class LanePool:
             args = leaving, self._idle
             threading.Thread(target=_let_go, args=args, name="leaving", daemon=True).start()
 
-    @property
-    def kept(self) -> list[RemoteAgent]:
-        """The connections that the next copy can use."""
-        with self._lock:
-            return list(self._kept)
-
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
         """Wait for a worker to end. Return False if it is still logging in, for nothing."""
         if worker.ident is None:  # a signal came before it was started
@@ -245,8 +239,7 @@ class LanePool:
         elif is_late:
             self._idle.give([far])
         else:
-            with self._lock:
-                self._kept.append(far)
+            self.kept.append(far)
 
     def connect(self, wanted: ConnectionRequest) -> RemoteAgent:
         """Open the connection of a lane. Raises ConnectError."""
@@ -385,4 +378,4 @@ def _let_go(workers: list[Worker], idle: IdleConnections) -> None:
             if idle.is_cut or time.monotonic() > until_s:
                 worker.abort()
             worker.join(0.05)
-        idle.no_longer_expect()
+        idle.expect(-1)

@@ -139,7 +139,11 @@ class Backlog:
 
 
 class WorkQueue:
-    """The work of one copy, or of one stream. Any thread may call any method."""
+    """The work of one copy, or of one stream.
+
+    Any thread may call any method, but for those that say for which function they are: the queue
+    runs that with its lock held.
+    """
 
     def __init__(self, is_stream: bool = False) -> None:
         self._lock = lock = threading.RLock()  # guards all that follows, and all shares
@@ -203,9 +207,8 @@ class WorkQueue:
     # --- taking
 
     def join(self, share: LaneShare) -> None:
-        """Add the share of a lane that begins; give_back() removes it."""
-        with self._lock:
-            self._in_flight.join(share)
+        """Add the share of a lane that begins; give_back() removes it. For run_alone()."""
+        self._in_flight.join(share)
 
     def take(self, share: LaneShare) -> tuple[int, Work] | None:
         """Wait for this lane's next piece, and return it with its number; None when all is over."""
@@ -307,14 +310,12 @@ class WorkQueue:
         self._writes.finish()
 
     def give_back(self, share: LaneShare) -> None:
-        """End a lane, and let the others do what it had in flight."""
-        with self._lock:
-            if not share.is_over:
-                share.is_over = True
-                for work in self._in_flight.leave(share):
-                    self._backlog.put_first(work)
-                self._changed.notify_all()
-                self._news.notify_all()
+        """End a lane, and let the others do what it had in flight. For run_alone()."""
+        if not share.is_over:
+            share.is_over = True
+            for work in self._in_flight.leave(share):
+                self._backlog.put_first(work)
+            self.wake(lanes=True)
 
     # --- the end
 
@@ -396,9 +397,9 @@ class WorkQueue:
     def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
         """Return how many pieces at most are not done, `left_bytes` in all.
 
-        They are in flight, waiting, or in files that are yet to be cut into chunks.
+        They are in flight, waiting, or in files that are yet to be cut into chunks. For
+        wait_until().
         """
-        with self._lock:
-            uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)
-            waiting = self._backlog.known_pieces(-(-uncut_bytes // chunk_bytes))
-            return self._in_flight.pieces + waiting
+        uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)
+        waiting = self._backlog.known_pieces(-(-uncut_bytes // chunk_bytes))
+        return self._in_flight.pieces + waiting
