@@ -162,21 +162,19 @@ class _NearTree:
             end.begin(_of_sink(root, "sha256"))
             self._ends.put(end)
         self._threads = ThreadPoolExecutor(count, "hashing")
-        self._room = threading.Semaphore(_WAITING_MOST)
         self._changed = threading.Condition(threading.RLock())  # guards what follows
         self._pending = 0
         self._error: BaseException | None = None
 
     def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        while not self._room.acquire(timeout=1):  # so that a signal is seen
-            self._check()
-        self._submit(request, then, self._room.release)
+        with self._changed:
+            while self._pending >= _WAITING_MOST:
+                self._changed.wait(1)  # so that a signal is seen
+                self._check()
+        self.add(request, then, cost_bytes)
         self._check()
 
     def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        self._submit(request, then, lambda: None)
-
-    def _submit(self, request: requests.Request, then: Then, over: Callable[[], object]) -> None:
         with self._changed:
             self._pending += 1
 
@@ -187,7 +185,6 @@ class _NearTree:
             except BaseException as error:
                 self.stop(error)
             finally:
-                over()
                 with self._changed:
                     self._pending -= 1
                     self._changed.notify_all()

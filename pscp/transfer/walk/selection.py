@@ -129,8 +129,7 @@ class Settled:
     @property
     def waiting(self) -> int:
         """How many files were left for the next run."""
-        with self._lock:
-            return len(self._refused) + len(self._changed)
+        return len(self._refused) + len(self._changed)
 
     def first_waiting(self, most: int) -> list[str]:
         """Return the paths of the first of these."""
