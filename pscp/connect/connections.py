@@ -77,10 +77,11 @@ class Connections:
         # Held by the thread that opens a first connection, for the whole login: a second stream
         # that begins meanwhile then uses its answers, and asks nobody again.
         self._turn = threading.Lock()
-        self._lock = threading.Lock()  # guards what follows
-        self._plane: DirectPlane | None = None
+        # Any thread may change these two: each change is one operation.
         self._on_plane: set[int] = set()  # ids of the lists of agents that calls have spread
         self._note: Callable[[str], None] = lambda text: None  # of the last call with direct lanes
+        self._lock = threading.Lock()  # held to change what follows
+        self._plane: DirectPlane | None = None
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
     @property
@@ -208,10 +209,9 @@ class Connections:
 
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
-        setup = self._setup(options)
-        with self._lock:  # another call's lanes end with the connection that asked for them
-            plane = self._plane if not self._on_plane else None
-        if plane is None or self._first.uses_sftp(setup):
+        setup, plane = self._setup(options), self._plane
+        # Another call's lanes end with the connection that asked for them.
+        if plane is None or self._on_plane or self._first.uses_sftp(setup):
             return self._first.finish(setup, note)
         return plane.take_control() or self._first.finish(setup, note)
 
@@ -231,9 +231,8 @@ class Connections:
         """Replace the connections by so many direct lanes, if there are to be any, and can be."""
         far = agents[0]
         if options.has_plane:
-            with self._lock:
-                self._on_plane.add(id(agents))
-                self._note = note
+            self._on_plane.add(id(agents))
+            self._note = note
         if not _is_for_direct(far, options):
             return
         from pscp.connect.direct_plane import NoDirectLane  # here: few copies need it
@@ -260,9 +259,8 @@ class Connections:
         """Tell people, once, that lanes are SSH's though they asked for direct ones."""
         with self._lock:
             has_said, self._has_said_ssh = self._has_said_ssh, True
-            note = self._note
         if not has_said:
-            note(f"--plane {options.plane}: {why_not}; going over SSH")
+            self._note(f"--plane {options.plane}: {why_not}; going over SSH")
 
     def _direct_plane(self, options: Options) -> DirectPlane:
         from pscp.connect.direct_plane import DirectPlane
@@ -291,8 +289,7 @@ class Connections:
 
     def give(self, agents: list[RemoteAgent]) -> None:
         """Keep connections for the next copy: the call that took them has ended."""
-        with self._lock:
-            self._on_plane.discard(id(agents))
+        self._on_plane.discard(id(agents))
         self.idle.give(agents)
 
     def remember(self, options: Options, is_push: bool, known: PathRecord) -> None:

@@ -101,13 +101,14 @@ class SharedLogin:
     """The connection of a session that other channels may use, and the one login for all of them.
 
     The thread that opens the session's first connection begins it and waits for it. Any thread may
-    ask for its state.
+    close it, or ask for its state.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        # By which further channels use the first connection; only that thread changes it.
+        self.control: Control | None = None
+        self._lock = threading.Lock()  # held to change what follows
         self._master: Master | None = None  # the one login: it has begun, and has not failed
-        self._control: Control | None = None  # the socket of the first connection
 
     def begin(self, setup: HostSetup, open_master: Callable[[HostSetup], Master | None]) -> bool:
         """Begin the one login, unless it has begun. Return False if none is wanted.
@@ -133,52 +134,40 @@ class SharedLogin:
 
         If it fails, this raises what `explain` makes of its channel and its error.
         """
-        with self._lock:
-            master = self._master
-        if master is None:
+        if (master := self._master) is None:
             raise ConnectionLost("the session was closed")
         try:
             with ended_by(lambda error: master.channel.end()):
                 failure = master.wait(note, patience)
         except BaseException:
-            self._drop(master)
+            self.close(master)
             raise
         if failure is None:
             return master.control
-        self._drop(master)
+        self.close(master)
         raise explain(master.channel, failure)
-
-    def _drop(self, master: Master) -> None:
-        with self._lock:
-            if self._master is master:
-                self._master = None
-        master.close()
 
     def share(self, control: Control | None) -> None:
         """Have further channels use the one login's connection, else that of this socket."""
-        with self._lock:
-            self._control = self._master.control if self._master is not None else control
-
-    @property
-    def control(self) -> Control | None:
-        """The socket by which further channels use the first connection, if there is one."""
-        with self._lock:
-            return self._control
+        master = self._master
+        self.control = master.control if master is not None else control
 
     @property
     def is_only(self) -> bool:
         """Return whether no other login is to be tried (--login-once)."""
-        with self._lock:
-            return self._master is not None and self._master.is_only
+        master = self._master
+        return master is not None and master.is_only
 
     def is_there(self) -> bool | None:
         """Return whether the one login's connection is usable; None if there is no one login."""
-        with self._lock:
-            return self._master.is_usable() if self._master is not None else None
+        master = self._master
+        return master.is_usable() if master is not None else None
 
-    def close(self) -> None:
-        """End the one login and its connection."""
+    def close(self, failed: Master | None = None) -> None:
+        """End the one login and its connection, or only this one, unless it was ended already."""
         with self._lock:
+            if failed not in (None, self._master):
+                return
             master, self._master = self._master, None
         if master is not None:
             master.close()

@@ -85,12 +85,12 @@ class DirectPlane:
         self.path, self._new_control = path, new_control
         self._is_closed = False  # set by any thread, before that ends what is waited for
         self._channel: Channel | None = None  # of the login that `new_control` waits for
+        self._dials = False  # the far end has to connect to this one; any thread sets it
         self._turn = threading.Lock()  # held while the far end is asked; guards what follows
         self._control: RemoteAgent | None = None
         self._keys: Keys | None = None
         self._listening: _Listening | None = None
         self._early: _Early | None = None
-        self._dials = False  # the far end has to connect to this one
         self._failed = 0  # lanes over which nothing ever came
         self._has_worked = False
         self._refused = path.why_not
@@ -195,8 +195,7 @@ class DirectPlane:
             lanes = self._accepted(options, count, note)
         except NoDirectLane as error:
             raise reason or error from None
-        with self._turn:
-            self._dials = True
+        self._dials = True
         return lanes
 
     def _forget(self, listening: _Listening) -> None:

@@ -82,14 +82,16 @@ class OnwardChannel:
         self.error_fd, errors_fd = os.pipe()
         self._pipes = {onward.OUTPUT: output, onward.ERRORS: errors_fd}  # the thread's
         self._numbers = itertools.count(_DIAL + 1)
+        # What the thread sets, and others read:
         self._agent: RemoteAgent | None = None  # once it was asked to dial
         self._status: int | None = None  # ssh's, once it has ended
-        self._lock = threading.Lock()  # guards what follows
         self._error: errors.PscpError | None = None  # why the way to the source's host ended
+        # Who sends puts a reply in, and the thread takes it out: one operation each.
+        self._replies: dict[int, Reply] = {}
+        self._lock = threading.Lock()  # guards what follows
         self._below: Channel | None = None  # to the source's host
         self._left: RemoteAgent | None = None  # that of the source's host, once that is over
         self._is_ended = self._is_closed = False
-        self._replies: dict[int, Reply] = {}
         self._thread = threading.Thread(target=self._run, name="onward", daemon=True)
         self._thread.start()
 
@@ -107,8 +109,7 @@ class OnwardChannel:
         What it raises of ProtocolError, or for an answer of another shape, ends the channel.
         """
         number = next(self._numbers)
-        with self._lock:
-            self._replies[number] = reply
+        self._replies[number] = reply
         self._send(number, request)
 
     def send(self, type_: int, id_: int, payload: bytes) -> None:
@@ -159,8 +160,7 @@ class OnwardChannel:
     def _take(self, frame: wire.Frame) -> None:
         answer, is_failed = frame.json(), bool(frame.flags & wire.FAILED)
         if frame.id != _DIAL:
-            with self._lock:
-                reply = self._replies.pop(frame.id, None)
+            reply = self._replies.pop(frame.id, None)
             if reply is None:
                 raise errors.ProtocolError("a REPLY frame that was not asked for")
             reply(answer, is_failed)
@@ -192,9 +192,7 @@ class OnwardChannel:
             os.close(fd)
 
     def _fail(self, error: errors.PscpError) -> None:
-        with self._lock:
-            if self._error is None:
-                self._error = error
+        self._error = error
         _log.debug("from %s to %s: %s", self._way[0].login, self._way[1].login, error.message)
 
     # --- as any channel
@@ -230,9 +228,8 @@ class OnwardChannel:
 
     def explain(self, messages: str, /) -> errors.PscpError:
         """Return why it ended: what the source's host, its ssh or the sink's host says."""
-        with self._lock:
-            if self._status is None:
-                return self._error or errors.ConnectionLost("the connection closed")
+        if self._status is None:
+            return self._error or errors.ConnectionLost("the connection closed")
         error = error_of(self._status, messages)
         message = f"from {self._way[0].login} to {self._way[1].login}: {error.message}"
         if isinstance(error, errors.AuthenticationError | errors.HostKeyError):

@@ -43,8 +43,7 @@ class EarlyLogins:
         self._logins: list[Login] = []
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._logins)
+        return len(self._logins)
 
     def add(self, login: Login) -> None:
         """Keep a channel that has just been opened."""
@@ -97,17 +96,12 @@ class IdleConnections:
         self._agents: list[RemoteAgent] = []
         self._awaited = 0  # logins that go on without a copy
         self._is_closed = False
-        self._is_cut = False  # logins that go on are ended at once
+        self.is_cut = False  # logins that go on are to be ended at once; any thread may read it
 
     def expect(self, count: int) -> None:
-        """Count logins that go on though their copy is over; each ends with no_longer_expect()."""
+        """Count logins that go on though their copy is over; -1, as each succeeds or fails."""
         with self._changed:
             self._awaited += count
-
-    def no_longer_expect(self) -> None:
-        """Count one login less: it has succeeded or failed."""
-        with self._changed:
-            self._awaited -= 1
             self._changed.notify_all()
 
     def give(self, agents: list[RemoteAgent]) -> None:
@@ -124,19 +118,19 @@ class IdleConnections:
 
     def take(self, choose: Choose) -> list[RemoteAgent]:
         """Take the connections that `choose` returns of those that are idle; close the others."""
-        with self._changed:
-            chosen = choose(self._agents)
-            others, self._agents = _without(self._agents, chosen), []
-        _close(others)
-        return chosen
+        return self._choose(choose, stay=False)
 
     def has_any(self, choose: Choose) -> bool:
         """Return whether `choose` returns any of those that are idle; close the others."""
+        return bool(self._choose(choose, stay=True))
+
+    def _choose(self, choose: Choose, *, stay: bool) -> list[RemoteAgent]:
         with self._changed:
             chosen = choose(self._agents)
-            others, self._agents = _without(self._agents, chosen), chosen
+            others = [far for far in self._agents if far not in chosen]
+            self._agents = list(chosen) if stay else []
         _close(others)
-        return bool(chosen)
+        return chosen
 
     def next(self) -> RemoteAgent | None:
         """Wait for a connection, and return it; None if no more is expected.
@@ -161,22 +155,12 @@ class IdleConnections:
         as wrong.
         """
         with self._changed:
-            self._is_closed, self._is_cut = True, is_cut
+            self._is_closed, self.is_cut = True, is_cut
             self._changed.notify_all()
             if is_cut:
                 self._changed.wait_for(lambda: not self._awaited, _PATIENCE_S)
             agents, self._agents = self._agents, []
         _close(agents)
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether logins that go on are to be ended at once."""
-        with self._changed:
-            return self._is_cut
-
-
-def _without(agents: list[RemoteAgent], chosen: list[RemoteAgent]) -> list[RemoteAgent]:
-    return [far for far in agents if far not in chosen]
 
 
 def _close(agents: list[RemoteAgent]) -> None:

@@ -28,7 +28,7 @@ def test_a_lane_waits_for_a_login_that_goes_on() -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(idle.next)
         idle.give([one])
-        idle.no_longer_expect()
+        idle.expect(-1)
         assert waiting.result(WAIT_S) is one
 
 
@@ -37,8 +37,8 @@ def test_a_login_that_never_succeeds_ends_the_wait() -> None:
     idle.expect(2)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(idle.next)
-        idle.no_longer_expect()
-        idle.no_longer_expect()
+        idle.expect(-1)
+        idle.expect(-1)
         assert waiting.result(WAIT_S) is None
 
 
@@ -71,7 +71,7 @@ def test_logins_that_need_answers_have_ended_before_nobody_gives_any() -> None:
         while not idle.is_cut:
             assert not closing.done()
         assert not closing.done()
-        idle.no_longer_expect()
+        idle.expect(-1)
         closing.result(WAIT_S)
 
 

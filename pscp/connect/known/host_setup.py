@@ -149,19 +149,17 @@ class SetupSource:
         with self._lock:
             guess = self._ssh if self._is_guess else None
             self._is_guess = False
-        if guess is None or self._resolve is None:
-            return False
-        found = self._resolve(host, options)
-        before = dataclasses.replace(guess, advised="", far_aes=None)
-        is_same = found == before
-        if options.persist is None:
-            is_same = found.without_kept() == before.without_kept()
-        if is_same:
-            return False
-        with self._lock:
-            self._ssh = dataclasses.replace(found, advised=guess.advised)
-        _remember(host, options, found)
-        return True
+            if guess is None or self._resolve is None:
+                return False
+            found = self._resolve(host, options)
+            before = dataclasses.replace(guess, advised="", far_aes=None)
+            is_same = found == before
+            if options.persist is None:
+                is_same = found.without_kept() == before.without_kept()
+            if not is_same:
+                self._ssh = dataclasses.replace(found, advised=guess.advised)
+                _remember(host, options, found)
+            return not is_same
 
     def learn_aes(self, has_aes: object) -> None:
         """Keep whether the far end's processor has AES instructions, if `has_aes` is a bool."""

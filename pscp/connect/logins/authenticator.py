@@ -60,9 +60,10 @@ class Authenticator:
     def __init__(self, *, may_ask: bool = True) -> None:
         """`may_ask`: a person may be asked, by ssh itself where there are no Prompts."""
         self._may_ask = may_ask
+        # Of the channels whose prompts are answered; each change is one operation.
+        self._tokens: dict[Channel, str] = {}
         self._lock = threading.Lock()  # guards changes of what follows
         self._prompts: Prompts | None = None  # None: nothing is asked, or ssh asks by itself
-        self._tokens: dict[Channel, str] = {}  # of the channels whose prompts are answered
         self._second = threading.Lock()  # held for the whole second login; guards what follows
         self._is_repeated = False  # the answers to prompts were good for a second login
         self._refusal: AuthenticationError | None = None  # why they were not, if they were not
@@ -84,14 +85,12 @@ class Authenticator:
             return open_channel(None)
         token, environment = prompts.caller(may_prompt and not options.batch)
         channel = open_channel(environment)
-        with self._lock:
-            self._tokens[channel] = token
+        self._tokens[channel] = token
         return channel
 
     def end_login(self, channel: Channel) -> PscpError | None:
         """Forget a login that succeeded or failed; return why its prompts were not answered."""
-        with self._lock:
-            prompts, token = self._prompts, self._tokens.pop(channel, None)
+        prompts, token = self._prompts, self._tokens.pop(channel, None)
         return prompts.refusal(token) if prompts is not None and token is not None else None
 
     def repeat(self, log_in: Callable[[], _Connection], *, is_unsure: bool = False) -> _Connection:
@@ -149,7 +148,7 @@ class Authenticator:
         """Ask nobody any more, and forget the answers, unless another session has them."""
         with self._lock:
             prompts, self._prompts = self._prompts, None
-            self._tokens.clear()
+        self._tokens.clear()
         if prompts is not None:
             prompts.close()
 

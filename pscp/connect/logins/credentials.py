@@ -71,5 +71,5 @@ def release(key: Hashable) -> None:
 
 def are_known(key: Hashable) -> bool:
     """Return whether another session has answers for this way to a host."""
-    with _lock:
-        return key in _shared and bool(_shared[key].known)
+    found = _shared.get(key)
+    return found is not None and bool(found.known)

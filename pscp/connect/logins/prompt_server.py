@@ -53,9 +53,9 @@ class PromptServer:
         self._listener.bind(self.path)
         self._listener.listen(64)
         self._write_script()
-        self._lock = threading.Lock()  # guards what follows
-        self._unanswered = 0  # questions that wait for their answer now
         self._answered_s = 0.0  # when the last one was answered, on the monotonic clock
+        self._lock = threading.Lock()  # held to change what follows
+        self._unanswered = 0  # questions that wait for their answer now
         # Used by the listening thread; after its end by close():
         self._threads: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._listen, name="prompts", daemon=True)
@@ -92,8 +92,7 @@ class PromptServer:
 
         The time is on the monotonic clock.
         """
-        with self._lock:
-            return time.monotonic() if self._unanswered else self._answered_s
+        return time.monotonic() if self._unanswered else self._answered_s
 
     def _write_script(self) -> None:
         """Write the program that ssh runs for its prompts: ssh gives it no other arguments."""
@@ -131,9 +130,9 @@ class PromptServer:
         try:
             return self._reply(question)
         finally:
+            self._answered_s = time.monotonic()
             with self._lock:
                 self._unanswered -= 1
-                self._answered_s = time.monotonic()
 
     def _question(self, peer: socket.socket) -> Question | None:
         data, until = b"", (self.closing_fd, peer.fileno())

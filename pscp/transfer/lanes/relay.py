@@ -129,12 +129,13 @@ class RelayEnd:
         self._agent: RemoteAgent | None = None
         self._thread: threading.Thread | None = None
         self._numbers = itertools.count(_BEGIN + 1)
-        self._lock = threading.Lock()  # guards what follows
-        self._is_closed = False
-        self._channel: Channel | None = None  # once the connection is being opened
+        # The sending thread puts in what its thread takes out of these, by one operation each.
         self._chunks: deque[_AwaitedChunk] = deque()  # in the order in which they come
         # What takes the answer to each request, by its number, and the type of that frame.
         self._replies: dict[int, tuple[int, Callable[[wire.Frame], None]]] = {}
+        self._lock = threading.Lock()  # guards what follows
+        self._is_closed = False
+        self._channel: Channel | None = None  # once the connection is being opened
 
     # --- what a lane knows of an end: this is the source, and there is no other here
 
@@ -201,8 +202,7 @@ class RelayEnd:
         self._send(wire.FILE, id_, 0, b"")
 
     def send_chunk(self, id_: int, offset: int, length: int, send: wire.Send) -> None:
-        with self._lock:
-            self._chunks.append(_AwaitedChunk(id_, offset, length, send))
+        self._chunks.append(_AwaitedChunk(id_, offset, length, send))
         self._send(wire.GET, id_, offset, wire.COUNT.pack(length))
 
     def pack(self, number: int, pack: Pack, done: Packed, take: Callable[[object], object]) -> None:
@@ -231,8 +231,7 @@ class RelayEnd:
         self, request: requests.Request, type_: int, take: Callable[[wire.Frame], None]
     ) -> None:
         number = next(self._numbers)
-        with self._lock:
-            self._replies[number] = type_, take
+        self._replies[number] = type_, take
         self._send(wire.ASK, number, 0, requests.to_json(request))
 
     def _send(self, type_: int, id_: int, offset: int, payload: bytes) -> None:
@@ -261,19 +260,17 @@ class RelayEnd:
         if frame.type in (wire.DATA, wire.DIGEST):
             self._take_of_chunk(frame)
         elif frame.type in (wire.PACK, wire.REPLY):
-            with self._lock:
-                type_, take = self._replies.pop(frame.id, (None, None))
+            type_, take = self._replies.pop(frame.id, (None, None))
             if take is None or type_ != frame.type:
                 raise ProtocolError(f"a {frame.name} frame that was not asked for")
             take(frame)
 
     def _take_of_chunk(self, frame: wire.Frame) -> None:
-        with self._lock:
-            chunk = self._chunks[0] if self._chunks else None
-            if chunk is None or frame.id != chunk.id_:
-                raise ProtocolError(f"a {frame.name} frame that was not asked for")
-            if frame.type == wire.DIGEST:
-                self._chunks.popleft()
+        chunk = self._chunks[0] if self._chunks else None
+        if chunk is None or frame.id != chunk.id_:
+            raise ProtocolError(f"a {frame.name} frame that was not asked for")
+        if frame.type == wire.DIGEST:
+            self._chunks.popleft()
         payload: system.Payload = frame.payload
         if frame.type == wire.DATA:
             block, _ = wire.block_of(frame)
