@@ -73,7 +73,7 @@ class Connections:
         self._opener = opener or SshOpener(self._authenticator)
         self._setups = SetupSource(self._opener.resolve)
         self._early = EarlyLogins()
-        self._first = FirstLogin(self._opener, self._authenticator, self._early, self._greet)
+        self.first = FirstLogin(self._opener, self._authenticator, self._early, self._greet)
         # Held by the thread that opens a first connection, for the whole login: a second stream
         # that begins meanwhile then uses its answers, and asks nobody again.
         self._turn = threading.Lock()
@@ -96,24 +96,9 @@ class Connections:
             raise errors.UsageError(message, "pscp.Session(...) in each process")
 
     @property
-    def login_s(self) -> float:
-        """Seconds that the latest first login took, without the time that people took."""
-        return self._first.login_s
-
-    @property
-    def was_crowded(self) -> bool:
-        """Return whether that login waited for busy processors of this machine."""
-        return self._first.was_crowded
-
-    @property
-    def is_kept(self) -> bool:
-        """Return whether an earlier run left the first connection open: nobody has logged in."""
-        return self._first.is_kept
-
-    @property
     def has_one_login(self) -> bool:
         """Return whether there is one login, and all lanes are channels of its connection."""
-        return self._first.has_one_login
+        return self.first.has_one_login
 
     def check(self, options: Options, is_push: bool) -> list[str]:
         """Refuse what cannot be, before anybody is contacted; return what -v says."""
@@ -141,14 +126,14 @@ class Connections:
         """
         if self.is_foreign:
             return
-        self._first.close()
+        self.first.close()
         self._early.end(is_cut=is_cut)
         with self._lock:
             plane, self._plane = self._plane, None
         if plane is not None:
             plane.close()
         self.idle.close(is_cut=self._authenticator.was_asked)
-        self._first.close_shared()
+        self.first.close_shared()
         self._authenticator.close()
         self._opener.close()
 
@@ -211,9 +196,9 @@ class Connections:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
         setup, plane = self._setup(options), self._plane
         # Another call's lanes end with the connection that asked for them.
-        if plane is None or self._on_plane or self._first.uses_sftp(setup):
-            return self._first.finish(setup, note)
-        return plane.take_control() or self._first.finish(setup, note)
+        if plane is None or self._on_plane or self.first.uses_sftp(setup):
+            return self.first.finish(setup, note)
+        return plane.take_control() or self.first.finish(setup, note)
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
@@ -298,7 +283,7 @@ class Connections:
             return
         memory = self._setup(options).memory
         has_prompts = self._authenticator.was_asked or self.has_one_login
-        if self._first.is_kept:  # nobody has logged in first
+        if self.first.is_kept:  # nobody has logged in first
             has_prompts = memory.is_known_to_ask()
         else:
             memory.remember_asks(has_prompts)
@@ -307,12 +292,12 @@ class Connections:
         memory.remember(is_push, known)
 
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
-        if self._first.is_started or self.idle.has_any(self._choice(options)):
+        if self.first.is_started or self.idle.has_any(self._choice(options)):
             return
         if self._plane is not None and self._plane.has_control():
             return
         setup = self._setup(options)
-        if not self._first.start(setup) or is_small:
+        if not self.first.start(setup) or is_small:
             return
         if options.has_plane:
             self._direct_plane(options).prepare(options)
@@ -321,12 +306,12 @@ class Connections:
         fixed = options.connections
         lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), _EARLY_MAX)
         setup = setup.with_congestion(known.congestion if is_push else "")
-        if self._first.is_kept:
+        if self.first.is_kept:
             lanes = min(lanes, _KEPT_MAX)
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
-            channel = self._first.open_kept(setup) or self._first.open(setup)
-            self._early.add(Login(channel, self._first.kind_for(setup)))
+            channel = self.first.open_kept(setup) or self.first.open(setup)
+            self._early.add(Login(channel, self.first.kind_for(setup)))
 
     def _choice(self, options: Options) -> Choose:
         """Return what chooses the idle connections that a copy with these options may use.
@@ -349,7 +334,7 @@ class Connections:
 
     def _usable(self, options: Options) -> Callable[[RemoteAgent], bool]:
         """Return what tells whether a copy with these options may use a connection."""
-        kind = self._first.kind_for(self._setup(options))
+        kind = self.first.kind_for(self._setup(options))
         carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
 
         def is_usable(far: RemoteAgent) -> bool:
@@ -371,15 +356,15 @@ class Connections:
             self._say_ssh(options, plane.refused)
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
-            shared = self._first.control
+            shared = self.first.control
             if shared is None or not shared.is_alive():
                 raise errors.AuthenticationError(_GONE, errors.RUN_AGAIN)
         setup = self._setup(options)
         if shared is not None:
-            channel = self._first.open(setup, shared=shared)
+            channel = self.first.open(setup, shared=shared)
             wanted.opened(channel)
             return self._greet(channel, setup)
-        is_unsure = self._first.is_kept and setup.memory.asks()
+        is_unsure = self.first.is_kept and setup.memory.asks()
         log_in = partial(self._logged_in, setup, wanted)
         return self._authenticator.repeat(log_in, is_unsure=is_unsure)
 
@@ -393,17 +378,17 @@ class Connections:
                 return idle
             idle.close()
         chosen = setup.with_congestion(wanted.congestion)
-        early = self._early.take(self._first.kind_for(setup))
-        channel = self._first.open_kept(chosen) if early is None else early.channel
+        early = self._early.take(self.first.kind_for(setup))
+        channel = self.first.open_kept(chosen) if early is None else early.channel
         marker = b"" if early is None else early.marker
         if channel is not None:
             wanted.opened(channel)
             if not greeting.is_live(channel, chosen):
                 channel = None
         if channel is None:
-            if self._first.is_kept and setup.memory.is_known_to_ask():
+            if self.first.is_kept and setup.memory.is_known_to_ask():
                 raise errors.AuthenticationError(_ASKS)
-            channel, marker = self._first.open(chosen), b""
+            channel, marker = self.first.open(chosen), b""
             wanted.opened(channel)
         return self._greet(channel, setup, None, marker)
 

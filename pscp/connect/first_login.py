@@ -36,6 +36,25 @@ Greet = Callable[[Channel, "HostSetup", "Note | None", bytes], "RemoteAgent"]
 _SPARE = 0.15
 
 
+class LoginClock:
+    """The time of the latest first login, from the start of its ssh to the agent's HELLO."""
+
+    def __init__(self) -> None:
+        self._begun_s, self._idle_s = 0.0, 0.0  # idle_s() then
+        self.login_s = 0.0  # without people's; where several shared the processors, that of one
+        self.was_crowded = False  # processors were busy: login_s does not tell how fast they are
+
+    def start(self) -> None:
+        self._begun_s, self._idle_s = time.monotonic(), idle_s()
+
+    def stop(self, waited_s: float, at_once: int) -> None:
+        """Note that it is over; people took `waited_s` of it, and so many logged in at once."""
+        taken_s = time.monotonic() - self._begun_s
+        self.login_s = (taken_s - waited_s) / max(1.0, at_once / (os.cpu_count() or 1))
+        idle = idle_s() - self._idle_s  # not a number where the system does not tell
+        self.was_crowded = idle < _SPARE * taken_s
+
+
 class FirstLogin:
     """The first connection, from the start of its ssh to the agent's HELLO.
 
@@ -54,12 +73,8 @@ class FirstLogin:
         self._opener, self._authenticator, self._early = opener, authenticator, early
         self._greet = greet
         self._shared = SharedLogin()
-        # When its ssh was started, and idle_s() then; used by start() and finish() only.
-        self._started_s, self._started_idle_s = 0.0, 0.0
-        # Changed by start() and finish() only. Seconds from the start of the latest login to its
-        # HELLO, without the time of people: where several shared the processors, those of one.
-        self.login_s = 0.0
-        self.was_crowded = False  # processors were busy: login_s does not tell how fast they are
+        # Changed by start() and finish() only:
+        self.clock = LoginClock()
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
         self._lock = threading.Lock()  # guards what follows
@@ -103,7 +118,7 @@ class FirstLogin:
 
     def start(self, setup: HostSetup) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
-        self._started_s, self._started_idle_s = time.monotonic(), idle_s()
+        self.clock.start()
         channel, marker = self.open_kept(setup), b""
         if channel is not None:
             marker = _send_agent(channel)
@@ -120,7 +135,7 @@ class FirstLogin:
     def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Wait for the connection, starting it if it was not started. Raises ConnectError."""
         if not self.is_started:
-            self._started_s, self._started_idle_s = time.monotonic(), idle_s()
+            self.clock.start()
         try:
             far = self._greeted(setup, note)
         except errors.ConnectError as error:
@@ -132,12 +147,7 @@ class FirstLogin:
             note("--persist is for --transport openssh: these connections end with this run")
         if setup.options.remote == "agent":
             setup.memory.remember_sftp(False)
-        share = max(1.0, (1 + len(self._early)) / (os.cpu_count() or 1))
-        waited_s = self._authenticator.waited_s
-        taken_s = time.monotonic() - self._started_s
-        idle = idle_s() - self._started_idle_s  # not a number where the system does not tell
-        self.login_s = (taken_s - waited_s) / share
-        self.was_crowded = idle < _SPARE * taken_s
+        self.clock.stop(self._authenticator.waited_s, 1 + len(self._early))
         self._shared.share(far.channel.control)
         if self._authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
@@ -218,7 +228,7 @@ class FirstLogin:
         self._early.end(is_cut=False)
         is_sftp = not self.uses_sftp(setup)
         self._find(is_sftp)
-        self._started_s = time.monotonic()
+        self.clock.start()
         try:
             far = self._greeted(setup, note)
         except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:

@@ -375,12 +375,13 @@ def make_pool(
     rtt_s = sum(map(path_rtt_s, [far, *(far_source.agents if far_source is not None else [])]))
     is_far = is_push and rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
-    login_s = connections.login_s
-    if connections.is_kept:  # a session took a quarter of that; a login is what more lanes may cost
+    login_s, is_kept = connections.first.clock.login_s, connections.first.is_kept
+    if is_kept:  # a session took a quarter of that; a login is what more lanes may cost
         login_s = max(login_s, LOGIN_TRIPS * min(rtt_s, 1.0))
     reader = reader_here()
     copies = reader.at_once if reader is not None else 1
-    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, connections.was_crowded)
+    was_crowded = connections.first.clock.was_crowded
+    path = Path(rtt_s, login_s, shared_cpus(far), has_bbr, copies, was_crowded)
     memory = HostMemory(connections.host, options)
     known = memory.recall(is_push)
     kind = kind_of(options, is_stream=stream is not None, copies=copies)

@@ -97,7 +97,7 @@ def test_whether_processors_were_busy_meanwhile(
     monkeypatch.setattr(first_login, "idle_s", lambda: next(told))
     login = made(FakeOpener())
     finish(login)
-    assert login.was_crowded is crowded
+    assert login.clock.was_crowded is crowded
 
 
 def test_what_was_started_and_never_waited_for_is_closed() -> None:
