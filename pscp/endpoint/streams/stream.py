@@ -336,13 +336,11 @@ class Reorder:
                     view = view[os.write(self.fd, view) :]
                 except BlockingIOError:  # a process that shares the descriptor made it so
                     self._poll.poll(_STOP_MS)
-        except BrokenPipeError:
-            with self.changed:
-                self._life.on(OutputEvent.LEAVE)
         except OSError as error:
+            has_left = isinstance(error, BrokenPipeError)
             with self.changed:
-                self._life.on(OutputEvent.FAIL)
-                self.error = error
+                self._life.on(OutputEvent.LEAVE if has_left else OutputEvent.FAIL)
+                self.error = None if has_left else error
 
     def stop(self) -> None:
         """Write nothing more."""
