@@ -121,14 +121,13 @@ class Lane:
         traffic = self._traffic
         try:
             while (frame := self._far.receive()) is not None:
-                if frame.type in (wire.DATA, wire.PACK):  # not with the near end's lock held
+                if frame.type in (wire.DATA, wire.PACK):  # before take() holds the near end
                     traffic.wait_for_turn(len(frame.payload), traffic.is_closed)
                 if frame.type == wire.REPLY and frame.id in (_BEGIN, _END):
                     if self._is_last(frame):
                         return
                     continue
-                with traffic.near_lock:
-                    traffic.take(frame)
+                traffic.take(frame)
             if self._state in (states.Lane.OPENING, states.Lane.WORKING):
                 self._lose(self._context.named(self._far.explain()))
         except PscpError as error:

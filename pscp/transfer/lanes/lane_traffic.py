@@ -71,14 +71,14 @@ class ExpectedChunks:
 class LaneTraffic:
     """Both ends of one lane, and its work.
 
-    The lane's sending thread calls send(), its receiving thread take(), with the near lock held.
+    The lane's sending thread calls send(), its receiving thread take().
     """
 
     def __init__(
         self, context: LaneContext, far: RemoteAgent, near: NearEnd, share: LaneShare
     ) -> None:
         self.context, self.far, self.near, self.share = context, far, near, share
-        self.near_lock = threading.RLock()  # for the near end, which on pull both threads use
+        self._near_lock = threading.RLock()  # for the near end, which on pull both threads use
         self._expected = ExpectedChunks()
         self._announced: dict[int, Job] = {}  # files that both ends know; for the sending thread
         self._is_stale = False  # the chunk that arrives has landed over another lane; for the other
@@ -188,7 +188,7 @@ class LaneTraffic:
         )
         self.far.send(wire.FILE, job.number, 0, wire.to_json(there))
         near = self.near.source or self.near.the_sink()
-        with self.near_lock:
+        with self._near_lock:
             for number in closed:
                 near.forget(number)
             near.know(job.number, known if self.context.is_push else entry)
@@ -244,23 +244,24 @@ class LaneTraffic:
         def reply(answer: object, is_failed: bool) -> None:
             self._answered(number, ask, answer, is_failed)
 
-        with self.near_lock:
+        with self._near_lock:
             self.near.answer(request, reply)
 
     # --- receiving
 
     def take(self, frame: wire.Frame) -> None:
         """Do what a frame asks for. Raises ProtocolError, or one of MISSHAPEN."""
-        if frame.type == wire.DATA:
-            self._take_block(frame)
-        elif frame.type == wire.DIGEST:
-            self._take_digest(frame)
-        elif frame.type == wire.ACK:
-            self._take_ack(frame)
-        elif frame.type == wire.PACK:
-            self._take_pack(frame)
-        elif frame.type == wire.REPLY:
-            self._take_reply(frame)
+        with self._near_lock:
+            if frame.type == wire.DATA:
+                self._take_block(frame)
+            elif frame.type == wire.DIGEST:
+                self._take_digest(frame)
+            elif frame.type == wire.ACK:
+                self._take_ack(frame)
+            elif frame.type == wire.PACK:
+                self._take_pack(frame)
+            elif frame.type == wire.REPLY:
+                self._take_reply(frame)
 
     def _first_expected(self, frame: wire.Frame) -> Expectation:
         if (first := self._expected.first()) is None:
