@@ -275,6 +275,16 @@ def test_no_folder_is_made_with_existing(way: Way) -> None:
     assert way.arrived == {"t"}
 
 
+def test_another_name_takes_a_folders_place_with_existing(way: Way) -> None:
+    """The folder went, and the name was left out, as its first name is missing there."""
+    make(way.source, "t/a")
+    os.link(way.source / "t" / "a", way.source / "t" / "b")
+    make(way.destination, "t/b/in")
+    assert way.copy("t", archive=True, delete=True, existing=True).ok
+    assert way.arrived == {"t", "t/b"}
+    assert (way.destination / "t" / "b").read_text() == "t/a"
+
+
 def test_what_is_of_another_kind_counts_for_max_delete(way: Way) -> None:
     make(way.source, "t/file")
     make(way.destination, "t/file/one", "t/file/two")

@@ -66,6 +66,9 @@ FOCI = {
         {"archive": True, "delete": True, "ignore_existing": True}, (Step(),), has_clashes=True
     ),
     "not made": Focus({"existing": True}, (Step(),), has_clashes=True),
+    "made way": Focus(
+        {"archive": True, "delete": True, "existing": True}, (Step(),), has_clashes=True
+    ),
     "kept": Focus(
         {"archive": True, "delete": True, "backup": True, "backup_dir": "old"}, (Step(), Step()),
         has_clashes=True,

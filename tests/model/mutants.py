@@ -162,6 +162,11 @@ MUTANTS = (
         "a hard link in whose way a folder was is lost",
     ),
     Mutant(
+        "made way", "transfer/ending/ending.py",
+        "            self._finish_links(copy_blocked)", "            self._finish_links(copy_now)",
+        "a folder goes for a hard link, which --existing leaves out then",
+    ),
+    Mutant(
         "kept", "endpoint/there/mirror.py",
         "    if of.settler.keeper is not None and", "    if False and",
         "what --delete takes away is not in --backup-dir",

@@ -77,7 +77,7 @@ class Ending:
                 self._blocked_links = Spool()
                 for row in waiting.take():
                     self.links.add(row)
-            self._finish_links(copy_now)
+            self._finish_links(copy_blocked)  # none is looked up: --existing would leave it out
         self._check_told()
         if moving is not None:
             moving.check_place()
