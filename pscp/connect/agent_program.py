@@ -83,8 +83,9 @@ _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
 _QUOTES = b'"""'
 _ATTRIBUTE_TYPE = re.compile(rb"^( +self\.\w+): [^=]+(?= =)")
-# Of a parameter, in a definition that is one line: a name alone.
-_PARAMETER_TYPE = re.compile(rb'(?<=\w): (?:"[\w.]+"|[\w.]+)(?= = |, |$)')
+# Of a parameter: in quotes, or a name, maybe with brackets, which are three deep at most.
+_INNER = rb"\[(?:[^][]|\[(?:[^][]|\[[^][]*\])*\])*\]"
+_PARAMETER_TYPE = re.compile(rb': (?:"[^"]+"|[\w.]+(?:%s)?)(?= = |, |,?$)' % _INNER)
 _ROOM = re.compile(rb"^( *from )\.\.\w+(?:(\.\w+)|)(?= import )")  # of an import
 _bundling = threading.Lock()  # of several copies that begin at once one makes the bundle
 
@@ -144,7 +145,7 @@ def _text(module: str) -> bytes:
     by line it takes 4 ms, with a regular expression 10.
     """
     kept: list[bytes] = []
-    is_docstring = is_for_mypy = False
+    is_docstring = is_for_mypy = is_definition = False
     for line in (pkgutil.get_data("pscp.endpoint", f"{path_of(module)}.py") or b"").split(b"\n"):
         words = line.lstrip(b" ")
         line = b" " * ((len(line) - len(words)) // 4) + words
@@ -168,7 +169,8 @@ def _text(module: str) -> bytes:
             code, returns, _ = line.partition(b"  # ")[0].partition(b") -> ")
             if words.startswith(b"self."):
                 code = _ATTRIBUTE_TYPE.sub(rb"\1", code)
-            elif returns and b"lambda" not in code:  # a definition
+            elif (returns or is_definition) and b"lambda" not in code:
                 code = _PARAMETER_TYPE.sub(b"", code)
+            is_definition = not returns and (is_definition or words.startswith(b"def "))
             kept.append(code + b"):" if returns else code)
     return b"\n".join(kept)
