@@ -258,7 +258,7 @@ def test_the_modules_of_a_copy_import_no_others() -> None:
 
 
 def test_every_shipped_module_is_sent_once() -> None:
-    later = agent_program.STREAM_MODULES + agent_program.CLEAN_MODULES + agent_program.PLANE_MODULES
+    later = agent_program.STREAM_MODULES + agent_program.PLANE_MODULES
     assert sorted(agent_program.MODULES + agent_program.COPY_MODULES + later) == sorted(SHIPPED)
 
 

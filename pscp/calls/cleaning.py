@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
-from pscp.connect.agent_program import clean_modules
+from pscp.connect.agent_program import copy_modules
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.wire import WireError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
 
-Ask = Callable[[requests.Clean], tuple[object, bool]]
+Ask = Callable[[leftovers.Clean], tuple[object, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def clean(
     location = as_location(where)
     chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
     removes = remove and not chosen.dry_run
-    request = requests.Clean(location.path, removes, force=force)
+    request = leftovers.Clean(location.path, removes, force=force)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)
         return _ask_all(_near_ask(), near, False)
@@ -91,7 +91,7 @@ def clean(
         agents = session.connections.take(chosen, note)
         try:
             if not agents[0].is_sftp:
-                request = request._replace(modules=clean_modules())
+                agents[0].ask(requests.Learn(copy_modules(["leftovers"])))
             return _ask_all(agents[0].ask, request, agents[0].is_sftp)
         finally:
             session.connections.give(agents)
@@ -100,7 +100,7 @@ def clean(
 def _near_ask() -> Ask:
     end = End(0)
 
-    def ask(request: requests.Clean) -> tuple[object, bool]:
+    def ask(request: leftovers.Clean) -> tuple[object, bool]:
         found: list[tuple[object, bool]] = []
         end.answer(request, lambda answer, failed: found.append((answer, failed)))
         return found[0]
@@ -108,7 +108,7 @@ def _near_ask() -> Ask:
     return ask
 
 
-def _ask_all(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
+def _ask_all(ask: Ask, request: leftovers.Clean, by_age: bool) -> Cleaned:
     """Ask for page after page until the search is over."""
     found: list[Leftover] = []
     held: list[Leftover] = []
@@ -128,7 +128,7 @@ def _ask_all(ask: Ask, request: requests.Clean, by_age: bool) -> Cleaned:
             is_last = bool(answer["is_last"])
         except (TypeError, ValueError, LookupError, WireError) as error:
             raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
-        request = requests.Clean(None, removed)
+        request = leftovers.Clean(None, removed)
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 
 

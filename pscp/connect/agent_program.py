@@ -41,11 +41,11 @@ MODULES = (
 )  # fmt: skip
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")
-CLEAN_MODULES = ("leftovers",)  # sent with the first question of --clean
-# Sent when a copy begins that needs them. Each adds its requests where it is imported.
+# Sent when a copy begins that needs them, or with Learn. Each adds its requests where it is
+# imported.
 COPY_MODULES: tuple[str, ...] = (
     "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
-    "moving", "listings", "owners", "listed_paths", "synthetic", "onward", "kernel",
+    "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "onward", "kernel",
     "counting",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
@@ -54,8 +54,8 @@ PLANE_MODULES = ("link", "gate", "congestion", "direct")
 _PACKAGE = "pscp_agent"
 MARKER_BYTES = 16
 
-# The program that the remote command runs; it finds itself and the modules in `parts`. The modules
-# for a stream or for --clean are added to `texts` when they come.
+# The program that the remote command runs; it finds itself and the modules in `parts`. Modules that
+# few channels need are added to `texts` when they come.
 _LOADER = """
 import _frozen_importlib, gc, sys, types
 gc.disable()
@@ -107,12 +107,6 @@ def _bundle() -> bytes:
 def stream_modules() -> str:
     """Return the further modules that an agent needs for a stream, as agent.py reads them."""
     return _packed(STREAM_MODULES)
-
-
-@functools.cache
-def clean_modules() -> str:
-    """Return the further modules that an agent needs for --clean."""
-    return _packed(CLEAN_MODULES)
 
 
 @functools.cache

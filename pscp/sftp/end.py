@@ -16,7 +16,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import not_here
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.there import counting, hardlinks, listed_paths, lookup, owners
+from pscp.endpoint.there import counting, hardlinks, leftovers, listed_paths, lookup, owners
 from pscp.endpoint.writing import fence
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing
@@ -109,7 +109,7 @@ class End:
             raise failures.Refusal(failures.UNSUPPORTED, "", what)
         return [None, None, True]
 
-    async def clean(self, request: requests.Clean) -> dict[str, object]:
+    async def clean(self, request: leftovers.Clean) -> dict[str, object]:
         if request.path is not None:
             self._search = Search(self._client, request.path, request.remove, force=request.force)
         if self._search is None:
@@ -142,7 +142,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Expand: End.expand,
     requests.Target: End.target,
     requests.Claim: End.claim,
-    requests.Clean: End.clean,
+    leftovers.Clean: End.clean,
     owners.Owners: End.owners,
     requests.Walk: _by_source(Source.walk),
     listed_paths.WalkPaths: _by_source(Source.walk),

@@ -28,9 +28,18 @@ def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
     Raises ProtocolError if there is none.
     """
     try:
-        return hashes.fastest(source.hashes if source else hashes.speeds(), far.hashes)
+        return fastest(source.hashes if source else hashes.speeds(), far.hashes)
     except ValueError:
         raise errors.ProtocolError("the two ends have no digest in common") from None
+
+
+def fastest(here: Mapping[str, float], there: Mapping[str, float]) -> str:
+    """Return the algorithm that takes the two ends, which both have it, the least time in sum.
+
+    Raises ValueError if there is none.
+    """
+    shared = sorted(here.keys() & there.keys())
+    return min(shared, key=lambda name: 1 / here[name] + 1 / there[name])
 
 
 def source_request(

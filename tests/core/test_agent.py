@@ -20,7 +20,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, wire
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving import agent
-from pscp.endpoint.there import lookup
+from pscp.endpoint.there import leftovers, lookup
 from pscp.endpoint.writing import fence
 
 ENDING_S = 10.0
@@ -159,7 +159,7 @@ def test_what_is_no_question_ends_it(talk: Talk, raw: bytes) -> None:
         requests.Digests([(source.listed(ENTRY), [])], "sha256"),
         requests.AwaitOutput([], False),
         requests.Abort(),
-        requests.Clean(None, False),
+        leftovers.Clean(None, False),
     ],
     ids=lambda request: type(request).__name__,
 )

@@ -20,7 +20,6 @@ import pytest
 import pscp
 from e2e.ways import Ran, Way
 from pscp.calls.cleaning import _ask_all, format_age
-from pscp.endpoint.asking import requests
 from pscp.endpoint.there import leftovers
 from pscp.ground.errors import DestinationError, ProtocolError
 from pscp.options.option_fields import OptionFields
@@ -295,7 +294,7 @@ def test_wrong_use(push: Way, words: tuple[str, ...], message: str) -> None:
 )
 def test_an_answer_of_another_shape(answer: Any) -> None:
     with pytest.raises(ProtocolError, match="another shape"):
-        _ask_all(lambda request: (answer, False), requests.Clean("", False), False)
+        _ask_all(lambda request: (answer, False), leftovers.Clean("", False), False)
 
 
 @pytest.mark.parametrize(

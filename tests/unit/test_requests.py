@@ -25,6 +25,7 @@ from pscp.endpoint.there import (
     counting,
     hardlinks,
     kernel,
+    leftovers,
     listed_paths,
     listings,
     lookup,
@@ -42,7 +43,7 @@ OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    kernel.Kernel, owners.Owners, listed_paths.WalkPaths, listed_paths.Above,
+    kernel.Kernel, leftovers.Clean, owners.Owners, listed_paths.WalkPaths, listed_paths.Above,
     counting.Count, counting.StopCounting, *ONWARD,
     lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
@@ -160,7 +161,7 @@ def test_a_record_with_any_field_changed_is_a_record_or_a_wire_error(
         (requests.Revoke(1), "lane", True), (requests.Revoke(1), "lane", -1),
         (requests.Revoke(1), "lane", 1 << 64), (requests.Revoke(1), "lane", 1.0),
         (requests.Walk(None, True, 1), "restart", 1), (requests.Walk(None, True, 1), "after", [1]),
-        (requests.Clean("x", False), "path", 5), (lookup.Inherit, "entry", ["file"]),
+        (leftovers.Clean("x", False), "path", 5), (lookup.Inherit, "entry", ["file"]),
         (lookup.ExtentsThere("x", 0), "offset", None),
         (lookup.DigestsThere([], "sha256"), "files", [[True, "x", [[0]]]]),
         (lookup.DigestsThere([], "sha256"), "files", [[1, "x", []]]),
@@ -183,7 +184,7 @@ def test_the_file_that_a_request_is_about() -> None:
     assert requests.path_of(requests.Make(one)) == "dir/x"
     assert requests.path_of(reuse.Reuse(one, [], [], "sha256")) == "dir/x"
     assert requests.path_of(requests.Discard("y", [])) == "y"
-    assert requests.path_of(requests.Clean(None, False)) == ""
+    assert requests.path_of(leftovers.Clean(None, False)) == ""
     assert requests.path_of(lookup.Lookup(["a", "b"])) == ""
 
 

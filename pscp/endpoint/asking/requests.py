@@ -85,17 +85,6 @@ class Claim(NamedTuple):
     known: List[str]
 
 
-class Clean(NamedTuple):
-    """Ask what copies that were cut short left below a folder. Answer: a page: `found` and `held`
-    rows `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
-    """
-
-    path: Optional[str]  # as typed (null: the next page of the same search)
-    remove: bool
-    modules: str = ""  # those that the agent lacks for it
-    force: bool = False  # also where nobody can tell whether a copy holds it
-
-
 class Learn(NamedTuple):
     """Take further modules, whose requests follow. Answer: null."""
 
@@ -316,9 +305,9 @@ Begin = Union[BeginSource, BeginSink, BeginStream]
 BEGINNINGS = (BeginSource, BeginSink, BeginStream)
 
 OF_COPY = (Learn, BeginSource, BeginSink)
-WITH_MODULES = (Clean, OpenPlane, Gather, BeginStream, *OF_COPY)
+WITH_MODULES = (OpenPlane, Gather, BeginStream, *OF_COPY)
 
-OF_EITHER = (Ping, Expand, Target, Claim, Clean, Learn, *BEGINNINGS, End, OpenPlane, Cpu)
+OF_EITHER = (Ping, Expand, Target, Claim, Learn, *BEGINNINGS, End, OpenPlane, Cpu)
 OF_SOURCE = (Walk, Extents, Pack, Digests)
 OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folds, Folders)
 OF_GATHERING = (AwaitOutput, AwaitChunks, CloseInput, Abort)

@@ -10,7 +10,7 @@ Not here: the comparison of digests (../writing/sink.py). Read next: ../reading/
 import hashlib
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Union
 
 STRONG = "sha256"  # of -s, so that a user can compare with sha256sum
 
@@ -126,9 +126,3 @@ def speeds() -> Dict[str, float]:
             best_s = min(best_s, time.perf_counter() - begun_s)
         measured[name] = round(len(sample) / max(best_s, 1e-7) / 1e6, 1)
     return measured
-
-
-def fastest(here: Dict[str, float], there: Dict[str, float]) -> str:
-    """Return the algorithm that takes the two ends, which both have it, the least time in sum."""
-    shared: List[str] = sorted(set(here) & set(there))
-    return min(shared, key=lambda name: 1 / here[name] + 1 / there[name])

@@ -11,7 +11,7 @@ Not here: frames and descriptors (agent.py), what source and sink do (../reading
 import errno
 import functools
 import os
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, List, Optional, Tuple, Union
 
 from ..asking import answers, requests
 from ..asking.answers import Failed, Reply, failed_of, not_here, results
@@ -63,7 +63,7 @@ class End:
         self.gathering: Optional[stream_server.Gathering] = None
         self.source: Optional[ChunkSource] = None
         self.sink: Optional[ChunkSink] = None
-        self._search: Optional[leftovers.Search] = None
+        self.search: Optional[leftovers.Search] = None  # which goes on from page to page
 
     # --- the role; each raises WireError where the end has another one
 
@@ -184,15 +184,6 @@ class End:
             self.gathering.close()
             self._stream = self.gathering = None
 
-    def clean(self, request: requests.Clean) -> Dict[str, object]:
-        from ..there import leftovers
-
-        if request.path is not None:
-            self._search = leftovers.Search(request.path, request.remove, force=request.force)
-        if self._search is None:
-            raise not_here("search")
-        return self._search.page()
-
     def drop_role(self) -> None:
         """Close the source or the sink; be neither from now on."""
         roles = self.source, self.sink
@@ -266,7 +257,6 @@ answers.add(
         requests.Expand: _expand,
         requests.Target: _target,
         requests.Claim: _claim,
-        requests.Clean: End.clean,
         requests.Gather: End.gather,
         **dict.fromkeys(requests.OF_GATHERING, End.ask_gathering),
     },

@@ -5,7 +5,7 @@ and while the fence of its run, `.TOKEN.pscp-run` in a folder at or above it, is
 system does not tell, as a file system may be shared with other machines, each counts as open until
 it is a day old, unless that is forced.
 
-Not here: the names of parts (../reading/paths.py), what a user sees of this
+Sent with Learn. Not here: the names of parts (../reading/paths.py), what a user sees of this
 (../../calls/cleaning.py).
 Read next: ../serving/end.py.
 """
@@ -16,11 +16,21 @@ import os
 import re
 import stat
 import time
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from ..asking import answers
 from ..frames import failures
 from ..reading.paths import Root, to_bytes, to_text
 from ..writing.parts import WAS_FILE
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class End(Protocol):
+        """The end that is asked."""
+
+        search: "Optional[Search]"
+
 
 DAY_S = 24 * 3600
 _OF_ONE_MACHINE = frozenset(
@@ -47,6 +57,16 @@ _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 # FOUND and HELD with [path, bytes, age in seconds, whether it was the file itself
 # (../writing/parts.py)]; FAILED with [path, why]
 Item = Tuple[str, List[object]]
+
+
+class Clean(NamedTuple):
+    """Ask what copies that were cut short left below a folder. Answer: a page: `found` and `held`
+    rows `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
+    """
+
+    path: Optional[str]  # as typed (null: the next page of the same search)
+    remove: bool
+    force: bool = False  # also where nobody can tell whether a copy holds it
 
 
 def part_token(name: bytes) -> bytes:
@@ -256,3 +276,14 @@ def open_files() -> Optional[Set[Tuple[int, int]]]:
             if stat.S_ISREG(status.st_mode):
                 files.add((status.st_dev, status.st_ino))
     return files
+
+
+def _clean(of: "End", request: Clean) -> Dict[str, object]:
+    if request.path is not None:
+        of.search = Search(request.path, request.remove, force=request.force)
+    if of.search is None:
+        raise answers.not_here("search")
+    return of.search.page()
+
+
+answers.add(answers.ITSELF, {Clean: _clean})

@@ -19,7 +19,7 @@ from ..asking import answers, requests
 from ..frames import failures, system
 from ..reading import files, metadata, tree, xattrs
 from ..reading.paths import to_text
-from ..writing import commit
+from ..writing import commit, fence, parts
 from . import sameness
 
 if TYPE_CHECKING:
@@ -248,9 +248,44 @@ def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]
     )
 
 
-def _inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
-    entry = request.entry
-    return the_sink.parts.inherit(entry.path, entry.size, request.nonce)
+def inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
+    """Make an earlier run's part this run's own. False where there is none of this size.
+
+    Raises Refusal where another process holds it, or the run is superseded.
+    """
+    path, size_bytes = request.entry.path, request.entry.size
+    own = the_sink.parts
+    try:
+        fd = own.open(path, request.nonce)
+    except (OSError, failures.Refusal):
+        return _has_own(own, path, size_bytes)
+    try:
+        status = os.fstat(fd)
+        if not parts.is_private(status) or status.st_size != size_bytes:
+            return False
+        with own.lock_for_renaming(fd, path, 0.0), the_sink.held(), the_sink.root.lock:
+            folder_fd, name = the_sink.root.at(path)
+            before = own.name(name, request.nonce)
+            if not fence.is_named(fd, folder_fd, before):
+                return _has_own(own, path, size_bytes)
+            os.rename(before, own.name(name), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            return True
+    finally:
+        os.close(fd)
+
+
+def _has_own(own: parts.Parts, path: str, size_bytes: int) -> bool:
+    """Has this run a part of this size? A lane that died before it could report that may have made
+    it one.
+    """
+    try:
+        fd = own.open(path)
+    except (OSError, failures.Refusal):
+        return False
+    try:
+        return os.fstat(fd).st_size == size_bytes
+    finally:
+        os.close(fd)
 
 
 def _adopt(the_sink: "sink.Sink", request: Adopt) -> answers.Failed:
@@ -263,7 +298,7 @@ answers.add(
         ExtentsThere: extents_of,
         DigestsThere: _digests_there,
         Lookup: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
-        Inherit: _inherit,
+        Inherit: inherit,
         Adopt: _adopt,
     },
 )

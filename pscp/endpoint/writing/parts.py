@@ -97,9 +97,11 @@ class Parts:
                     raise Refusal(SYSTEM, path, "its part was replaced meanwhile")
             yield
 
-    def lock_for_renaming(self, fd: int, path: str) -> ContextManager[None]:
+    def lock_for_renaming(
+        self, fd: int, path: str, patience_s: float = _PATIENCE_S
+    ) -> ContextManager[None]:
         """Keep everybody else from writing and renaming the part meanwhile."""
-        return self._locked(fd, path, fcntl.LOCK_EX)
+        return self._locked(fd, path, fcntl.LOCK_EX, patience_s)
 
     @contextlib.contextmanager
     def _locked(
@@ -145,42 +147,6 @@ class Parts:
                 runs.append(nonce)
         return runs
 
-    def inherit(self, path: str, size_bytes: int, nonce: str) -> bool:
-        """Make an earlier run's part this run's own. False where there is none of this size.
-
-        Raises Refusal where another process holds it, or the run is superseded.
-        """
-        try:
-            fd = self.open(path, nonce)
-        except (OSError, Refusal):
-            return self.has_own(path, size_bytes)
-        try:
-            status = os.fstat(fd)
-            if not _is_private(status) or status.st_size != size_bytes:
-                return False
-            with self._locked(fd, path, fcntl.LOCK_EX, 0.0), self._fence.held():
-                folder_fd, name = self._root.at(path)
-                before = self.name(name, nonce)
-                if not fence.is_named(fd, folder_fd, before):
-                    return self.has_own(path, size_bytes)
-                os.rename(before, self.name(name), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-                return True
-        finally:
-            os.close(fd)
-
-    def has_own(self, path: str, size_bytes: int) -> bool:
-        """Has this run a part of this size? A lane that died before it could report that may have
-        made it one.
-        """
-        try:
-            fd = self.open(path)
-        except (OSError, Refusal):
-            return False
-        try:
-            return os.fstat(fd).st_size == size_bytes
-        finally:
-            os.close(fd)
-
     def remove(self, path: str, nonce: str = "") -> Optional[bool]:
         """Remove a file's part, if it has one. False where it does not open or cannot be removed.
 
@@ -209,14 +175,14 @@ class Parts:
 
     def _is_ours(self, folder_fd: int, status: os.stat_result) -> bool:
         """Is it like a part that this user makes: with one name, and private?"""
-        if _is_private(status):
+        if is_private(status):
             return True
         if status.st_dev not in self._made:
             self._made[status.st_dev] = _as_made_here(folder_fd, self.private_name(b"probe"))
         return self._made[status.st_dev] == _facts(status)
 
 
-def _is_private(status: os.stat_result) -> bool:
+def is_private(status: os.stat_result) -> bool:
     return _facts(status) == (stat.S_IFREG, os.geteuid(), 1, 0)
 
 
