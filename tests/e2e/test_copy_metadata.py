@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import stat
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from conftest import MakeServer, unavailable
 from tree_data import may_make_devices
 
 from e2e.conftest import ShellThat
-from e2e.ways import Way
+from e2e.ways import Way, make
 
 EVERY_WAY = True
 
@@ -382,24 +383,64 @@ def test_who_may_not_make_devices(
     assert way.arrived == set()
 
 
-@pytest.mark.parametrize("remote", ["agent", "sftp"])
-def test_a_links_owner_does_not_differ_where_it_cannot_be_given(
-    push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path, remote: str
-) -> None:
+@pytest.fixture
+def as_other(push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path) -> Way:
+    """A push to another user than root."""
     if os.geteuid() != 0:
-        unavailable("this is not root, which alone makes links of others")
-    (push.source / "link").symlink_to("nowhere")
-    os.utime(push.source / "link", ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+        unavailable("this is not root, which alone logs in as another user")
     other_disk.chmod(0o755)
-    os.chown(push.source, 65534, 65534)
     os.chown(other_disk, 65534, 65534)
     server = make_sshd(shell=shell_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"'))
-    way = dataclasses.replace(push, server=server, destination=other_disk, remote=remote)
+    return dataclasses.replace(push, server=server, destination=other_disk)
+
+
+def test_read_only_folders_are_written_in_and_stay_so(as_other: Way) -> None:
+    """As with rsync, which writes in them as well."""
+    here, there = as_other.source / "t" / "ro", as_other.destination / "t" / "ro"
+    make(as_other.source, "t/ro/a", "t/ro/in/b", "t/ro/old", "t/ro/gone/c")
+    for folder in (here / "in", here / "gone", here):
+        folder.chmod(0o555)
+    assert as_other.copy("t", archive=True).ok
+    make(here, "new", "in/deep/new", "in/large")
+    (here / "in" / "large").write_bytes(bytes(300_000))
+    (here / "a").write_text("changed")
+    os.link(here / "new", here / "in" / "linked")
+    (here / "old").unlink()
+    shutil.rmtree(here / "gone")
+    assert as_other.copy("t", archive=True, delete=True, backup=True, backup_dir="kept").ok
+    assert_same_tree(
+        as_other.source / "t", as_other.destination / "t", modes=True, times=True, hard_links=True
+    )
+    assert stat.S_IMODE(there.stat().st_mode) == 0o555
+    there.chmod(0o755)  # as a killed run leaves it
+    assert as_other.copy("t", archive=True).ok
+    assert stat.S_IMODE(there.stat().st_mode) == 0o555
+
+
+def test_only_our_own_folders_are_opened_up_and_only_for_a_while(as_other: Way) -> None:
+    make(as_other.source, "t/ro/a")
+    (as_other.source / "t" / "ro").chmod(0o555)
+    assert as_other.copy("t", archive=True).ok
+    make(as_other.source, "t/ro/new")
+    folder = as_other.destination / "t" / "ro"
+    assert [each.path for each in as_other.copy("t").failures] == ["t/ro/new"]  # without -p
+    os.chown(folder, 0, 0)
+    assert "t/ro/new" in [each.path for each in as_other.copy("t", archive=True).failures]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o555
+    assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_links_owner_does_not_differ_where_it_cannot_be_given(as_other: Way, remote: str) -> None:
+    way = dataclasses.replace(as_other, remote=remote)
+    (way.source / "link").symlink_to("nowhere")
+    os.utime(way.source / "link", ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+    os.chown(way.source, 65534, 65534)
     assert way.copy(".", archive=True).files == 1
     assert way.copy(".", archive=True, delete=True).files == 0
     checked = way.command("-a", "--check", "--checksum", names=["."])
     assert (checked.code, "link" in checked.out) == (0, False), checked
-    os.utime(push.source / "link", ns=(0, 0), follow_symlinks=False)
+    os.utime(way.source / "link", ns=(0, 0), follow_symlinks=False)
     checked = way.command("-a", "--check", names=["."])
     assert (checked.code, "link: differs in time" in checked.out) == (1, True), checked
 

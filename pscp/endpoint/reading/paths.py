@@ -116,6 +116,7 @@ class Root:
         # Removes the file or link at this path, in whose place a folder comes.
         self.make_way: Optional[Callable[[str], None]] = None
         self.replaced: Tuple[str, ...] = ()  # paths that begin so have way made for them
+        self.opens_up = False  # folders below get their source's modes at the end of the copy
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -168,11 +169,15 @@ class Root:
     def at(self, path: str, make: bool = False) -> Tuple[int, bytes]:
         """Return the descriptor of the folder that holds `path`, and the last name.
 
-        With `make`, makes folders that are missing on the way, UNFINISHED. Raises OSError, Refusal.
+        With `make`, makes folders that are missing on the way, UNFINISHED, and has us write in
+        this one. Raises OSError, Refusal.
         """
         name = check(path).rpartition(b"/")[2]
         with self._lock:
-            return self._folder(path.rpartition("/")[0], path, make), name
+            fd = self._folder(path.rpartition("/")[0], path, make)
+        if make:
+            self.open_up(fd)
+        return fd, name
 
     def folder(self, path: str, make: bool = False) -> int:
         """Return the descriptor of the folder `path` itself; "" is the root."""
@@ -219,6 +224,7 @@ class Root:
                 message = "%s is a link or a file there, not a folder" % ascii(to_text(name))
                 raise Refusal(UNSAFE, path, message)
             raise
+        self.open_up(parent)
         try:
             os.mkdir(name, UNFINISHED, dir_fd=parent)
         except FileExistsError:  # another lane made it first
@@ -228,6 +234,13 @@ class Root:
             with contextlib.suppress(OSError):  # not every filesystem has such modes
                 os.fchmod(fd, UNFINISHED)
         return fd
+
+    def open_up(self, fd: int) -> None:
+        """Have the owner write in a read-only folder of ours, until it gets its source's mode."""
+        if self.opens_up and fd != self.fd:
+            status = os.fstat(fd)
+            if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWUSR:
+                os.fchmod(fd, stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
 
     def close(self) -> None:
         self._folders.clear()

@@ -263,7 +263,7 @@ def inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
         status = os.fstat(fd)
         if not parts.is_private(status) or status.st_size != size_bytes:
             return False
-        with own.lock_for_renaming(fd, path, 0.0), the_sink.held(), the_sink.root.lock:
+        with own.lock_for_renaming(fd, path, 0.0), the_sink.held():
             folder_fd, name = the_sink.root.at(path)
             before = own.name(name, request.nonce)
             if not fence.is_named(fd, folder_fd, before):

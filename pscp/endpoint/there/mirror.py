@@ -231,6 +231,7 @@ def make_way(of: sink.Sink, path: str) -> None:
 
 def _take_away(of: sink.Sink, path: str, status: os.stat_result) -> None:
     """Remove a name that has this status, and keep what had it where that is wanted."""
+    of.root.at(path, make=True)  # the folder is there: it is to be written in
     if of.settler.keeper is not None and not stat.S_ISDIR(status.st_mode):
         of.settler.keeper.keep_removed(path, status)
     folder_fd, name = of.root.at(path)

@@ -73,6 +73,7 @@ class Sink(NullSink):
         """Raises OSError where the root cannot be opened, Refusal where the run is superseded."""
         super().__init__(algorithm, strong)
         self.root = Root(root)
+        self.root.opens_up = policy.preserve and os.geteuid() != 0  # root needs no leave
         self.copy, self.policy = copy, policy
         try:
             self._fence = self._open_fence()
@@ -213,12 +214,7 @@ class Sink(NullSink):
         self.settler.add(parts, done)
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
-        try:
-            fd, kind = self.new_small(value.path)
-        except FileNotFoundError:
-            with self._fence.held():
-                self.root.at(value.path, make=True)
-            fd, kind = self.new_small(value.path)
+        fd, kind = self.new_small(value.path)
         try:
             written = os.write(fd, body) if body else 0
             while written < len(body):
@@ -231,10 +227,15 @@ class Sink(NullSink):
         return commit.Part(fd, value, digest, kind)
 
     def new_small(self, path: str) -> Tuple[int, int]:
-        """Make the part of a small file; return its descriptor, and whose name it has.
+        """Make the part of a small file; return its descriptor, and whose name it has."""
+        try:
+            return self._new_small(path)
+        except (FileNotFoundError, PermissionError):
+            with self._fence.held():
+                self.root.at(path, make=True)
+            return self._new_small(path)
 
-        Raises FileNotFoundError where a folder on the way is missing.
-        """
+    def _new_small(self, path: str) -> Tuple[int, int]:
         folder_fd, name = self.root.at(path)
         fd = files.new_small(folder_fd)
         if fd is not None:
@@ -343,7 +344,9 @@ class Sink(NullSink):
     def folds(self, folder: str, make: bool) -> bool:
         names = alike_names(self.copy.token, self.copy.nonce)
         with self.held():
-            return _folds(self.root.folder(folder, make), names)
+            fd = self.root.folder(folder, make)
+            self.root.open_up(fd)
+            return _folds(fd, names)
 
     def unmark(self) -> None:
         self.root.unmark()
