@@ -275,6 +275,17 @@ def test_no_folder_is_made_with_existing(way: Way) -> None:
     assert way.arrived == {"t"}
 
 
+def test_a_folder_that_a_killed_run_left_is_finished_with_existing(way: Way) -> None:
+    """It kept the mode 1700, run after run."""
+    make(way.source, "t/d/a")
+    make(way.destination, "t/d/")
+    (way.destination / "t" / "d").chmod(0o1700)
+    assert way.copy("t", existing=True).ok
+    assert way.arrived == {"t", "t/d"}
+    mode = (way.source / "t" / "d").stat().st_mode
+    assert (way.destination / "t" / "d").stat().st_mode == mode
+
+
 def test_another_name_takes_a_folders_place_with_existing(way: Way) -> None:
     """The folder went, and the name was left out, as its first name is missing there."""
     make(way.source, "t/a")

@@ -57,7 +57,6 @@ LEFT_BY_KILLS = (
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.
 UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
-NOT_THERE_YET = re.compile(r"mode (960|1984), not \d+")  # what --existing leaves as it is
 MOVES = "remove_source_files"
 KNOWN = [each for each in soak.trial.KNOWN if not re.match("N[0-9]", each[2])]
 
@@ -532,8 +531,6 @@ class Whole(Trial):
 
     def is_known(self, complaint: str) -> bool:
         if UNFINISHED.search(complaint):
-            return True
-        if self.given.get("existing") and NOT_THERE_YET.search(complaint):
             return True
         return any(
             names <= {*self.given} and re.search(pattern, complaint) for names, pattern, _ in KNOWN

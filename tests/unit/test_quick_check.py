@@ -74,7 +74,7 @@ def test_what_holds_whatever_the_facts_are() -> None:
             assert action in (stays, Action.SKIP)
         if kind == tree.FOLDER and is_there:
             may_replace = Fact.MIRRORS in facts and Fact.IGNORE_EXISTING not in facts
-            is_sent = state is State.FOLDER or may_replace
+            is_sent = state in (State.FOLDER, State.UNFINISHED) or may_replace
             assert action is (Action.SEND if is_sent else Action.REFUSE)
         if Fact.NEWER in facts and kind == tree.FILE and state in HAS_FILE:
             assert action is Action.SKIP

@@ -41,6 +41,7 @@ class State(enum.Enum):
     """The things that an entry's name may have at the destination."""
 
     NOTHING = "nothing"
+    UNFINISHED = "a folder that a killed run left"
     SAME = "the same, as far as can be told unread"
     SIZE = "a file of its size"
     OTHER = "another file or link"
@@ -97,6 +98,7 @@ _KINDS = frozenset([tree.FILE, tree.LINK, tree.HARDLINK, tree.FOLDER, tree.FIFO,
 
 # The first row that fits decides.
 ROWS = (
+    _row("folder", "UNFINISHED", Action.SEND),
     _row("any", "NOTHING", Action.SKIP, when=Fact.EXISTING),
     _row("hardlink", "NOTHING", Action.LINK),
     _row("any", "NOTHING", Action.SEND),
@@ -184,7 +186,7 @@ def _fits(row: Row, kind: str, state: State, facts: frozenset[Fact]) -> bool:
 def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
     """Return what the destination has, as the table names it."""
     if there.kind == "":
-        return State.NOTHING
+        return State.UNFINISHED if is_unfinished(stat.S_IFDIR | there.mode) else State.NOTHING
     if there.kind == tree.FOLDER:
         return State.FOLDER
     if there.kind == entry.kind and (entry.kind == tree.FIFO or _is_device(entry, there)):
@@ -296,11 +298,11 @@ def difference(entry: tree.Entry, there: There) -> str:
 
 def as_for(entry: tree.Entry, there: There) -> There:
     """Return what is there as it concerns the entry: a folder that is not finished yet, which a
-    killed run has left, is nothing to a folder, and in the way of everything else.
+    killed run has left, is for a folder as good as nothing, and in the way of everything else.
     """
     is_its_own = there.kind == entry.kind == tree.FOLDER
     if is_its_own and is_unfinished(stat.S_IFDIR | there.mode):
-        return There("", 0, 0, there.left)
+        return There("", 0, 0, there.left, there.mode)
     return there
 
 
