@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.entries import entry as checked_entry
@@ -132,8 +132,8 @@ class PlanWalk(threading.Thread):
                 raise ValueError("other folders than were asked for")
             return found
 
-        def failed(failure: Failure) -> None:
-            self._queue.stop(errors.CopyError(failure["message"]))
+        def failed(failure: Failure) -> NoReturn:
+            raise errors.CopyError(failure["message"])
 
         return self._answer(True, Above(wanted), checked, failed)
 
@@ -142,18 +142,25 @@ class PlanWalk(threading.Thread):
         of_source: bool,
         request: requests.Request,
         checked: Callable[[object], _T],
-        failed: Callable[[Failure], None],
+        failed: Callable[[Failure], _T],
     ) -> _T:
-        """Return what `checked` makes of an end's answer. Raises what stops the copy."""
+        """Return what `checked` makes of an end's answer, or `failed` of its failure. Raises what
+        stops the copy.
+        """
         answered: list[_T] = []
+        refused: list[Failure] = []
 
         def then(answer: object) -> None:
             answered.append(checked(answer))
             self._queue.wake()
 
-        self._queue.add(Ask(of_source, request, then, failed))
-        self._queue.wait_for(lambda: bool(answered))
-        return answered[0]
+        def cannot(failure: Failure) -> None:
+            refused.append(failure)
+            self._queue.wake()
+
+        self._queue.add(Ask(of_source, request, then, cannot))
+        self._queue.wait_for(lambda: bool(answered or refused))
+        return answered[0] if answered else failed(refused[0])
 
     def _new_attributes(self) -> Attributes | None:
         """Return what --chmod, --chown and --numeric-ids change; None for nothing."""
@@ -179,8 +186,8 @@ class PlanWalk(threading.Thread):
             ]
             return Ids(*ids), may_give
 
-        def failed(failure: Failure) -> None:
-            self._queue.stop(errors.DestinationError(f"--chown: {failure['message']}"))
+        def failed(failure: Failure) -> NoReturn:
+            raise errors.DestinationError(f"--chown: {failure['message']}")
 
         found, may_give = self._answer(False, asked, checked, failed)
         if not may_give:
@@ -289,18 +296,11 @@ class PlanWalk(threading.Thread):
         if options.dry_run or options.transfer_test:  # nothing is made there, nor lost
             return False
 
-        answered: list[bool] = []
+        def failed(failure: Failure) -> bool:
+            return False  # nothing else is made in the folder
 
-        def then(answer: object) -> None:
-            answered.append(answer is True)
-            self._queue.wake()
-
-        def failed(failure: Failure) -> None:  # so nothing else is made in the folder
-            then(None)
-
-        self._queue.add(Ask(False, requests.Folds(folder, not options.existing), then, failed))
-        self._queue.wait_for(lambda: bool(answered))
-        return answered[0]
+        asked = requests.Folds(folder, not options.existing)
+        return self._answer(False, asked, lambda answer: answer is True, failed)
 
     def _changed(self, item: PlannedEntry) -> PlannedEntry:
         if self._attributes is None:
