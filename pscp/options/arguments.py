@@ -39,7 +39,7 @@ EPILOG = (
 # By their names, what -h says of them; "": as --help does.
 EVERYDAY = {
     "-r": "", "-a": "-r and -p, with links, hard links, attributes", "-p": "", "-n": "",
-    "-u": "leave out what is not newer than it is there",
+    "-u": "leave out what is newer there",
     "--exclude": "leave out what matches, as rsync does",
     "--delete": "delete there what the sources do not have", "--backup": "",
     "--remove-source-files": "remove each file once it is safely there",

@@ -121,7 +121,7 @@ class CopyOptions:
         read=parse_seconds,
     )
 
-    update: bool = THERE.flag("-u --update", "leave out what is not newer than at the destination")
+    update: bool = THERE.flag("-u --update", "leave out what is newer at the destination")
     existing: bool = THERE.flag("--existing", "copy only what is at the destination already")
     ignore_existing: bool = THERE.flag(
         "--ignore-existing", "copy only what is not at the destination"

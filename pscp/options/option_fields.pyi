@@ -164,13 +164,13 @@ class _CommonFields(TypedDict, total=False):
 
 class OptionFields(_CommonFields, total=False):
     update: bool
-    """Leave out what is not newer than at the destination."""
+    """Leave out what is newer at the destination."""
     transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
     """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
 
 class SessionFields(_CommonFields, total=False):
     update: bool
-    """Leave out what is not newer than at the destination."""
+    """Leave out what is newer at the destination."""
     transport: (
         Literal["auto", "openssh", "asyncssh", "paramiko"]
         | paramiko.SSHClient
@@ -180,7 +180,7 @@ class SessionFields(_CommonFields, total=False):
 
 class ReplicateFields(_CommonFields, total=False):
     update: bool
-    """Leave out what is not newer than at the destination."""
+    """Leave out what is newer at the destination."""
     transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
     """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
     recursive: bool

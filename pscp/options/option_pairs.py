@@ -162,7 +162,7 @@ MEANT = (
     Pair("strong", "preserve", "files of the same size and time are hashed"),
     Pair("resume=False", "check", "what is the same is told as the same: nothing is sent anyway"),
     Pair("resume=False", "preserve", "nothing is unchanged: all is sent"),
-    Pair("resume=False", "update", "what is not newer is left out, all else is sent"),
+    Pair("resume=False", "update", "what is newer there is left out, all else is sent"),
     Pair("resume=False", "checksum", "nothing is compared: all is sent"),
     Pair("resume=False", "size_only", "nothing is compared: all is sent"),
     Pair("resume=False", "backup", "a file that is sent again unchanged is no replacement"),
