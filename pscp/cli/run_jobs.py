@@ -27,7 +27,7 @@ from pscp.jobs import check, explain, sources
 from pscp.jobs.ending import NAME
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
-from pscp.jobs.reports.lock import state_path
+from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import exit_code
 from pscp.jobs.runner import ordered, run
@@ -98,8 +98,9 @@ def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
     now_s, file = time.time(), os.path.realpath(config.path)
     history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
     known = timers.find(config.jobs, file, now_s, is_default=is_default(file))
-    locks = {job.name: f"{state_path(config.path, job.name)}.lock" for job in jobs}
-    running = {name: state.holder(lock) for name, lock in locks.items()}
+    path_of = functools.partial(state_path, config.path)
+    history.find_killed(lambda name: is_locked(path_of(name)))
+    running = {job.name: state.holder(f"{path_of(job.name)}.lock") for job in jobs}
     found = status.standings(jobs, history, known, now_s, running)
     if (path := given.get("html")) is not None:
         try:

@@ -7,6 +7,7 @@ powers (conftest.py).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer
-from job_runs import HOSTILE, Remembered, part, run_of
+from job_runs import HOSTILE, Remembered, Tags, part, run_of
 from servers.private import PrivateServer
 
 import pscp
@@ -26,7 +27,9 @@ from pscp.cli import run_jobs
 from pscp.ground.errors import UsageError
 from pscp.jobs import check
 from pscp.jobs.reports import timers
-from pscp.jobs.reports.lock import state_path
+from pscp.jobs.reports.history import KILLED, history_of
+from pscp.jobs.reports.lock import locked, state_path
+from pscp.jobs.reports.outcome import Outcome
 from pscp.jobs.toml.config import Config
 from pscp.jobs.toml.job import Job
 
@@ -218,6 +221,28 @@ def test_status_as_a_command(
     both = ("recordings", "other")
     assert run_jobs.act("status", config, both, {"json": True}) == 1, "other never ran"
     assert [each["job"] for each in json.loads(capfd.readouterr().out)] == ["recordings", "other"]
+
+
+def test_a_run_that_was_killed_is_behind_at_once(
+    config: Config,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was "done", and 0, until the next run closed its row."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    past = history_of(config.path, pytest.fail)
+    monkeypatch.setattr(run_jobs, "history_of", lambda path, note: past)
+    past.record(run_of(part(), run="1"))
+    past.begin(run_of(job="recordings", run="2", outcome=Outcome.CUT, message="under way"))
+    asked = functools.partial(run_jobs.act, "status", config, ["recordings"])
+    with locked(state_path(config.path, "recordings")):
+        assert asked({}) == 0
+    assert asked({"json": True}) == 1
+    [told] = json.loads(capfd.readouterr().out.partition("\n")[2].partition("\n")[2])
+    assert (told["outcome"], told["behind"]) == ("cut", KILLED) and told["last_success_s"]
+    page = tmp_path / "page.html"
+    assert asked({"html": str(page)}) == 1 and KILLED in Tags(page.read_text()).text
 
 
 def test_status_as_a_page(config: Config, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ being written. (A write-ahead log would need memory that is shared, which NFS ho
 writers who seldom meet.) A database that is damaged is moved aside; one that cannot be written, as
 on a full disk, misses a run. Both are noted.
 
-A run is a row from its begin on; one whose row was not closed was killed, and the next run of the
-job, which has its lock, closes it as CUT. Rows have the order in which they came: clocks are set.
+A run is a row from its begin on; one whose row was not closed was killed, which readers see by the
+lock that nobody has, and the next run of the job, which has its lock, closes it as CUT. Rows have
+the order in which they came: clocks are set.
 
 Not here: what a run is (outcome.py), how history is shown (status.py).
 """
@@ -72,9 +73,11 @@ _LAST_SUCCESS = f"""
 select started_s + seconds from destination where job = ? and destination = ?
 and outcome in {_GOOD} order by run_id desc limit 1
 """
+_OPEN = "select told from run where is_open"
 _RUNS = """
-select told from run where not is_open and job is coalesce(?, job) and started_s >= ?
-order by id desc limit ?
+select case when is_open then json_set(told, '$.outcome', ?1, '$.message', ?2) else told end
+from run where (not is_open or run in (select value from json_each(?3)))
+and job is coalesce(?4, job) and started_s >= ?5 order by id desc limit ?6
 """
 _JSON = TypeAdapter(JobRun)
 _Values = Sequence[object]
@@ -91,6 +94,7 @@ class History:
     def __init__(self, path: str, note: Callable[[str], object] = lambda text: None) -> None:
         """Open the history lazily; `note` is told what was amiss, if anything."""
         self.path, self._note = path, note
+        self._killed: list[str] = []  # runs that are open, and that nobody goes on with
 
     # --- for a run that has the job's lock
 
@@ -117,12 +121,18 @@ class History:
         """Return when the last run ended after which a destination had all (epoch, seconds)."""
         return next(iter(self._read(float, _LAST_SUCCESS, (job, _text(destination)))), None)
 
+    def find_killed(self, is_locked: Callable[[str], bool]) -> None:
+        """Have runs() tell of the runs that are open though nobody has the lock of their job."""
+        opened = self._read(_run_of, _OPEN, ())  # first: who begins now is none of them
+        self._killed = [run.run for run in opened if not is_locked(run.job)]
+
     def runs(self, job: str | None = None, since_s: float = 0, most: int = -1) -> list[JobRun]:
         """Return the newest runs, newest first, of those that have ended and began since then.
 
         They are of one job or all; -1: not only so many.
         """
-        return self._read(_run_of, _RUNS, (job, since_s, most))
+        killed = Outcome.CUT.value, KILLED, json.dumps(self._killed)
+        return self._read(_run_of, _RUNS, (*killed, job, since_s, most))
 
     # --- the database
 

@@ -8,6 +8,8 @@ Not here: what becomes of a job that is locked (../runner.py).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -45,6 +47,16 @@ def locked(path: str, *, waits: bool = False) -> IO[bytes]:
             hint = "without a lock nothing runs; XDG_STATE_HOME names another folder"
             raise errors.CopyError(f"{path}.lock: {error.strerror}", hint) from None
         stops.pause(_LOOK_S)
+
+
+def is_locked(path: str) -> bool:
+    """Return whether a run has the lock of this path, also where its process is not to be seen."""
+    with contextlib.suppress(OSError), open(f"{path}.lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _file_name(label: str, key: str) -> str:
