@@ -14,6 +14,7 @@ from dataclasses import replace
 from pscp.calls.deliveries import Delivery
 from pscp.ground import errors
 from pscp.jobs.reports.outcome import DestinationRun, Outcome
+from pscp.jobs.toml.schema import as_keys
 from pscp.progress.progress import Counters, Failure, count
 
 MAX_PAUSE_S = 300.0
@@ -62,7 +63,8 @@ class Attempts:
     def add(self, delivery: Delivery) -> float | None:
         """Count an attempt; return the seconds until the next one, or None if it was the last."""
         now_s, error, result = self._steady(), delivery.error, delivery.result
-        failures = tuple(filter(self._counts, result.failures)) if result is not None else ()
+        found = result.failures if result is not None else ()
+        failures = tuple(_with_keys(each) for each in found if self._counts(each))
         self._count(delivery, failures, now_s - self._begin_s)
         self._sent_bytes, self._moved_s = 0, None
         if error is not None:
@@ -137,7 +139,11 @@ def words_of(error: errors.PscpError, retry_for_s: float) -> str:
     if isinstance(error, _STOPS):
         return error.message  # that the next run goes on, the report says of all that is cut
     advice = "" if retry_for_s else '; retry-for = "30m" keeps trying for so long'
-    return error.text.replace(errors.RETRY_FOR, advice)
+    return as_keys(error.text.replace(errors.RETRY_FOR, advice))
+
+
+def _with_keys(failure: Failure) -> Failure:
+    return replace(failure, message=as_keys(failure.message), hint=as_keys(failure.hint))
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

@@ -53,6 +53,13 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
     assert "  4 files left for the next run" in text
 
 
+def test_why_a_destination_failed_is_told_once() -> None:
+    why = "nothing was deleted: 6 would be, more than max-delete 5"
+    bad = part(outcome=Outcome.FAILED, message=why, failures=(Failure("", "FileError", why, "so"),))
+    text = report.as_text([run_of(bad)])
+    assert text.count(why) == 1 and "      so\n" in text
+
+
 def test_an_unreachable_destination_is_told_with_why_and_the_next_step() -> None:
     bad = part(outcome=Outcome.UNREACHABLE, message="no route to store1\ntry: ping store1")
     text = report.as_text([run_of(bad)])

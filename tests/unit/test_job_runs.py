@@ -149,7 +149,7 @@ def test_what_cannot_succeed_later_is_not_tried_again(
 ) -> None:
     attempts = Attempts("h:", 60)
     assert attempts.add(ended(error)) is None
-    said = error.text if outcome != Outcome.CUT else error.message
+    said = error.text.replace("--ch", "ch") if outcome != Outcome.CUT else error.message
     assert (attempts.run.outcome, attempts.run.message) == (outcome, said)
     assert Attempts("h:", 0).add(ended(LOST)) is None
 
@@ -161,6 +161,10 @@ def test_a_job_is_told_of_its_own_key_and_not_of_an_option() -> None:
         attempts.add(ended(LOST))
         assert attempts.run.message.startswith(f"lost\n{advice}")
         assert "--retry-for" not in attempts.run.message
+    attempts.add(ended(None, Failure("", "FileError", "more than --max-delete 5", "--dry-run")))
+    assert attempts.run.message == "more than max-delete 5"
+    [failure] = attempts.run.failures
+    assert (failure.message, failure.hint) == ("more than max-delete 5", "--dry-run"), "no key"
     attempts.add(ended(errors.Interrupted("interrupted", "the next run goes on from here")))
     assert attempts.run.message == "interrupted"  # the report says the rest once
 

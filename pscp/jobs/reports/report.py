@@ -127,7 +127,7 @@ def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) ->
         more = [line for line in given if line not in told]
         told.update(given)
         found.append(f"  {part.destination}: {part.outcome}{why and ': '}{why}")
-        more += [copied(part), *_reasons(part.failures, told)]
+        more += [copied(part), *_reasons(part.failures, told, why)]
         found += [f"    {line}" for line in more]
     for ran in run.commands:
         if ran.output and not ran.ok:
@@ -149,16 +149,16 @@ def summary(run: JobRun) -> str:
     for part in run.destinations:
         if part.outcome not in GOOD:
             why = part.message.partition("\n")[0]
-            told = [why, *itertools.islice(_reasons(part.failures, set()), 1)]
+            told = [why, *itertools.islice(_reasons(part.failures, set(), why), 1)]
             its = "; ".join(dict.fromkeys(filter(None, told))) or part.outcome
             found.append(f"{part.destination}: {its}")
     return printable("; ".join(found))
 
 
-def _reasons(failures: Iterable[Failure], said: set[str]) -> Iterator[str]:
+def _reasons(failures: Iterable[Failure], said: set[str], why: str) -> Iterator[str]:
     """Yield why files failed, the reason for most of them first, each with the first names.
 
-    Hints are added to those that were said; none is said again.
+    Hints are added to those that were said; none is said again. `why` was said of the destination.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for each in failures:
@@ -167,7 +167,8 @@ def _reasons(failures: Iterable[Failure], said: set[str]) -> Iterator[str]:
         left = len(paths) - _NAMES_SHOWN
         more = [f"and {left} more"] if left > 0 else []
         names = ", ".join(paths[:_NAMES_SHOWN] + more)
-        yield f"{message} ({len(paths)}): {names}" if names else message
+        if names or message != why:
+            yield f"{message} ({len(paths)}): {names}" if names else message
         if hint and hint not in said:
             said.add(hint)
             yield f"  {hint}"

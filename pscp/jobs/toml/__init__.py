@@ -2,5 +2,6 @@
 
 Nothing here is run. Read next: config.py.
 
-For other rooms: config (Config, find_config, is_default, load), job (IF_RUNNING, Job).
+For other rooms: config (Config, find_config, is_default, load), job (IF_RUNNING, Job), schema
+(as_keys).
 """

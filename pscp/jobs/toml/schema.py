@@ -320,6 +320,12 @@ OPTIONS = {
 }
 
 
+def as_keys(text: str) -> str:
+    """Return a message in which options of the command line are called by their keys."""
+    words = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+    return words.sub(lambda found: found[found[1] in OPTIONS], text)
+
+
 def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
     """Return the type of a table with these keys and the options, all or of these groups."""
     keys = {
