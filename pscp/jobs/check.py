@@ -20,6 +20,7 @@ from pscp.ground.terminal_text import printable
 from pscp.jobs.attempts import words_of
 from pscp.jobs.reports import report
 from pscp.jobs.toml.job import Job
+from pscp.jobs.toml.schema import as_keys
 from pscp.progress.progress import format_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
@@ -102,6 +103,10 @@ def _ask(job: Job, destination: str, row: Row) -> None:
         place = dataclasses.replace(far, path=to.path if far is to else "")
         seen = look(place, options, is_source=far is not to)
         _tell_login(row, seen)
+        if seen.is_sftp and far is to and its.needs_agent:
+            row.add(
+                BAD, f"{as_keys(its.needs_agent)} needs the agent, for which there is no python3"
+            )
     if far is not to:
         seen = look(to)
     if seen.folder:

@@ -101,6 +101,11 @@ class Options(ConnectionOptions, CopyOptions):
         suffix = self.suffix if self.suffix is not None else "" if self.backup_dir else "~"
         return (suffix, (self.backup_dir or "").rstrip("/")) if self.backup else ()
 
+    @property
+    def needs_agent(self) -> str:
+        """Return the option, if any, for which a push has to find an agent at the far end."""
+        return "--backup" if self.backup else "--link-dest" if self.link_dest else ""
+
     def with_agent(self, what: str) -> Options:
         """Return these options, with an agent to be used. Raises UsageError for remote="sftp"."""
         if self.remote == "sftp":

@@ -58,9 +58,9 @@ class Run:
 
     def __init__(self, request: CopyRequest) -> None:
         options = request.job.options(request.options)
-        for name in ("backup", "link_dest"):
-            if request.is_push and getattr(options, name):
-                options = options.with_agent("--" + name.replace("_", "-"))
+        self._needs_agent = options.needs_agent if request.is_push else ""
+        if self._needs_agent:
+            options = options.with_agent(self._needs_agent)
         request = replace(request, options=options)
         self._request, self._options = request, request.options
         self._negotiation = Negotiation(request)
@@ -105,6 +105,12 @@ class Run:
                 raise
             finally:
                 connections.give(agents)
+        except (errors.NoPython, errors.NoAgent) as error:
+            if not self._needs_agent:
+                raise
+            hint = f"without {self._needs_agent} it would be copied over SFTP"
+            what = f"{self._needs_agent} needs the agent: {error.message}"
+            raise errors.UsageError(what, hint) from None
         finally:
             journal.close(complete)
 

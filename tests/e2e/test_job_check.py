@@ -128,6 +128,9 @@ def test_a_far_end_without_python_is_told(
     job = job_to(server, tmp_path)
     its = dataclasses.replace(job, options=dataclasses.replace(job.options, remote="agent"))
     assert asked(its)[2] == 3
+    its = dataclasses.replace(job, options=dataclasses.replace(job.options, backup=True))
+    [row], text, code = asked(its)
+    assert (code, row.mark) == (1, "FAIL") and "      backup needs the agent" in text
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from conftest import MakeServer, unavailable, until
 from servers.private import PrivateServer
 
 import pscp
+from e2e.conftest import ShellThat
+from e2e.test_copy_sftp import without_python
 from pscp.cli import persistent
 from pscp.ground import errors
 from pscp.jobs import runner
@@ -311,6 +313,20 @@ def test_what_somebody_has_to_mend_does_not_come_back(
     run = place.run_one(job)
     assert (run.outcome, run.exit_code) == (Outcome.MISCONFIGURED, 2), run
     assert re.search(said, run.destinations[0].message), run
+
+
+@pytest.mark.parametrize("key", ["backup", "link-dest"])
+def test_what_needs_python_there_is_misconfigured_where_there_is_none(
+    place: Place, make_sshd: MakeServer, shell_that: ShellThat, key: str
+) -> None:
+    place.fill("a")
+    bare = without_python(make_sshd, shell_that)
+    asked = {"backup": True} if key == "backup" else {"link_dest": ("../x",)}
+    options = {"config_file": bare.ssh_config, **asked}
+    run = place.run_one(place.job(options=options, destinations=(f"{bare.host}:{place.home}/one",)))
+    assert (run.outcome, run.exit_code) == (Outcome.MISCONFIGURED, 2), run
+    why = f"{key} needs the agent: the far end has no python3\nwithout {key} it would"
+    assert run.destinations[0].message.startswith(why)
 
 
 @pytest.mark.parametrize("before", [None, "exec sleep 1000"])
