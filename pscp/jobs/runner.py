@@ -250,9 +250,11 @@ class _Run:
             outcome = Outcome.LOCKED if other.outcome == Outcome.LOCKED else Outcome.FAILED
             self._is_over(outcome, why, is_skipped=other.is_skipped)
             return False
+        has_lock = False
         try:
             with self._ending.stoppable():
                 held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
+                has_lock = True
             if self._ending.signal is not None:  # it came when there was nothing to wait for
                 raise self._ending.signal
             return True
@@ -260,7 +262,10 @@ class _Run:
             is_skipped = self.job.if_running == "skip"
             self._is_over(Outcome.LOCKED, error.message, is_skipped=is_skipped)
         except errors.PscpError as error:
-            self._is_over(outcome_of(error), words_of(error, self.job.retry_for_s))
+            outcome, why = outcome_of(error), words_of(error, self.job.retry_for_s)
+            if outcome == Outcome.CUT and not has_lock:
+                outcome, why = Outcome.LOCKED, f"{why} while it waited for another run of this job"
+            self._is_over(outcome, why)
         return False
 
     def _copy(self, copying: Copying) -> None:

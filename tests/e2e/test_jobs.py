@@ -408,6 +408,25 @@ def test_a_second_run_is_told_of_the_first(place: Place, if_running: str, code: 
     assert [run.job for run in place.history.runs()] == ["after", "job"]
 
 
+def test_a_signal_ends_a_run_that_waits_and_nobody_is_told_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was recorded as cut, while the run that it waited for went on."""
+
+    def locked_late(*args: Any, **more: Any) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return locked(*args, **more)
+
+    monkeypatch.setattr(runner, "locked", locked_late)
+    history, report = history_of(place.config, pytest.fail), place.home / "report"
+    files: dict[str, Any] = {"metrics": f"{place.home}/metrics", "report": (("text", str(report)),)}
+    with locked(state_path(place.config, "job")), pytest.raises(errors.Terminated):
+        teller = Teller(history, place.told.said.append)
+        runner.run([place.job(if_running="wait", **files)], history, place.config, teller)
+    assert history.runs() == [] and not {"report", "metrics"} & {*os.listdir(place.home)}
+    assert place.told.said[1] == "  interrupted while it waited for another run of this job"
+
+
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_cuts_a_run_and_what_follows_is_run(
     place: Place, kind: signal.Signals, code: int
