@@ -270,10 +270,9 @@ class _Run:
 
     def _copy(self, copying: Copying) -> None:
         """Run `before` and copy."""
-        most_s, attempts, why = self.job.max_duration_s, copying.attempts.values(), ""
-        what = f"max-duration ({format_duration(most_s)})" if most_s else ""
+        attempts, why = copying.attempts.values(), ""
         try:
-            with self._ending.stoppable(most_s, what):
+            with self._stoppable():
                 if self.job.before is not None and (why := self._command("before")):
                     raise errors.CopyError(f"{why}; nothing was copied")
                 copying.copy(self._commands.append)
@@ -300,12 +299,18 @@ class _Run:
         if getattr(self.job, name.replace("-", "_")) is None:
             return
         try:
-            with self._ending.stoppable():
+            with self._stoppable():
                 why = self._command(name)
         except errors.PscpError as error:
             why = f"{name}: {error.message}"
         outcome = worst([ended.outcome, Outcome.FAILED if why else ended.outcome])
         self._is_over(outcome, "; ".join(filter(None, (ended.message, why))))
+
+    def _stoppable(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block that a signal ends, or max-duration, which begins with it."""
+        most_s = self.job.max_duration_s
+        what = f"max-duration ({format_duration(most_s)})" if most_s else ""
+        return self._ending.stoppable(most_s, what)
 
     def _command(self, name: str) -> str:
         """Run one of the job's commands; return what was wrong with it, or ""."""

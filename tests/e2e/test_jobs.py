@@ -340,6 +340,15 @@ def test_max_duration_cuts_what_runs(place: Place, before: str | None) -> None:
     assert place.run_one(place.job(ends=2)).outcome == Outcome.DONE
 
 
+@pytest.mark.parametrize("name", ["after_success", "after_failure"])
+def test_max_duration_ends_what_follows(place: Place, name: str) -> None:
+    before = {"after_failure": "exit 1"}.get(name)
+    fields: dict[str, Any] = {"before": before, name: "exec sleep 1000", "max_duration_s": 1}
+    run = place.run_one(place.job(**fields))
+    assert run.outcome == Outcome.FAILED
+    assert run.message.endswith(f"{name.replace('_', '-')}: max-duration (1.0 s) is over")
+
+
 def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) -> None:
     place.fill("a")
     place.fill("b", size=8 * MIB)
