@@ -44,6 +44,7 @@ class Attempts:
             destination, Outcome.CUT, time.time(), 0.0, attempts=0, message="not begun"
         )
         self.has_result = False  # the last attempt has looked at every file
+        self._has_connected = False  # any attempt has
         self._retry_for_s, self._left, self._steady = retry_for_s, left, steady
         self._begin_s = steady()
         self._failing_s: float | None = None  # since when nothing has come of them
@@ -67,7 +68,10 @@ class Attempts:
         failures = tuple(_with_keys(each) for each in found if self._counts(each))
         self._count(delivery, failures, now_s - self._begin_s)
         self._sent_bytes, self._moved_s = 0, None
-        if error is not None:
+        self._has_connected |= _has_begun(delivery)
+        if isinstance(error, _STOPS) and self._is_unreached:
+            pass  # it was cut while it tried once more: the last error is why
+        elif error is not None:
             self.end(outcome_of(error), words_of(error, self._retry_for_s))
         elif failures or self.run.files_failed:
             failed = self.run.files_failed
@@ -86,6 +90,10 @@ class Attempts:
     def end(self, outcome: Outcome, message: str = "") -> None:
         """Note what they have come to, so far, and why."""
         self.run = replace(self.run, outcome=outcome, message=message)
+
+    @property
+    def _is_unreached(self) -> bool:
+        return self.run.outcome == Outcome.UNREACHABLE and not self._has_connected
 
     def _count(self, delivery: Delivery, failures: tuple[Failure, ...], seconds: float) -> None:
         run, its, result = self.run, delivery.counters, delivery.result
@@ -144,6 +152,13 @@ def words_of(error: errors.PscpError, retry_for_s: float) -> str:
 
 def _with_keys(failure: Failure) -> Failure:
     return replace(failure, message=as_keys(failure.message), hint=as_keys(failure.hint))
+
+
+def _has_begun(delivery: Delivery) -> bool:
+    """Return whether an attempt has come beyond the login."""
+    its = delivery.counters
+    begun = its.files_total or its.bytes_sent or its.lanes_wanted or its.connections_lost
+    return delivery.result is not None or bool(begun)
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

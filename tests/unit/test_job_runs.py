@@ -154,6 +154,19 @@ def test_what_cannot_succeed_later_is_not_tried_again(
     assert Attempts("h:", 0).add(ended(LOST)) is None
 
 
+@pytest.mark.parametrize("counted", [{}, {"bytes_sent": 1}, {"lanes_wanted": 1}])
+def test_what_is_cut_before_any_attempt_connected_is_unreachable(counted: dict[str, int]) -> None:
+    """A host that hangs was "cut", since max-duration came while it was tried once more."""
+    attempts, cut = Attempts("h:", 60), errors.Cancelled("max-duration is over")
+    attempts.add(ended(errors.Unreachable("no banner", "wait"), **counted))
+    attempts.add(ended(cut))
+    told = (Outcome.CUT, cut.message) if counted else (Outcome.UNREACHABLE, "no banner\nwait")
+    assert (attempts.run.outcome, attempts.run.message, attempts.run.attempts) == (*told, 2)
+    first = Attempts("h:", 60)
+    first.add(ended(cut))
+    assert first.run.outcome == Outcome.CUT
+
+
 def test_a_job_is_told_of_its_own_key_and_not_of_an_option() -> None:
     """P2e: "--retry-for 30m" was advised in a job that has retry-for."""
     for retry_for_s, advice in ((60, "try again"), (0, 'try again; retry-for = "30m" keeps ')):
