@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,22 @@ def test_a_job_that_moves_its_sources(world: World) -> None:
     ran = run_lines(world, text)
     assert ran.code == 0, ran.err
     assert names_in(world.there / "one") == names_in(world.here / "sent away") == sorted(NAMES)
+
+
+def test_a_folder_for_each_night_as_the_docs_have_it(world: World) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cron.md").read_text()
+    [text] = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)
+    for name, its in (("/srv/data", "records [[]1]"), ("store1", "host"), ("/vault", "~/one")):
+        text = text.replace(name, its)
+    text = text.replace("host:~/", "host:").replace("%F", "%s%N")
+    for _ in range(2):
+        ran = told(world, text)
+        assert (ran.code, ran.err) == (0, "")
+    *nights, latest = names_in(world.there / "one")
+    assert len(nights) == 2 and latest == "latest"
+    assert os.readlink(world.there / "one" / "latest") == nights[1]
+    one, other = (world.there / "one" / night / "records [1]" / NAMES[0] for night in nights)
+    assert one.samefile(other)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,14 @@ _Word = Annotated[str, after(_path)]
 Text = Annotated[_Word, Field(min_length=1)]
 
 
+def _fixed(text: str, folder: str) -> str:
+    """Check that a folder has no {date} or the like: what one run began, the next has to find."""
+    if found := re.search(r"\{[a-z]+\}", text):
+        what = f"{found[0]} is for the names of manifest and report"
+        raise UsageError(what, "docs/cron.md shows how to have a folder for each night")
+    return text
+
+
 def _place(text: str, folder: str) -> str:
     """Check a location, and return it as it was typed."""
     if not parse_location(text).is_remote:
@@ -160,7 +168,7 @@ def _after(text: str, folder: str) -> tuple[str, str | None]:
     """Return the word, and the folder of "move"."""
     word, _, moved_to = text.partition(" ")
     if word == "move" and moved_to.strip():
-        return word, whole(moved_to.strip(), folder)
+        return word, whole(_fixed(moved_to.strip(), folder), folder)
     if text not in ("keep", "remove"):
         raise UsageError('must be "keep", "remove" or "move DIR"')
     return text, None
@@ -171,7 +179,9 @@ File = Annotated[Text, after(whole)]
 # An ssh_config, of which "none" is none; a program, which $PATH has if it is a name alone.
 ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else whole(text, at))]
 Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
+Folder = Annotated[Text, after(_fixed)]
 Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_once)]
+Destinations: Any = Annotated[several(Annotated[Folder, after(_place)]), after(_each_once)]
 Command: Any = Annotated[several(_Word), WrapValidator(_command)]
 Reports = Annotated[
     dict[Literal["json", "text", "html"], File], AfterValidator(lambda value: (*value.items(),))
@@ -221,7 +231,9 @@ class Key(NamedTuple):
 
 
 SHARED = {
-    "destinations": Key(Places, "where it goes, each a DEST of pscp", ["a:/vault/", "b:/vault/"]),
+    "destinations": Key(
+        Destinations, "where it goes, each a DEST of pscp", ["a:/vault/", "b:/vault/"]
+    ),
     "limit": Key(
         Limit,
         'the most to send, as --limit, or "none"; or a table of it by the time of day (local), '
@@ -260,6 +272,7 @@ OWN = {
 # Options that name a file, by their names or what stands for their values.
 _KINDS = {
     "FILE": File, "config": ConfigFile, "program": Program, "sign": File,
+    "link-dest": Folder, "backup-dir": Folder,
 }  # fmt: skip
 
 
