@@ -105,6 +105,8 @@ class Attempts:
             sending_s=self._sending_s,
             files=run.files + its.files_done,
             files_unchanged=max(0, its.files_unchanged + its.files_resumed - run.files),
+            files_skipped=its.files_skipped,
+            files_deleted=run.files_deleted + its.files_deleted,
             bytes=run.bytes + its.bytes_done,
             bytes_sent=run.bytes_sent + its.bytes_sent,
             chunks_resent=run.chunks_resent + its.chunks_resent,

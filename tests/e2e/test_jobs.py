@@ -150,6 +150,16 @@ def test_files_go_to_all_destinations(place: Place) -> None:
     assert place.told.runs == [run, again]
 
 
+def test_what_a_job_skips_and_deletes_is_counted(place: Place) -> None:
+    place.fill("a", "b")
+    place.run_one(place.job())
+    (place.home / "here" / "a").unlink()
+    options = {"delete": True, "ignore_existing": True}
+    run = place.run_one(place.job(sources=(f"{place.home}/here/.",), options=options))
+    [part] = run.destinations
+    assert (part.files, part.files_skipped, part.files_deleted) == (0, 1, 1)
+
+
 def test_nothing_to_do_is_no_error_and_asks_nobody(place: Place) -> None:
     job = place.job(destinations=("no-such-host.invalid:x",))
     run = place.run_one(job)

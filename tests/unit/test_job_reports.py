@@ -71,6 +71,11 @@ def test_a_success_is_told_in_a_few_lines() -> None:
     assert len(report.as_text([run_of(part(files=2))]).splitlines()) == 3
 
 
+def test_what_was_skipped_and_deleted_is_told() -> None:
+    text = report.as_text([run_of(part(files=2, files_skipped=5, files_deleted=3))])
+    assert "    2 copied, 5 skipped, 3 deleted, 0 B in" in text
+
+
 def test_what_was_not_verified_is_told_so() -> None:
     assert "not verified" in report.as_text([run_of(part(verified=False))])
     assert "not verified" not in report.as_text([run_of(part())])
@@ -226,7 +231,8 @@ def value(text: str, name: str, **labels: str) -> float:
 
 def test_metrics_have_the_numbers_of_each_destination() -> None:
     good = part(
-        files=3, files_unchanged=4, bytes=5000, bytes_sent=6000, connections=7,
+        files=3, files_unchanged=4, files_skipped=5, files_deleted=6,
+        bytes=5000, bytes_sent=6000, connections=7,
         connections_lost=8, chunks_resent=9, attempts=2,
     )  # fmt: skip
     bad = part("store2:/", outcome=Outcome.FAILED, failures=(FULL, FULL), files_failed=2)
@@ -243,7 +249,13 @@ def test_metrics_have_the_numbers_of_each_destination() -> None:
         ("attempts", 2), ("destination_exit_code", 0),
     ):  # fmt: skip
         assert value(text, f"pscp_job_{name}", **of_job, **of_good) == number
-    for outcome, number in (("copied", 3), ("unchanged", 4), ("failed", 0)):
+    for outcome, number in (
+        ("copied", 3),
+        ("unchanged", 4),
+        ("skipped", 5),
+        ("deleted", 6),
+        ("failed", 0),
+    ):
         assert value(text, "pscp_job_files", outcome=outcome, **of_good) == number
     assert value(text, "pscp_job_files", outcome="failed", destination="store2:/") == 2
     assert value(text, "pscp_job_destination_exit_code", destination="store2:/") == 1

@@ -185,10 +185,13 @@ def test_a_job_is_told_of_its_own_key_and_not_of_an_option() -> None:
 def test_attempts_are_added_up() -> None:
     attempts = Attempts("h:", 60)
     attempts.add(ended(LOST, files_done=3, bytes_done=30, bytes_sent=40, connections_lost=1))
-    attempts.add(ended(None, files_done=2, bytes_done=20, bytes_sent=20, files_resumed=4))
+    attempts.add(ended(LOST, files_deleted=2, files_skipped=5))
+    more = {"files_deleted": 1, "files_skipped": 6}
+    attempts.add(ended(None, files_done=2, bytes_done=20, bytes_sent=20, files_resumed=4, **more))
     run = attempts.run
+    assert (run.files_deleted, run.files_skipped) == (3, 6)
     assert (run.outcome, run.files, run.files_unchanged) == (Outcome.DONE, 5, 1)
-    assert (run.bytes, run.bytes_sent, run.connections_lost, run.attempts) == (50, 60, 1, 2)
+    assert (run.bytes, run.bytes_sent, run.connections_lost, run.attempts) == (50, 60, 1, 3)
 
 
 def test_only_the_seconds_in_which_bytes_move_are_those_of_a_rate() -> None:

@@ -232,6 +232,16 @@ def test_files_that_wait_are_counted() -> None:
     assert "files that wait: 3" in page_of(past, JOB)
 
 
+def test_what_was_skipped_and_deleted_is_told() -> None:
+    past = Remembered([run_of(part(files_deleted=3), part("store2:/vault/", files_skipped=2))])
+    found = status.standings([JOB], past, {}, NOW_S, {})
+    _, first, second = status.table(found)
+    assert "  done, 3 deleted  " in first and "  done, 2 skipped  " in second
+    told = json.loads(status.as_json(found))
+    assert (told[0]["files_deleted"], told[1]["files_skipped"]) == (3, 2)
+    assert ", 3 deleted" in page_of(past, JOB) and ", 2 skipped" in page_of(past, JOB)
+
+
 def test_a_rate_of_a_night_is_that_of_its_busy_seconds() -> None:
     busy = part(bytes_sent=1000, sending_s=10.0, seconds=100.0)
     runs = [run_of(part(seconds=50.0)), run_of(busy), run_of(part(bytes_sent=500, seconds=5.0))]

@@ -57,6 +57,8 @@ class DestinationRun:
     sending_s: float = 0.0  # of these, those in which bytes moved: without pauses
     files: int = 0  # copied
     files_unchanged: int = 0  # there already
+    files_skipped: int = 0  # left out by update, existing or ignore-existing
+    files_deleted: int = 0  # at the destination, folders too
     bytes: int = 0  # of the files that were copied
     bytes_sent: int = 0
     chunks_resent: int = 0

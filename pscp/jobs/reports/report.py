@@ -53,6 +53,7 @@ def copied(part: DestinationRun) -> str:
     texts = [
         f"{part.files} copied",
         f"{part.files_unchanged} there already" if part.files_unchanged else "",
+        *skipped_and_deleted(part.files_skipped, part.files_deleted),
         f"{part.files_failed} failed" if part.files_failed else "",
         f"{format_bytes(part.bytes)} in {format_duration(part.seconds)}{rate}",
         f"connected again {count(part.connections_lost, 'time')}" if part.connections_lost else "",
@@ -61,6 +62,12 @@ def copied(part: DestinationRun) -> str:
         "" if part.verified else "not verified",
     ]
     return ", ".join(filter(None, texts))
+
+
+def skipped_and_deleted(skipped: int, deleted: int) -> list[str]:
+    """Return, for example: ["2 skipped", "3 deleted"], as the closing line of a copy has it."""
+    counted = ((skipped, "skipped"), (deleted, "deleted"))
+    return [f"{number} {what}" for number, what in counted if number]
 
 
 def date(epoch_s: float | None) -> str:

@@ -35,6 +35,8 @@ class Standing:
     next_s: float | None  # None: not known
     next_by: str  # "cron", or a timer's unit
     files_waiting: int  # that the last run left for the next one
+    files_skipped: int  # in the last run, by update and the like
+    files_deleted: int  # in the last run, at the destination
     behind: str  # why it is not where it should be; "": it is
     running: str  # " (process 123, since 02:15)", if a run is under way
 
@@ -73,6 +75,8 @@ def standings(
                 next_s=timer.next_s if timer else None,
                 next_by=timer.name if timer else "",
                 files_waiting=run.files_waiting if run else 0,
+                files_skipped=part.files_skipped if part else 0,
+                files_deleted=part.files_deleted if part else 0,
                 behind="; ".join(filter(None, reasons)),
                 running=running.get(job.name, ""),
             )
@@ -106,7 +110,7 @@ def table(found: Sequence[Standing]) -> list[str]:
             each.job,
             each.destination,
             report.date(each.last_run_s),
-            f"running{each.running}" if each.running else each.outcome or "-",
+            _became(each),
             report.date(each.last_success_s),
             count(each.files_waiting, "file") if each.files_waiting else "-",
             f"{report.date(each.next_s)} {each.next_by}",
@@ -115,6 +119,14 @@ def table(found: Sequence[Standing]) -> list[str]:
         for each in found
     ]
     return report.columns([heads, *rows])
+
+
+def _became(its: Standing) -> str:
+    """Return, for example: done, 3 deleted."""
+    if its.running:
+        return f"running{its.running}"
+    counted = report.skipped_and_deleted(its.files_skipped, its.files_deleted)
+    return ", ".join([its.outcome or "-", *counted])
 
 
 def as_json(found: Sequence[Standing]) -> str:
