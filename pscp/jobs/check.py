@@ -8,6 +8,7 @@ Not here: what is asked of an end (../calls/looking.py). Read next: ../calls/loo
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +55,11 @@ def check(jobs: Iterable[Job]) -> list[Row]:
     """Ask all destinations of these jobs; return a row for each, in their order."""
     asked = [(job, destination) for job in jobs for destination in job.destinations]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda each: _row(*each), asked))
+        rows = list(pool.map(lambda each: _row(*each), asked))
+    for (job, destination), row in zip(asked, rows, strict=True):
+        if destination == job.destinations[0]:
+            _tell_files(job, row)
+    return rows
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -134,6 +139,17 @@ def _tell_folder(row: Row, its: Look) -> None:
         row.add(BAD, f"{its.folder}: no room left")
     elif its.free_bytes < its.total_bytes * _LEAST_FREE:
         row.add(WARN, f"{its.folder}: less than {_LEAST_FREE:.0%} is free")
+
+
+def _tell_files(job: Job, row: Row) -> None:
+    """Tell where a report of the job, or its metrics, could not be written."""
+    files = [*(("report", file) for _, file in job.report), ("metrics", job.metrics or "")]
+    for key, file in files:
+        folder = file if os.path.isdir(file) else os.path.dirname(file)
+        if not file or os.access(folder, os.W_OK | os.X_OK):
+            continue
+        why = "cannot be written in" if os.path.isdir(folder) else "there is no such folder"
+        row.add(BAD, f"{key}: {folder}: {why}")
 
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:
