@@ -6,6 +6,7 @@ Not here: when they run (runner.py).
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -48,6 +49,15 @@ def run_command(
         said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD_BYTES))
         output = said.read().decode("utf-8", "backslashreplace")
     return CommandRun(name, how == _WELL, how, output, time.monotonic() - started_s)
+
+
+def program_of(command: str | tuple[str, ...]) -> str:
+    """Return the program that a command runs; what follows may be secret, as a password."""
+    if isinstance(command, tuple):
+        return command[0]
+    if re.search(r"[;&|(`\n]", command):
+        return "sh"  # of several programs any may have failed
+    return next((word for word in command.split() if "=" not in word), "sh")
 
 
 def _output() -> IO[bytes]:

@@ -27,7 +27,7 @@ from pscp.ground import errors, state
 from pscp.ground.locations import Location
 from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts, outcome_of, words_of
-from pscp.jobs.commands import run_command
+from pscp.jobs.commands import program_of, run_command
 from pscp.jobs.ending import Ending
 from pscp.jobs.reports.history import History
 from pscp.jobs.reports.lock import locked, state_path
@@ -318,7 +318,7 @@ class _Run:
         ran = run_command(name, command, _environment(self._ended, is_over=name != "before"))
         self._commands.append(ran)
         self.teller.says(self.job.name, f"{name}: {ran.how}")
-        return "" if ran.ok else f"{name}: {ran.how}"
+        return "" if ran.ok else f"{name} ({program_of(command)}): {ran.how}"
 
     def _is_over(self, outcome: Outcome, message: str, **more: object) -> None:
         """Keep what became of the run. One that is locked is in the history by its other run."""

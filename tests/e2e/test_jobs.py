@@ -233,15 +233,15 @@ def test_where_before_fails_nothing_is_copied(place: Place) -> None:
     )  # fmt: skip
     run = place.run_one(job)
     assert run.outcome == Outcome.FAILED and place.arrived() == set()
-    assert run.message.startswith("before: exit status 3") and "after-failure: exit" in run.message
+    assert run.message.startswith("before (sh): exit status 3") and "after-failure (" in run.message
     assert [each.output for each in run.commands] == ["no disk\n", ""]
-    assert said.read_text().startswith("failed: before: exit status 3")
+    assert said.read_text().startswith("failed: before (sh): exit status 3")
 
 
 def test_a_command_that_fails_afterwards_does_not_change_what_was_copied(place: Place) -> None:
     place.fill("a")
     run = place.run_one(place.job(after_success="exit 3"))
-    assert (run.outcome, run.message) == (Outcome.FAILED, "after-success: exit status 3")
+    assert (run.outcome, run.message) == (Outcome.FAILED, "after-success (exit): exit status 3")
     assert run.destinations[0].outcome == Outcome.DONE and place.arrived() == {"a"}
     assert place.history.runs("job", most=1) == [dataclasses.replace(run, commands=())]
 

@@ -242,7 +242,7 @@ def test_a_disk_that_is_not_mounted_is_told(machine: Machine) -> None:
     machine.put("recordings.toml", "etc/pscp/jobs.toml", *IN_SECONDS)
     put_program(machine.programs / "mountpoint", ["false"])
     ran = machine.cron(0)
-    assert ran.code == 1 and "before: exit status 1" in ran.err
+    assert ran.code == 1 and "before (mountpoint): exit status 1" in ran.err
     assert list(machine.homes.glob("store*/*")) == []
 
 

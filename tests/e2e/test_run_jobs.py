@@ -45,7 +45,7 @@ def test_it_tells_what_failed_and_not_what_went_well(
     gone = GOOD.replace("good", "gone").replace("here/*", "here/gone")
     assert run(place, bad + GOOD + gone) == 1
     err = capfd.readouterr().err
-    assert "bad: failed" in err and "before: exit status 3; nothing was copied" in err
+    assert "bad: failed" in err and "before (sh): exit status 3; nothing was copied" in err
     assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
 
 

@@ -22,7 +22,7 @@ from pscp.calls.deliveries import Delivery, side_by_side
 from pscp.ground import errors, state, stops
 from pscp.ground.counters import Counters
 from pscp.jobs.attempts import MAX_PAUSE_S, Attempts, pauses
-from pscp.jobs.commands import run_command
+from pscp.jobs.commands import program_of, run_command
 from pscp.jobs.reports.history import KILLED, VERSION, History
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome, exit_code
@@ -331,6 +331,20 @@ def test_a_command_is_waited_for_but_not_what_it_leaves_behind(tmp_path: Path) -
     ran = run_command("before", f"sleep 1000 & echo $! > {pid}; echo $NAME", {"NAME": "a b"})
     os.kill(int(pid.read_text()), 9)
     assert (ran.ok, ran.how, ran.output) == (True, "exit status 0", "a b\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("mountpoint -q /srv", "mountpoint"),
+        ("PASSWORD=secret /bin/dump x=y", "/bin/dump"),
+        ("A=1", "sh"),
+        ("echo begins; false", "sh"),
+        (("a b", "c"), "a b"),
+    ],
+)
+def test_a_command_is_told_by_its_program(command: str | tuple[str, ...], program: str) -> None:
+    assert program_of(command) == program
 
 
 def test_the_end_of_a_commands_output_is_kept() -> None:
