@@ -77,7 +77,8 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
 
     history = history_of(config.path, functools.cache(note))  # each note once, not per write
     reports, is_verbose = given.get("reports", ()), "verbose" in given
-    command = shlex.join([NAME, *(("--config", given["config"]) if "config" in given else ())])
+    file = ["--config", os.path.abspath(config.path)] if "config" in given else []
+    command = shlex.join([NAME, *file])  # it does the same from any folder
     teller = Teller(
         history, note, reports=reports, is_verbose=is_verbose,
         is_watched=sys.stderr.isatty(), command=command,

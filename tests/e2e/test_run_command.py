@@ -343,10 +343,10 @@ def test_reports_are_of_all_that_was_run(world: World) -> None:
     assert logged.startswith("before\n{") and len(json.loads(logged[7:])["runs"]) == 2
 
 
-def test_what_to_run_next_is_named_as_it_was_typed(world: World) -> None:
+def test_what_to_run_next_is_named_for_any_folder(world: World) -> None:
     text = '[job.down]\nsources = "a.txt"\ndestinations = "no-such-host.invalid:"\n'
     ran = told(world, text, "--report", "html", "page.html", "--report", "text", "all.txt")
-    said = "pscp-run --config jobs.toml --check down tells what does not answer"
+    said = f"pscp-run --config {world.here}/jobs.toml --check down tells what does not answer"
     assert ran.code == 3 and said in ran.err, ran.err
     assert said in (world.here / "page.html").read_text()
     assert said in (world.here / "all.txt").read_text()

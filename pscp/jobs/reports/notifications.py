@@ -163,7 +163,7 @@ class Teller:
 
         `note` shows a line, from any thread. `reports` are written of all runs together, each a
         form and a file. `is_watched`: a person sees the notes as they come. `command` is pscp-run
-        as it was typed, with its --config.
+        with the --config that it had.
         """
         self._history, self._note = history, note
         self._reports, self._is_verbose, self._command = reports, is_verbose, command

@@ -122,7 +122,7 @@ FORMS = {"json": as_json, "text": as_text, "html": as_html}
 def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) -> list[str]:
     """Return a few printable lines on a run: what failed, why, and what to do about it.
 
-    `command` is pscp-run as it was typed, with its --config. `hints` are those that were said
+    `command` is pscp-run with the --config that it had. `hints` are those that were said
     already, in lines before these: none is said again.
     """
     told = set[str]() if hints is None else hints
