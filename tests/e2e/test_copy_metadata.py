@@ -250,6 +250,39 @@ def test_attributes_are_kept_with_a_and_only_then(way: Way) -> None:
     assert [attributes(way.destination / "new" / name) for name in names] == wanted
 
 
+@pytest.mark.needs_agent(reason="SFTP has no attributes")
+def test_what_is_read_only_gets_attributes_too(powerless: Way) -> None:
+    """The system lets only those set one who may write."""
+    (powerless.source / "sub").mkdir()
+    (powerless.source / "sub" / "file").write_text("x")
+    names = ("sub", "sub/file")
+    for name in names:
+        (powerless.source / name).chmod(0o555)
+    assert powerless.copy("sub", archive=True).files == 1
+    wanted = []
+    for name in names:
+        (powerless.source / name).chmod(0o755)
+        wanted.append(set_attributes(powerless.source / name))
+        (powerless.source / name).chmod(0o555)
+    ran = powerless.command("-a", names=["sub"])
+    assert ran.code == 0, ran.err
+    assert [attributes(powerless.destination / name) for name in names] == wanted
+    assert [mode_of(powerless.destination / name) for name in names] == [0o555] * 2
+
+
+def test_attributes_that_may_not_be_given_are_told(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    (push.source / "file").write_text("x")
+    try:
+        os.setxattr(push.source / "file", "trusted.of", b"root")
+    except OSError as error:
+        unavailable(f"no attributes for root alone: {error}")
+    server = make_sshd(shell=shell_that('exec setpriv --bounding-set=-sys_admin /bin/sh "$@"'))
+    [failure] = dataclasses.replace(push, server=server).copy("file", archive=True).failures
+    assert failure.message == "Operation not permitted"
+
+
 def set_acl(path: Path, which: str = "access") -> None:
     """Let another user read and write, whatever the mode says of others (acl(5))."""
     rights = ((1, 7, -1), (2, 7, 12345), (4, 5, -1), (0x10, 7, -1), (0x20, 5, -1))

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import itertools
 import os
+import stat
 from typing import Dict, Optional
 
 from . import files
@@ -51,19 +52,36 @@ def read(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
 
 
 def give(fd: int, attributes: object) -> None:
-    """Set the extended attributes that this end's filesystem and rights allow. Raises OSError."""
+    """Set the extended attributes that this end's filesystem has. The mode is the caller's to set
+    after it: the owner may be let write. Raises OSError.
+    """
     if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
         return
+    has = of(fd) or {}
     for name, value in attributes.items():
         if not is_copied(name):
             continue
         try:
-            os.setxattr(fd, name, base64.b64decode(value))
+            wanted = base64.b64decode(value)
+            if has.get(name) != wanted:
+                _set(fd, name, wanted)
         except (TypeError, ValueError):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
         except OSError as error:
-            if error.errno not in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
+            if error.errno != errno.ENOTSUP:
                 raise
+
+
+def _set(fd: int, name: str, value: bytes) -> None:
+    """Set an attribute, which the system lets only those do who may write."""
+    try:
+        os.setxattr(fd, name, value)
+    except PermissionError:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if mode & stat.S_IWUSR:
+            raise
+        os.fchmod(fd, mode | stat.S_IWUSR)
+        os.setxattr(fd, name, value)
 
 
 def remove_others(fd: int, attributes: object) -> None:
