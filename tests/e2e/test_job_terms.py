@@ -7,6 +7,7 @@ bounds of --min-age and the like (test_copy_options.py).
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
 import threading
@@ -227,3 +228,95 @@ def test_with_asyncio(push: Way) -> None:
 
     assert asyncio.run(copy()) == 4
     assert push.arrived == {"b"}
+
+
+# --- what is expected
+
+WRONG = "11" * 32
+OTHER, ABSENT = "not the digest that is expected", "is expected and did not come"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def failed(way: Way, *names: str, expected: dict[str, str], **fields: Any) -> dict[str, str]:
+    result = way.copy(*names, terms=pscp.JobTerms(expected=expected), **fields)
+    assert result.ok is not bool(result.failures)
+    return {each.path: each.message for each in result.failures}
+
+
+@pytest.mark.parametrize("size_bytes", [10, 3 * MIB])  # in a pack, and in chunks
+@pytest.mark.parametrize("before", ["nothing", "same", "same by hash", "other"])
+@pytest.mark.parametrize("preserve", [False, True])
+def test_other_bytes_fail_whatever_was_there(
+    way: Way, size_bytes: int, before: str, preserve: bool
+) -> None:
+    (way.source / "f").write_bytes(os.urandom(size_bytes))
+    if before != "nothing":
+        assert way.copy("f", preserve=before == "same").ok
+    there = way.destination / "f"
+    if before == "other":
+        there.write_bytes(os.urandom(size_bytes))
+    known = sha256(there) if there.exists() else ""
+    assert failed(way, "f", expected={"f": WRONG}, preserve=preserve) == {"f": OTHER}
+    assert (sha256(there) if there.exists() else "") == known
+    right = {"f": sha256(way.source / "f").upper()}
+    assert failed(way, "f", expected=right, preserve=preserve) == {}
+    assert sha256(there) == sha256(way.source / "f")
+
+
+@pytest.mark.needs_agent(reason="over SFTP hard links are files of their own")
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_hard_link_has_the_digest_that_is_expected(way: Way, is_there: bool) -> None:
+    make(way.source, "t/a")
+    (way.source / "t" / "b").hardlink_to(way.source / "t" / "a")
+    if is_there:
+        assert way.copy("t", archive=True).ok
+    right = sha256(way.source / "t" / "a")
+    assert failed(way, "t", expected={"t/b": WRONG}, archive=True) == {"t/b": OTHER}
+    assert failed(way, "t", expected={"t/a": right, "t/b": right}, archive=True) == {}
+
+
+@pytest.mark.needs_agent(reason="over SFTP nothing is linked to other folders")
+def test_what_is_linked_to_another_folder_has_it_too(way: Way) -> None:
+    make(way.source, "t/a")
+    make(way.destination, "new/")
+    assert way.copy("t/", to="old", preserve=True).ok
+    fields: dict[str, Any] = {"link_dest": ("../old",), "preserve": True, "to": "new"}
+    assert failed(way, "t/.", expected={"a": WRONG}, **fields) == {"a": OTHER}
+    assert way.files == ["old/a"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"update": True}, {"ignore_existing": True}, {"filters": (("exclude", "a"),)}]
+)
+def test_what_is_expected_and_left_out_or_skipped_fails(way: Way, fields: dict[str, Any]) -> None:
+    make(way.source, "t/a", "t/b")
+    make(way.destination, "t/a")
+    os.utime(way.source / "t" / "a", (1, 1))
+    found = failed(way, "t", expected={"t/a": sha256(way.source / "t" / "a")}, **fields)
+    assert found == {"t/a": ABSENT}
+
+
+def test_what_is_expected_and_not_at_the_source_fails(way: Way) -> None:
+    make(way.source, "t/a")
+    make(way.destination, "t/old")
+    found = failed(way, "t", expected={"t/b": WRONG}, delete=True)
+    assert found == {"t/b": ABSENT} and way.files == ["t/a", "t/old"]
+    found = failed(way, "nosuch", expected={"nosuch": WRONG})
+    assert list(found) == [str(way.source / "nosuch")]
+
+
+def test_a_dry_run_knows_what_would_come(way: Way) -> None:
+    make(way.source, "a", "b")
+    make(way.destination, "b")
+    found = failed(way, "a", "b", expected={"a": WRONG, "b": WRONG, "c": WRONG}, dry_run=True)
+    assert found == {"b": OTHER, "c": ABSENT}
+
+
+@pytest.mark.parametrize("said", ["", "11", "g" * 64, WRONG + "\n", "fifo:x", None, b"11" * 32])
+def test_what_is_no_digest_is_refused(said: Any) -> None:
+    with pytest.raises(pscp.UsageError, match="is no SHA-256 in hex"):
+        pscp.JobTerms(expected={"a": said})
+    assert pscp.JobTerms(expected={"a": "link:x", "b": "fifo:", "c": "device:c 1:3"})

@@ -103,13 +103,15 @@ class Ending:
             self._queue.wait_for(self._queue.is_idle)
 
     def _check_told(self) -> None:
-        """Fail where something became of fewer files than there are: no way leads here; if one
-        does, a mirror deletes nothing.
+        """Fail what is expected and did not come, and where something became of fewer files than
+        there are: no way leads there; if one does, a mirror deletes nothing.
         """
         of = self._terms.counters
         told = of.files_done + of.files_resumed + of.files_unchanged + of.files_linked
         waiting = len(self._results.blocked) + len(self._blocked_links)
         untold = of.files_total - told - of.files_skipped - of.files_failed - waiting
+        if not waiting:
+            self._queue.run_alone(self._results.fail_awaited)
         if untold > 0 and not self._results.failures:  # --check tells of folders as well
             message = f"{count(untold, 'file')} neither copied nor left out: a defect of pscp"
             failure = failures.data(failures.SYSTEM, "", message)
@@ -141,7 +143,10 @@ class Ending:
         for *row, known_path in links.take():
             link = tree.Entry(*row)
             first = results.skipped_firsts.get(link.target)
-            if link.target in results.firsts:
+            digest = results.digests.get(link.target, "")
+            if link.target in results.firsts and not self._terms.job.is_expected(link.path, digest):
+                self._queue.run_alone(functools.partial(results.fail_expected, link.path))
+            elif link.target in results.firsts:
                 yield link
             elif link.target in results.blocked:
                 self._blocked_links.add([*row, known_path])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from pscp.connect.known.host_memory import PathRecord
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.writing import placing
+from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _SHARES = 4  # toward the end a chunk is a fourth of what is left for each lane
 _START_BYTES, _START_SHARE = 64 * 1024 * 1024, 4  # up to here a chunk is a fourth of a later one
 _LEAST_SHARE = 16  # of a chunk: smaller ones cost more than the end of a copy gains
+
+_WITH_TARGET = f"{tree.LINK}:", f"{tree.DEVICE}:"  # of what is expected
 
 _log = Log("transfer")
 Select = Callable[[str, int, int, int], bool]  # path, size in bytes, mtime in ns, inode
@@ -60,8 +64,8 @@ class JobTerms:
         moves: what all copies that share it move: a pscp.Moves.
         expected: what has to come, by path below the destination: of a file its SHA-256 in hex, of
             a link "link:" and its target, of a FIFO "fifo:", of a device "device:c 1:3". The
-            options get strong; what is another thing or has other bytes fails, and never gets its
-            name.
+            options get strong. What is another thing or has other bytes fails, and never gets its
+            name; so does what is there with other bytes, what is skipped and what does not come.
 
     The functions are called while a copy runs, by threads of it, and should return at once. What
     one of them raises ends the copy tidily, and is raised by it.
@@ -77,6 +81,8 @@ class JobTerms:
     def __post_init__(self) -> None:
         limiter = RateLimiter(self.kbit_s) if self.kbit_s is not None else None
         object.__setattr__(self, "limiter", limiter)
+        expected = {path: _as_expected(path, said) for path, said in self.expected.items()}
+        object.__setattr__(self, "expected", expected)
 
     def options(self, options: Options) -> Options:
         """Return the options of a copy on these terms. Raises UsageError where both clash."""
@@ -94,11 +100,27 @@ class JobTerms:
         wanted = self.expected.get(entry.path)
         if wanted is None:
             return
-        said = entry.kind if entry.kind == tree.FILE else f"{entry.kind}:{entry.target}"
+        is_file = entry.kind in (tree.FILE, tree.HARDLINK)
+        said = tree.FILE if is_file else f"{entry.kind}:{entry.target}"
         if said != (wanted if ":" in wanted else tree.FILE):
             what = said.rstrip(":").replace(":", " to ", 1)
             message = f"is a {what} at the source, not as it is listed"
             raise failures.Refusal(failures.UNSUPPORTED, entry.path, message)
+
+    def is_expected(self, path: str, digest: str) -> bool:
+        """Return whether a file at this path may have this SHA-256."""
+        return self.expected.get(path, digest) == digest
+
+
+def _as_expected(path: str, said: object) -> str:
+    """Return what is expected of a path, a digest in lower case. Raises UsageError."""
+    if isinstance(said, str):
+        if re.fullmatch("[0-9a-fA-F]{64}", said):
+            return said.lower()
+        if said.partition(":")[::2] == (tree.FIFO, "") or said.startswith(_WITH_TARGET):
+            return said
+    what = "is no SHA-256 in hex, nor a link, FIFO or device"
+    raise errors.UsageError(f"`expected` of {path!r}: {said!r} {what}")
 
 
 NO_TERMS = JobTerms()

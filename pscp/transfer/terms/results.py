@@ -53,6 +53,9 @@ _ERRORS: dict[str, type[errors.FileError]] = {
 }
 
 
+_OTHER_BYTES = failures.DAMAGED, failures.VERIFY
+_NOT_EXPECTED = "not the digest that is expected"
+
 LINES_MOST = 20  # for one reason
 _LEFT_OUT = {
     tree.FIFO: "left out: a FIFO",
@@ -184,7 +187,10 @@ class Results:
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
         self.failures_unlisted = 0
-        self._keeps_digests = terms.keep_digests and terms.options.strong
+        # Paths of what is expected, of which nothing is known yet.
+        self.awaited = set(terms.job.expected)
+        keeps = terms.keep_digests or bool(self.awaited)  # which a hard link is compared with
+        self._keeps_digests = keeps and terms.options.strong
         self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
         self._names_copied = terms.reporter.names_copied and not terms.options.dry_run
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
@@ -244,6 +250,10 @@ class Results:
 
         Each is a path and its SHA-256 in hex, which is "" without -s.
         """
+        if self.awaited:
+            files = list(files)
+            if outcome != "skipped":
+                self.awaited.difference_update(path for path, _ in files)
         is_told = self._wants_files or (self._names_copied and outcome == "copied")
         if not (is_told or self._keeps_digests):
             return
@@ -259,11 +269,23 @@ class Results:
         for path, digest, is_new in files:
             self._terms.reporter.file(path, outcome, digest, is_new)
 
+    def fail_awaited(self) -> None:
+        """Fail what is expected and did not come."""
+        for path in sorted(self.awaited):
+            self.is_partial = True
+            self.failed(failures.data(failures.DESTINATION, path, "is expected and did not come"))
+
+    def fail_expected(self, path: str) -> None:
+        """Fail a file of another digest than is expected."""
+        self.failed(failures.data(failures.VERIFY, path, _NOT_EXPECTED))
+
     def failed(self, failure: Failure) -> None:
         """Count and show a file that was not copied. Stops the copy if another run owns it now."""
         if failure["kind"] == failures.SUPERSEDED:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
+        if failure["kind"] in _OTHER_BYTES and failure["path"] in self._terms.job.expected:
+            failure = {**failure, "message": _NOT_EXPECTED}
         error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)

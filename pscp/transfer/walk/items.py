@@ -69,6 +69,7 @@ class Items:
 
     def _would_copy(self, entry: tree.Entry, why: str) -> None:
         is_folder = entry.kind == tree.FOLDER
+        self.results.awaited.discard(entry.path)
         if self._options.check:
             if why:
                 self._counters.add(files_done=1)

@@ -102,6 +102,8 @@ class Linking:
             for pair, found in zip(group, answers.digests(answer), strict=True):
                 if isinstance(found, dict) or not isinstance(found[0], str):
                     go_on([pair])  # to read it again fails as well, and says so
+                elif not self._terms.job.is_expected(pair[0].entry.path, found[0]):
+                    go_on([pair])  # to copy it fails
                 else:
                     read.append(pair)
                     digests.append(found[0])

@@ -267,6 +267,8 @@ class DestinationLookup:
                     self._send_differing(item)
                 elif end < item.entry.size:
                     self._compare([item], end)
+                elif not self._terms.job.is_expected(item.entry.path, str(mine[0])):
+                    self._items.results.fail_expected(item.entry.path)
                 else:
                     same.append(item)
                     digests.append(answers.text(mine[0]))
