@@ -105,8 +105,9 @@ def test_each_choice_has_its_own_words(here: Path) -> None:
     assert f":STYLE:{choices}'" in zsh
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_reads_its_completion(here: Path) -> None:
+    if shutil.which("zsh") is None:
+        unavailable("zsh is not installed")
     assert offered(["zsh", "-n", str(SHARE / "zsh" / "site-functions" / "_pscp")], here) == []
 
 
