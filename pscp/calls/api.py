@@ -45,6 +45,7 @@ from pscp.progress.callbacks import FileEvent, ProgramReporter
 from pscp.progress.progress import (
     CallbackReporter,
     Counters,
+    LiveCounters,
     Reporter,
     Result,
     Silent,
@@ -365,7 +366,7 @@ class Session:
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
         listed = read_list(options, froms)
-        counters = Counters(started_s=time.monotonic(), host=host)
+        counters = LiveCounters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
             with _logins(self.connections, froms, to, options) as logins:

@@ -31,7 +31,7 @@ from pscp.manifests.formats import Manifest
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, check_concern, with_fields
-from pscp.progress.progress import Counters, Reporter, Silent
+from pscp.progress.progress import LiveCounters, Reporter, Silent
 from pscp.transfer.terms.copy_terms import JobTerms
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Verification:
     ) -> None:
         self._manifest, self._where, self._options = manifest, where, options
         self._wanted, self._reporter = wanted, reporter
-        self._counters = Counters(started_s=time.monotonic(), host=where.login)
+        self._counters = LiveCounters(started_s=time.monotonic(), host=where.login)
 
     def run(self) -> Verified:
         manifest, counters = self._manifest, self._counters

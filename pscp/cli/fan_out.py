@@ -18,7 +18,7 @@ from pscp.calls.deliveries import Delivery, fan_out
 from pscp.cli.closing import closing_line, is_told, table
 from pscp.cli.run_log import RunLog, run_log
 from pscp.ground import log
-from pscp.ground.counters import Counters
+from pscp.ground.counters import Counters, LiveCounters
 from pscp.ground.locations import Location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import is_progress_paused, is_terminal, printable, write_line
@@ -50,7 +50,7 @@ class Row:
 
     def __init__(self, place: Location) -> None:
         self.place = place
-        self.counters: Counters | None = None  # None: it waits for its turn
+        self.counters: LiveCounters | None = None  # None: it waits for its turn
         self.end = ""  # how it ended
         self._rate = Rate()
 
@@ -174,7 +174,7 @@ class RowReporter(Silent):
         self._row, self._display = row, display
         self.wants_files, self.names_copied = display.wants_files, display.names_copied
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         self._row.counters = counters
 
     def note(self, text: str) -> None:
@@ -225,7 +225,7 @@ def run(
         log.show_records(options.debug, display.note),
         run_log("pscp", words, options) as kept,
     ):
-        display.start(Counters(started_s=time.monotonic(), host="all"))
+        display.start(LiveCounters(started_s=time.monotonic(), host="all"))
         try:
             found = fan_out(
                 sources,

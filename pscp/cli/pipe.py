@@ -30,7 +30,7 @@ from pscp.options.options import Options, as_typed
 from pscp.progress.display import RichBar, make_reporter
 from pscp.progress.progress import (
     NO_CIPHER,
-    Counters,
+    LiveCounters,
     Reporter,
     count,
     format_bytes,
@@ -174,7 +174,7 @@ def moved(command: PipeCommand, kept: RunLog) -> int:
     options = command.options
     fd = 0 if command.is_push else 1
     shown = make_reporter(options, is_terminal(sys.stderr))
-    reporter, counters = kept.of(shown), Counters(host=command.host.login)
+    reporter, counters = kept.of(shown), LiveCounters(host=command.host.login)
     has_bar = isinstance(shown, RichBar)
     output = Output()
     out = LinesAboveBar(str(command.host.host), reporter, output) if has_bar else output
@@ -209,7 +209,7 @@ def moved(command: PipeCommand, kept: RunLog) -> int:
     return output.status_with(status)
 
 
-def conclude(counters: Counters, closing: str, options: Options, has_bar: bool) -> None:
+def conclude(counters: LiveCounters, closing: str, options: Options, has_bar: bool) -> None:
     """Write the closing words, if there was a bar or they are asked for: ssh has none."""
     if not options.quiet and (has_bar or options.progress in ("plain", "bar") or options.stats):
         write_line(sys.stderr, closing)
@@ -220,7 +220,7 @@ def conclude(counters: Counters, closing: str, options: Options, has_bar: bool) 
             write_line(sys.stderr, text)
 
 
-def summary(counters: Counters) -> str:
+def summary(counters: LiveCounters) -> str:
     """Return, for example: 268.4 MB in 1.2 s (223.7 MB/s), 256 chunks verified."""
     passed_s = max(time.monotonic() - counters.started_s, 0.001)
     moved, rate = format_bytes(counters.bytes_done), format_bytes(counters.bytes_done / passed_s)

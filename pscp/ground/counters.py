@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 _COUNTED = ("files_counted", "bytes_counted", "bytes_unneeded")  # of which as_dict() has the sums
-_NO_NUMBERS = ("nouns", "host", "large", "lanes_moved", *_COUNTED)
+_NO_NUMBERS = ("nouns", "host", "large", *_COUNTED)
 
 
 @dataclass(slots=True)
@@ -23,9 +24,9 @@ class LargeFile:
     done_bytes: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Counters:
-    """The numbers of a copy. Any thread may add; a single field may be read at any time."""
+    """The numbers of a copy at one moment."""
 
     bytes_total: int = 0  # planned so far
     plan_complete: bool = False
@@ -53,15 +54,10 @@ class Counters:
     lanes_wanted: int = 0
     connections_lost: int = 0
     attempts: int = 0  # to connect again, since no lane is alive
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=time.monotonic)  # by the clock time.monotonic()
     nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
     host: str = ""  # as it was typed
-    large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way
-    # Asks for the bytes that have landed over each lane; None for one that is not up.
-    lanes_moved: Callable[[], list[int | None]] = field(default=list, compare=False)
-    _lock: threading.Lock = field(
-        default_factory=threading.Lock, init=False, repr=False, compare=False
-    )
+    large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way, by number
 
     @property
     def bytes_expected(self) -> int:
@@ -87,6 +83,30 @@ class Counters:
     def sending_bytes(self) -> int:
         """Bytes that have not landed yet, of those that have to be sent as far as is known."""
         return self.left_bytes - self.bytes_comparing
+
+    def __add__(self, other: Counters) -> Counters:
+        """Return what two copies have done together; `other` is the one that goes on."""
+        kinds = ("bytes_", "files_", "chunks_", "connections_")
+        counted = (each.name for each in fields(self) if each.name.startswith(kinds))
+        summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
+        return replace(other, **summed, verified=self.verified and other.verified)
+
+    def as_dict(self) -> dict[str, object]:
+        counted = [each.name for each in fields(self) if each.name not in _NO_NUMBERS]
+        expected = {"bytes_expected": self.bytes_expected, "files_expected": self.files_expected}
+        return {**{name: getattr(self, name) for name in counted}, **expected}
+
+
+class LiveCounters(Counters):
+    """Counters that go on. Any thread may add; a single field may be read at any time."""
+
+    __setattr__ = object.__setattr__
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._lock = threading.Lock()
+        # Asks for the bytes that have landed over each lane; None for one that is not up.
+        self.lanes_moved: Callable[[], list[int | None]] = list
 
     def add(self, **deltas: int) -> None:
         """Add to counters of these names; chunks that nothing verifies are not counted."""
@@ -115,23 +135,8 @@ class Counters:
             self.large.pop(number, None)
 
     def snapshot(self) -> Counters:
-        """Return a copy whose fields belong together and stay as they are."""
+        """Return the numbers of now, which belong together and stay as they are."""
         with self._lock:
-            return replace(self, large={n: replace(each) for n, each in self.large.items()})
-
-    def __reduce__(self) -> tuple[type[Counters], tuple[object, ...]]:
-        """Have pickle and copy take the numbers, and not what asks this copy's lanes."""
-        now, left_out = self.snapshot(), ("lanes_moved", "_lock")  # the last two
-        return Counters, tuple(getattr(now, f.name) for f in fields(now) if f.name not in left_out)
-
-    def __add__(self, other: Counters) -> Counters:
-        """Return what two copies have done together; `other` is the one that goes on."""
-        kinds = ("bytes_", "files_", "chunks_", "connections_")
-        counted = (each.name for each in fields(self) if each.name.startswith(kinds))
-        summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
-        return replace(other.snapshot(), **summed, verified=self.verified and other.verified)
-
-    def as_dict(self) -> dict[str, object]:
-        counted = [each.name for each in fields(self) if each.init and each.name not in _NO_NUMBERS]
-        expected = {"bytes_expected": self.bytes_expected, "files_expected": self.files_expected}
-        return {**{name: getattr(self, name) for name in counted}, **expected}
+            now = {each.name: getattr(self, each.name) for each in fields(Counters)}
+            now["large"] = {n: replace(each) for n, each in self.large.items()}
+        return Counters(**now)

@@ -36,7 +36,15 @@ from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import summary
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Failure, Result, Silent, count, format_duration
+from pscp.progress.progress import (
+    Counters,
+    Failure,
+    LiveCounters,
+    Result,
+    Silent,
+    count,
+    format_duration,
+)
 from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.transfer.terms.moves import Moves
 from pscp.transfer.walk.selection import Settled
@@ -154,7 +162,7 @@ class Copying:
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
             options = replace(options, limit_kbit_s=job.limit_now())
-        whole, failures = Counters(), list[Failure]()
+        whole, failures = LiveCounters(), list[Failure]()
         for dataset, to in job.replications(destination):
             found = replicate(
                 dataset, to, options=options,

@@ -16,7 +16,7 @@ from pscp.endpoint.there.sameness import is_same_time
 from pscp.manifests.formats import Manifest, Record
 from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import Tree
-from pscp.progress.progress import Counters, format_bytes
+from pscp.progress.progress import LiveCounters, format_bytes
 from pscp.transfer.pieces.plan import Failure, cut
 from pscp.transfer.walk.decide import There
 
@@ -38,7 +38,7 @@ class Difference:
 class Differences:
     """Collects what differs. Counts what it has no room for."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: LiveCounters) -> None:
         self.found: list[Difference] = []
         self.count = 0
         self._bytes = 0
@@ -121,7 +121,12 @@ def _name(kind: str) -> str:
 
 
 def compare(
-    tree: Tree, manifest: Manifest, counters: Counters, *, times: bool, only: set[str] | None = None
+    tree: Tree,
+    manifest: Manifest,
+    counters: LiveCounters,
+    *,
+    times: bool,
+    only: set[str] | None = None,
 ) -> Differences:
     """Compare the tree's files with the manifest, or `only` those; raise what stops it."""
     found = Differences(counters)

@@ -28,8 +28,8 @@ from pscp.manifests.hashing import Hashing, is_file
 from pscp.manifests.trees import opened
 from pscp.options.options import Options
 from pscp.progress.callbacks import FileEvent
-from pscp.progress.progress import Counters, Reporter, Result
 from pscp.progress.progress import Failure as Reported
+from pscp.progress.progress import LiveCounters, Reporter, Result
 from pscp.transfer.pieces.plan import Failure, cut
 from pscp.transfer.pieces.spool import Spool
 from pscp.transfer.walk.decide import There
@@ -81,7 +81,7 @@ class Making:
         self,
         result: Result,
         connections: Connections | None,
-        counters: Counters,
+        counters: LiveCounters,
         reporter: Reporter,
     ) -> Result:
         """Write the manifest. Return the result with the files that could not be hashed.
@@ -120,7 +120,9 @@ class Making:
 class _Writing:
     """Writes the lines of files. What the tree calls uses it, one call at a time."""
 
-    def __init__(self, file: IO[bytes], form: str, reporter: Reporter, counters: Counters) -> None:
+    def __init__(
+        self, file: IO[bytes], form: str, reporter: Reporter, counters: LiveCounters
+    ) -> None:
         self._file, self._form = file, form
         self._reporter, self._counters = reporter, counters
         self.files = self.bytes = 0

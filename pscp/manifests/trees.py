@@ -27,7 +27,7 @@ from pscp.endpoint.serving.end import End
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Reporter
+from pscp.progress.progress import LiveCounters, Reporter
 from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.copy import make_pool, shared_cpus
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -90,7 +90,11 @@ def _refused(failure: failures.Data) -> errors.CopyError:
 
 @contextlib.contextmanager
 def far_tree(
-    connections: Connections, root: str, options: Options, counters: Counters, reporter: Reporter
+    connections: Connections,
+    root: str,
+    options: Options,
+    counters: LiveCounters,
+    reporter: Reporter,
 ) -> Iterator[Tree]:
     """Yield the tree `root` of a host, its path as the host spells it."""
     with _taken(connections, options, reporter) as agents:
@@ -257,7 +261,7 @@ def opened(
     root: str,
     connections: Connections | None,
     options: Options,
-    shown: tuple[Counters, Reporter],
+    shown: tuple[LiveCounters, Reporter],
 ) -> Iterator[Tree]:
     """Yield the tree at this location; its `root` is what resolved() has found."""
     if connections is None:

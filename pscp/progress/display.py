@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from pscp.ground import terminal_text
-from pscp.ground.counters import Counters
+from pscp.ground.counters import Counters, LiveCounters
 from pscp.ground.terminal_text import is_terminal, printable
 from pscp.options.options import Options
 from pscp.progress.progress import (
@@ -85,7 +85,7 @@ class RichBar(Ticking):
         self.shows_lanes = False  # on a narrow terminal too
         self._lanes: list[Rate] = []
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         self._is_over = False
         terminal_text.clear_before_typing(self._clear)
         super().start(counters)
@@ -169,7 +169,7 @@ class RichBar(Ticking):
         top.add_row(bar, line(fit(first, width - _BAR_COLUMNS)))
         lines = _FILES_MOST if height >= _TALL else 0
         files = under_way([*now.large.values()], lines, width)
-        lanes = [self._rates(now)] if self.shows_lanes or width >= _WIDE else []
+        lanes = [self._rates()] if self.shows_lanes or width >= _WIDE else []
         shown = [
             fit(second, width),
             *(lane_rates(rates, width) for rates in lanes if rates),
@@ -177,9 +177,9 @@ class RichBar(Ticking):
         ]
         return Group(top, *map(line, shown))
 
-    def _rates(self, now: Counters) -> list[float | None]:
+    def _rates(self) -> list[float | None]:
         """Return the bytes a second of each lane; None for one that is not up."""
-        moved, now_s = now.lanes_moved(), self._clock()
+        moved, now_s = self._counters.lanes_moved(), self._clock()
         self._lanes += [Rate() for _ in moved[len(self._lanes) :]]
         rates = zip(self._lanes, moved, strict=False)
         return [None if done is None else rate.per_s(now_s, done) for rate, done in rates]

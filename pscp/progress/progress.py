@@ -1,6 +1,6 @@
 """The counts of a copy, its result, and the reporters that show both in lines.
 
-A reporter gets the Counters once and reads them from a thread of its own while the lanes add to
+A reporter gets the LiveCounters once and reads them from a thread of its own while the lanes add to
 them. Its methods get notes (failures, warnings) and lines (a dry run's list) only. One that cannot
 write any more falls silent; it never ends a copy, and a note never waits.
 
@@ -23,6 +23,7 @@ from typing import Literal, Protocol, TextIO, TypeVar
 
 from pscp.ground import errors, terminal_text
 from pscp.ground.counters import Counters as Counters
+from pscp.ground.counters import LiveCounters as LiveCounters
 from pscp.ground.terminal_text import printable, write_line, write_text
 from pscp.options.options import as_keywords
 from pscp.progress.progress_words import Piece, describe
@@ -130,7 +131,7 @@ class Reporter(Protocol):
         """Return whether file() is to be called of what is copied alone, at least."""
         return False
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
 
     def note(self, text: str) -> None:
@@ -158,7 +159,7 @@ class Silent:
 
     is_live = wants_files = names_copied = False
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -185,7 +186,7 @@ class Passing:
         self.is_live, self.wants_files = inner.is_live, inner.wants_files
         self.names_copied = inner.names_copied
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         self._inner.start(counters)
 
     def note(self, text: str) -> None:
@@ -250,14 +251,14 @@ class Ticking(Notes):
     ) -> None:
         super().__init__(err, out)
         self._clock = clock
-        self._counters = Counters()
+        self._counters = LiveCounters()
         self._rate = Rate()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._out_s: float | None = None  # when the last connection was lost
         self._arrived, self._arrived_s = (-1, -1, -1), 0.0  # what has, and since when
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         self._counters = counters
         self._rate = Rate()
         self._rate.per_s(self._clock(), counters.bytes_done)
@@ -333,7 +334,7 @@ class JsonLines(Ticking):
     def tick(self) -> None:
         self._event("progress", self._counted(self._counters))
 
-    def _counted(self, counters: Counters) -> dict[str, object]:
+    def _counted(self, counters: LiveCounters) -> dict[str, object]:
         """Return what a "progress" event holds."""
         now = counters.snapshot()
         counted = now.as_dict()
@@ -368,7 +369,7 @@ class CallbackReporter(Passing, Ticking):
         self._callback, self._end_copy = callback, end
         self._raised: BaseException | None = None
 
-    def start(self, counters: Counters) -> None:
+    def start(self, counters: LiveCounters) -> None:
         self._inner.start(counters)
         Ticking.start(self, counters)
 

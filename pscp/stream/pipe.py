@@ -30,7 +30,7 @@ from pscp.endpoint.streams.machine import Machine
 from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.endpoint.streams.stream_states import Input, Output
 from pscp.ground import errors
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.work_queue import SIGNAL_S, WorkQueue
@@ -99,7 +99,7 @@ class Pipe:
     table: Mapping[Near, Mapping[NearEvent, Near]]
 
     def __init__(
-        self, end: Cutter | Reorder, queue: WorkQueue, window: int, counters: Counters, out: Out
+        self, end: Cutter | Reorder, queue: WorkQueue, window: int, counters: LiveCounters, out: Out
     ) -> None:
         """Make a stream between `end`, whose `fd` it closes, and the far end.
 
@@ -268,7 +268,7 @@ class Push(Pipe):
         cutter: Cutter,
         queue: WorkQueue,
         window: int,
-        counters: Counters,
+        counters: LiveCounters,
         out: Out,
         *,
         ended_well: Callable[[], bool],
@@ -361,7 +361,7 @@ class Pull(Pipe):
     is_push, table = False, PULL
 
     def __init__(
-        self, reorder: Reorder, queue: WorkQueue, window: int, counters: Counters, out: Out
+        self, reorder: Reorder, queue: WorkQueue, window: int, counters: LiveCounters, out: Out
     ) -> None:
         super().__init__(reorder, queue, window, counters, out)
         self._reorder = reorder

@@ -25,7 +25,7 @@ from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.ground import errors, stops
 from pscp.options.options import Options
 from pscp.progress.callbacks import log_notes
-from pscp.progress.progress import Counters, format_bytes
+from pscp.progress.progress import LiveCounters, format_bytes
 from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
 from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.copy import make_pool
@@ -62,12 +62,12 @@ class Stream:
         *,
         is_push: bool,
         target: Target,
-        counters: Counters | None = None,
+        counters: LiveCounters | None = None,
         out: Out | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """`out` gets what the far program writes; without it the end of that is kept in `err`."""
-        self.counters = counters or Counters()
+        self.counters = counters or LiveCounters()
         self.err = b""  # the end of the far program's output; changed by the pipe's listener
         self._connections, self._is_push = connections, is_push
         self._options = options.with_agent("a stream")

@@ -28,7 +28,7 @@ from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Result, count
+from pscp.progress.progress import LiveCounters, Result, count
 from pscp.transfer.begin_requests import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
@@ -364,7 +364,7 @@ class Run:
 def make_pool(
     connections: Connections,
     options: Options,
-    counters: Counters,
+    counters: LiveCounters,
     far: RemoteAgent,
     *,
     is_push: bool,

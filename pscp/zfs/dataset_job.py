@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pscp.ground import errors
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Foreseen, Speech, Words
 from pscp.zfs.holds import Holds
@@ -86,7 +86,7 @@ class Job:
     link: Link
     is_push: bool
     speech: Speech
-    counters: Counters
+    counters: LiveCounters
     note: Say
     explain: Say  # with -v
     record: Record

@@ -24,7 +24,7 @@ from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import UNCOMPRESSED, Options
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 from pscp.stream.pipe import Target
 from pscp.stream.stream import Program, Stream
 from pscp.stream.stream import Ran as Ran
@@ -188,7 +188,7 @@ class Link:
             raise
 
 
-class ReportingCounters(Counters):
+class ReportingCounters(LiveCounters):
     """Counters of a stream that call a function with the bytes that have landed."""
 
     def __init__(self, progress: Callable[[int], object]) -> None:

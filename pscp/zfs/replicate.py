@@ -26,6 +26,7 @@ from pscp.progress.progress import (
     CallbackReporter,
     Counters,
     Failure,
+    LiveCounters,
     Reporter,
     Result,
     Silent,
@@ -101,7 +102,7 @@ def replicate(
     if progress is not None:
         reporter = CallbackReporter(progress, reporter, stop.stop)
     host = to if to.is_remote else froms
-    counters = Counters(host=host.login, nouns=("dataset", "stream"))
+    counters = LiveCounters(host=host.login, nouns=("dataset", "stream"))
     result: Replicated | None = None
     mark = _mark(froms, to)
     with contextlib.nullcontext() if how.dry_run else _lock(mark), stop.here():
@@ -126,7 +127,7 @@ class _Run:
         settings: Settings,
         options: Options,
         reporter: Reporter,
-        counters: Counters,
+        counters: LiveCounters,
     ) -> None:
         self.settings, self.options = settings, options
         self.reporter, self.counters = reporter, counters

@@ -133,10 +133,9 @@ CLASSES: dict[str, tuple[type, ...]] = {
 # Fields and methods that are not for programs, or mean what they mean in a Result.
 INNER: dict[type, tuple[str, ...]] = {
     pscp.Counters: (
-        "started_s", "nouns", "large", "lanes_moved", "add", "begin_file", "left_bytes",
-        "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed", "files_unchanged",
-        "files_linked", "files_skipped", "files_deleted", "chunks_verified", "chunks_resent",
-        "verified", "connections_lost",
+        "left_bytes", "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed",
+        "files_unchanged", "files_linked", "files_skipped", "files_deleted", "chunks_verified",
+        "chunks_resent", "verified", "connections_lost",
     ),
     pscp.Location: ("literal_path", "prefix"),
     pscp.Measurement: ("rtt_min_s", "seconds", "saved", "host", "near", "far", "windows"),

@@ -21,7 +21,7 @@ from pscp.endpoint.frames import wire
 from pscp.endpoint.plane.congestion import Choice, Sending
 from pscp.ground.errors import ConnectionLost, ProtocolError
 from pscp.options.options import Options
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import LaneContext
@@ -148,7 +148,7 @@ def pool_of(
     context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)
     return lane_pool.LanePool(
         PoolTerms(
-            context, session, Options(connections=connections), Counters(),
+            context, session, Options(connections=connections), LiveCounters(),
             path or Path(0.0, 0.0, 2), known or PathRecord(), lambda text: None,
         )
     )  # fmt: skip

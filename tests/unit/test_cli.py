@@ -37,7 +37,7 @@ from pscp.ground.errors import (
 from pscp.ground.locations import Location
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Failure, Reporter, Result
+from pscp.progress.progress import Counters, Failure, LiveCounters, Reporter, Result
 
 DONE = Result(
     files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2
@@ -64,7 +64,7 @@ class Copy:
         terms: object,
     ) -> Result:
         self.calls.append((list(sources), destination, options))
-        reporter.start(Counters())
+        reporter.start(LiveCounters())
         self.act(reporter)
         reporter.stop(self.result)
         return self.result

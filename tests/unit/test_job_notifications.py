@@ -24,7 +24,7 @@ from job_runs import FULL, HOSTILE, Remembered, part, run_of
 from pscp.jobs.reports import notifications, systemd
 from pscp.jobs.reports.outcome import CommandRun, JobRun, Outcome
 from pscp.jobs.toml.job import Job
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 
 TICK_S = 0.05
 
@@ -363,7 +363,7 @@ def test_a_hint_is_said_once() -> None:
 
 def test_who_watches_is_told_where_a_copy_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "_SHOWS_S", 0.0)
-    counters = Counters()
+    counters = LiveCounters()
     counters.add(bytes_total=4000, bytes_done=1000)
     for is_watched in (False, True):
         notes: list[str] = []
@@ -439,7 +439,7 @@ def test_a_copy_that_stands_still_is_told_to_no_watchdog(
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2")
     teller = notifications.Teller(Remembered(), lambda text: None)
-    counters = Counters()
+    counters = LiveCounters()
     for moved, expected in ((0, 1), (0, 0), (5, 1), (0, 0)):
         counters.add(bytes_sent=moved)
         teller.goes_on("recordings", "store1:/vault/", counters)

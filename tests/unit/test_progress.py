@@ -24,6 +24,7 @@ from pscp.progress.progress import (
     Counters,
     Failure,
     JsonLines,
+    LiveCounters,
     Notes,
     PlainLines,
     Reporter,
@@ -53,8 +54,8 @@ class Clock:
         return self.now_s
 
 
-def halfway() -> Counters:
-    return Counters(
+def halfway() -> LiveCounters:
+    return LiveCounters(
         bytes_total=100 * MB,
         plan_complete=True,
         bytes_done=0,
@@ -92,7 +93,7 @@ def test_what_fits_into_a_line() -> None:
 
 
 def test_large_files_under_way() -> None:
-    counters = Counters()
+    counters = LiveCounters()
     for number in range(6):
         counters.begin_file(number, f"folder/{number}.bin", 200 * MB)
         counters.add_to_file(number, number * 10 * MB)
@@ -136,7 +137,7 @@ class Broken(io.StringIO):
 
 
 def test_counters_lose_nothing_between_threads() -> None:
-    counters = Counters()
+    counters = LiveCounters()
 
     def count() -> None:
         for _ in range(2000):
@@ -249,7 +250,7 @@ def drained(fd: int, reporter: Reporter) -> list[str]:
 def test_a_note_does_not_wait_for_its_reader(make: type[Notes], unread: tuple[int, TextIO]) -> None:
     fd, stream = unread
     reporter = make(stream)
-    reporter.start(Counters())
+    reporter.start(LiveCounters())
     for number in range(5000):
         reporter.note(f"{number} went wrong")
     assert drained(fd, reporter) == [f"pscp: {number} went wrong" for number in range(5000)]
@@ -315,9 +316,9 @@ def test_json_lines() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 200])
-@pytest.mark.parametrize("counters", [Counters(lanes_alive=1), halfway()])
+@pytest.mark.parametrize("counters", [LiveCounters(lanes_alive=1), halfway()])
 def test_bar_at_any_width(
-    columns: int, counters: Counters, monkeypatch: pytest.MonkeyPatch
+    columns: int, counters: LiveCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
@@ -345,7 +346,9 @@ def test_a_wide_terminal_shows_the_rate_of_each_lane(
     bar = made(RichBar)
     bar.reporter.shows_lanes = is_asked
     moved: list[int | None] = [0, None]
-    bar.reporter.start(Counters(lanes_alive=1, lanes_moved=lambda: moved))
+    counters = LiveCounters(lanes_alive=1)
+    counters.lanes_moved = lambda: moved
+    bar.reporter.start(counters)
     bar.reporter.tick()
     moved[:] = [30_000_000, 5_000_000, None]  # another lane was opened meanwhile
     bar.clock.now_s += 2
@@ -364,7 +367,7 @@ def test_rates_of_lanes_go_into_a_line(rates: list[float | None], width: int) ->
 def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None:
     bar = made(RichBar)
     reporter, err = bar.reporter, bar.err
-    reporter.start(Counters(host="host\x1b", started_s=97.0))
+    reporter.start(LiveCounters(host="host\x1b", started_s=97.0))
     reporter.tick()
     assert "connecting to host\\x1b (3.0 s)" in err.getvalue()
     with pause_progress():
@@ -380,7 +383,7 @@ def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None
 def test_bar_waits_for_the_first_lane() -> None:
     err = io.StringIO()
     reporter = RichBar(err, io.StringIO())
-    reporter.start(Counters())
+    reporter.start(LiveCounters())
     reporter.tick()
     reporter.stop(None)
     assert err.getvalue() == ""
@@ -389,7 +392,7 @@ def test_bar_waits_for_the_first_lane() -> None:
 def test_callback_hands_on_to_the_reporter_inside() -> None:
     err, out = io.StringIO(), io.StringIO()
     reporter = CallbackReporter(lambda counters: None, Notes(err, out))
-    reporter.start(Counters())
+    reporter.start(LiveCounters())
     reporter.note("a")
     reporter.line("b")
     reporter.stop(Result())
@@ -405,7 +408,7 @@ def test_what_a_callback_raises_comes_out_of_stop_once() -> None:
 
     reporter = CallbackReporter(fail)
     reporter.period_s = 3600
-    reporter.start(Counters())
+    reporter.start(LiveCounters())
     reporter.tick()
     with pytest.raises(LookupError, match="mine"):
         reporter.stop(Result())
@@ -423,7 +426,7 @@ def test_rate_forgets_what_is_long_ago() -> None:
 
 
 def test_a_total_that_was_counted_ahead_is_about_right() -> None:
-    now = Counters(
+    now = LiveCounters(
         bytes_total=40 * MB, bytes_done=20 * MB, files_total=50, files_done=10, files_unchanged=20,
         files_counted=100, bytes_counted=90 * MB, bytes_unneeded=10 * MB,
     )  # fmt: skip

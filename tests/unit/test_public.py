@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import json
 import pickle
 import pydoc
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 import pscp
 from pscp.ground import errors
+from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
 from pscp.progress.progress import checked
 
@@ -82,13 +84,22 @@ def test_h5_every_error_survives_pickle_and_copy(name: str, again: Callable[...,
     assert (twin.retry, twin.exit_code) == (error.retry, error.exit_code)
 
 
-def test_a1_counters_survive_pickle_and_copy() -> None:
-    now = pscp.Counters(bytes_done=3, lanes_moved=iter([3]).__next__).snapshot()  # type: ignore[arg-type]
-    now.begin_file(1, "a", 10)
+def test_a1_a_snapshot_of_counters_is_a_plain_value() -> None:
+    counters = LiveCounters(bytes_done=3)
+    counters.lanes_moved = lambda: [3]
+    counters.begin_file(1, "a", 10)
+    now = counters.snapshot()
+    counters.add(bytes_done=1)
+    counters.add_to_file(1, 5)
+    assert type(now) is pscp.Counters and now.bytes_done == 3 and now.large[1].done_bytes == 0
+    assert [*vars(now)] == [each.name for each in dataclasses.fields(now)]
     for twin in (pickled(now), copy.deepcopy(now)):
         assert twin == now and twin.large == now.large and twin.large is not now.large
-        twin.add(bytes_done=1)
-        assert (twin.bytes_done, now.bytes_done, twin.lanes_moved()) == (4, 3, [])
+    delivery = dataclasses.asdict(pscp.Delivery("host:", pscp.Result(), None, 1.0, now))
+    assert json.loads(json.dumps(delivery))["counters"]["bytes_done"] == 3
+    assert "lanes_moved" not in repr(now)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        now.bytes_done = 4  # type: ignore[misc]
 
 
 def test_a4_the_hint_is_the_remedy_of_what_failed() -> None:

@@ -28,7 +28,7 @@ from pscp.endpoint.streams.stream import (
     PipeSource,
     Reorder,
 )
-from pscp.progress.progress import Counters
+from pscp.progress.progress import LiveCounters
 from pscp.stream.pipe import Pull
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces.plan import Chunk
@@ -411,7 +411,7 @@ def test_a_digest_for_other_bytes_than_came_is_refused(pipe: Pipe) -> None:
 @pytest.mark.parametrize("has_come", [True, False])
 def test_a_chunk_that_had_come_when_its_lane_was_lost(pipe: Pipe, has_come: bool) -> None:
     """It is asked for again, and the far end has it no more: that is no failure."""
-    counters = Counters()
+    counters = LiveCounters()
     reorder = Reorder(pipe.write_fd, 4)
     pull = Pull(reorder, WorkQueue(is_stream=True), 4, counters, lambda place, text: None)
     _, sink = reorder.lane(requests.BeginStream("", HASH, 4096, ""))

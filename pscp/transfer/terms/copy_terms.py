@@ -25,7 +25,7 @@ from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Reporter, Ticking
+from pscp.progress.progress import LiveCounters, Reporter, Ticking
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -135,7 +135,7 @@ class CopyRequest:
     to: Location
     options: Options
     reporter: Reporter
-    counters: Counters
+    counters: LiveCounters
     keep_digests: bool
     listed: PathList | None = None  # what is copied of the source (--files-from)
     job: JobTerms = NO_TERMS
@@ -300,7 +300,7 @@ class PoolTerms:
     context: LaneContext
     connections: Connections
     options: Options
-    counters: Counters
+    counters: LiveCounters
     path: Path
     known: PathRecord  # what the last copy over this path has learned
     note: Callable[[str], None]  # shows a message to the user
