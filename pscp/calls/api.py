@@ -36,6 +36,7 @@ from pscp.calls.call_arguments import (
 )
 from pscp.connect.connections import Connections
 from pscp.ground import errors, stops
+from pscp.ground.counters import Counters, LiveCounters
 from pscp.ground.locations import Location, as_location, parse_location
 from pscp.ground.log import Log
 from pscp.options.connection_options import OF_A_CONNECTION
@@ -44,8 +45,6 @@ from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
 from pscp.progress.progress import (
     CallbackReporter,
-    Counters,
-    LiveCounters,
     Reporter,
     Result,
     Silent,
@@ -283,19 +282,21 @@ class Session:
         """
         return self._piped(False, command_words(command), fields)
 
-    def run(self, command: Command, **fields: Unpack[OptionFields]) -> Ran:
+    def run(
+        self, command: Command, *, timeout: float | None = None, **fields: Unpack[OptionFields]
+    ) -> Ran:
         """Run a command at the far end, and wait for it.
 
         A list is executed as it is, a text by the user's shell there. Returns its exit status and
-        what it wrote. Raises CopyError, and ends it, where its output is longer than 256 MiB, and
-        as copy() does.
+        what it wrote. Raises TimedOut, and ends it, where it is not over after `timeout` seconds,
+        CopyError where its output is longer than 256 MiB, and as copy() does.
         """
         from pscp.stream import stream
 
-        words = command_words(command)
+        words, timeout_s = command_words(command), seconds(timeout, "timeout")
         options = self._stream_options({"connections": 1, **fields})
         with self._call() as stop, stop.here():
-            return stream.run(self.connections, options, words)
+            return stream.run(self.connections, options, words, timeout_s)
 
     @contextlib.contextmanager
     def _piped(

@@ -85,11 +85,14 @@ def command_words(command: Command) -> str | list[str]:
     return command if isinstance(command, str) else found
 
 
-def seconds(wait: bool | float) -> float:
-    """Return for how many seconds at most a call waits; True: however long it takes."""
-    if not isinstance(wait, int | float) or not wait >= 0:
-        raise errors.UsageError(f"wait must be True, False or a number of seconds, not {wait!r}")
-    return math.inf if wait is True else float(wait)
+def seconds(given: bool | float | None, name: str = "wait") -> float:
+    """Return for how many seconds at most a call waits; True or None: however long it takes."""
+    if given is None and name != "wait":
+        return math.inf
+    if not isinstance(given, int | float) or not given >= 0:
+        may_be = "True, False or a" if name == "wait" else "a"
+        raise errors.UsageError(f"{name} must be {may_be} number of seconds, not {given!r}")
+    return math.inf if given is True else float(given)
 
 
 @contextlib.contextmanager

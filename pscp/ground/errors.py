@@ -4,7 +4,7 @@
     +-- UsageError 2
     |   +-- BadManifest
     +-- CopyError 1
-    |   +-- DestinationError, CopyRunning, CommandFailed, FilesFailed, FanOutFailed
+    |   +-- DestinationError, CopyRunning, CommandFailed, TimedOut, FilesFailed, FanOutFailed
     +-- ItemError 1
     |   +-- FileError
     |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
@@ -132,6 +132,13 @@ class CommandFailed(CopyError):
     def __init__(self, message: str, status: int, hint: str = "") -> None:
         super().__init__(message, hint)
         self.status = status  # 128 and the number of the signal that ended it
+
+
+class TimedOut(CopyError):
+    """A command was not over in time, and was ended; `out` and `err` have what came."""
+
+    hint = "`timeout` of run() is in seconds"
+    out = err = b""
 
 
 class ItemError(PscpError):

@@ -98,6 +98,20 @@ def ended_by(end: End) -> Iterator[None]:
             yield
 
 
+@contextlib.contextmanager
+def ended_after(seconds: float, error: BaseException) -> Iterator[None]:
+    """Run a block; after so many seconds have the call that this thread is in raise this error."""
+    stop = current() or Stop()
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop.stop, [error])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 def pause(seconds: float) -> None:
     """Wait so long, or until the call that this thread is in is to end. Raises its error."""
     stop = current()

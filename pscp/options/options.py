@@ -184,6 +184,8 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f"; did you mean {close[0]}?" if close else ""
             hint = "help(pscp.Options) and docs/api.md list them"
+            if name == "timeout":  # a call's, as subprocess has it
+                meant, hint = "", "run() alone has one; timeout_s is for the connection"
             if name == "inplace":
                 meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
             raise UsageError(f"no such option: {name}{meant}", hint)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
     from pscp.transfer.lane_pool import LanePool
 
+_Command = str | Sequence[str]
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 # The most of a far program's output that run() keeps in memory: zfs get of a million snapshots.
 RUN_MAX_BYTES = 256 * 1024 * 1024
@@ -167,11 +168,7 @@ def _end_there(far: RemoteAgent) -> None:
 
 @contextlib.contextmanager
 def piped(
-    connections: Connections,
-    options: Options,
-    is_push: bool,
-    command: str | Sequence[str],
-    stop: stops.Stop,
+    connections: Connections, options: Options, is_push: bool, command: _Command, stop: stops.Stop
 ) -> Iterator[IO[bytes]]:
     """A file object whose other end is the far program; see Session.pipe_to().
 
@@ -215,7 +212,7 @@ def piped(
     _raise_unless_well(ended[0], command, stream.err)
 
 
-def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], err: bytes) -> None:
+def _raise_unless_well(end: int | BaseException, command: _Command, err: bytes) -> None:
     if isinstance(end, BaseException):
         raise end
     if end:
@@ -224,7 +221,7 @@ def _raise_unless_well(end: int | BaseException, command: str | Sequence[str], e
         raise errors.CommandFailed(message, end)
 
 
-def _name(command: str | Sequence[str]) -> str:
+def _name(command: _Command) -> str:
     """Return what a message calls the command."""
     return command if isinstance(command, str) else " ".join(command[:2])
 
@@ -234,11 +231,13 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def run(connections: Connections, options: Options, command: str | Sequence[str]) -> Ran:
+def run(connections: Connections, options: Options, command: _Command, timeout_s: float) -> Ran:
     """Run a program at the far end, or a text by the user's shell there, and wait for it.
 
-    Raises CopyError, and ends the program, if its output is longer than RUN_MAX_BYTES.
+    Raises CopyError, and ends the program, if its output is longer than RUN_MAX_BYTES, and TimedOut
+    if it is not over so many seconds after the call.
     """
+    late = errors.TimedOut(f"{_name(command)}: not over after {timeout_s:g} s; it was ended")
     reads, writes = os.pipe()
     out, out_bytes = bytearray(), 0
     stream = Stream(connections, options, is_push=False, target=Target(command))
@@ -256,16 +255,18 @@ def run(connections: Connections, options: Options, command: str | Sequence[str]
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        status = stream.run(writes)
+        with stops.ended_after(timeout_s, late):
+            status = stream.run(writes)
     finally:
         os.close(writes)
         reader.join()
+        late.out, late.err = bytes(out), stream.err
     if out_bytes > RUN_MAX_BYTES:  # it has ended by itself meanwhile
         raise _too_much(command)
-    return Ran(status, bytes(out), stream.err)
+    return Ran(status, late.out, late.err)
 
 
-def _too_much(command: str | Sequence[str]) -> errors.CopyError:
+def _too_much(command: _Command) -> errors.CopyError:
     return errors.CopyError(
         f"{_name(command)}: its output is longer than {format_bytes(RUN_MAX_BYTES)}",
         "Session.pipe_from() reads an output of any length",

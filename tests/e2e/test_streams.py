@@ -553,6 +553,21 @@ def test_what_is_left_is_dropped(session: pscp.Session) -> None:
         file.close()
 
 
+def test_a_command_that_is_not_over_in_time_is_ended(world: World, session: pscp.Session) -> None:
+    command = world.there("echo out; echo err >&2; sleep 1000; touch late")
+    with pytest.raises(pscp.TimedOut, match="not over after 2 s") as late:
+        session.run(command, timeout=2)
+    assert (late.value.out, late.value.err) == (b"out\n", b"err\n")
+    assert session.run("echo out", timeout=1000).out == b"out\n"
+    assert session.run("true", timeout=float("inf")).status == 0
+    for wrong in (-1, "2", float("nan")):
+        with pytest.raises(pscp.UsageError, match="timeout must be a number of seconds"):
+            session.run("true", timeout=wrong)  # type: ignore[arg-type]
+    with pytest.raises(pscp.UsageError, match=r"no such option: timeout$") as refused:
+        session.pipe_from("true", timeout=2).__enter__()  # type: ignore[call-arg]
+    assert "timeout_s is for the connection" in refused.value.hint
+
+
 def test_one_stream_into_another(world: World, session: pscp.Session) -> None:
     """Two at once over one session."""
     (world.home / "data").write_bytes(data := bytes_of(9 * MIB))
