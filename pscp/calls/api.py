@@ -277,8 +277,8 @@ class Session:
     ) -> AbstractContextManager[IO[bytes]]:
         """A file object for reading: the standard output of a command at the far end.
 
-        What is left of it when the block ends is read and dropped; with an exception the command
-        is ended. Raises CommandFailed for another exit status than 0, and as copy() does.
+        What is left of it when the block ends is read and dropped; with an exception, or once the
+        file is closed, the command is ended. Raises CommandFailed as pipe_to() does.
         """
         return self._piped(False, command_words(command), fields)
 

@@ -41,6 +41,7 @@ _IDLE_S = 2.0  # for the reader of our output to take what is left
 _SETTLE_S = 4.0  # for what is in flight when all is over; after it a lane's connection is not kept
 _MISMATCHES_MAX = 3  # of one chunk
 _NO_FILE = tree.Entry(tree.FILE, 0, "", 0, 0, 0, 0, {})
+UNREAD = "nobody reads the output any more"
 
 # Gets what the command writes: 0 for its standard output or 1 for its standard error; the bytes.
 Out = Callable[[int, bytes], None]
@@ -383,7 +384,7 @@ class Pull(Pipe):
             reason = self._reorder.error.strerror
             self.cut_short(errors.CopyError(f"the output cannot be written: {reason}"))
         elif self._reorder.is_deaf:
-            self.cut_short(errors.CopyError("nobody reads the output any more"))
+            self.cut_short(errors.CopyError(UNREAD))
         self.queue.wake()
 
     def _ask_for_chunks(self) -> None:

@@ -26,7 +26,7 @@ from pscp.ground import errors, stops
 from pscp.options.options import Options
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import LiveCounters, format_bytes
-from pscp.stream.pipe import Out, Pipe, Pull, Push, Target
+from pscp.stream.pipe import UNREAD, Out, Pipe, Pull, Push, Target
 from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.copy import make_pool
 from pscp.transfer.negotiation import replace_dead
@@ -194,6 +194,10 @@ def piped(
     try:
         yield file
         connections.check_process()
+        if not is_push and file.closed and _is_unread(ended):
+            stream.cut_short()
+            thread.join()
+            return
         while not (is_push or file.closed) and file.read(1 << 20):
             pass
     except BaseException as error:
@@ -210,6 +214,11 @@ def piped(
     _close(file)
     thread.join()
     _raise_unless_well(ended[0], command, stream.err)
+
+
+def _is_unread(ended: Sequence[int | BaseException]) -> bool:
+    """Return whether the output goes on: who has read its end finds that the stream has ended."""
+    return not ended or str(ended[0]) == UNREAD
 
 
 def _raise_unless_well(end: int | BaseException, command: _Command, err: bytes) -> None:

@@ -549,8 +549,20 @@ def test_a_command_that_fails_before_all_is_written(session: pscp.Session) -> No
 def test_what_is_left_is_dropped(session: pscp.Session) -> None:
     with session.pipe_from(["head", "-c", "9000000", "/dev/zero"]) as file:
         assert file.read(3) == bytes(3)
-    with pytest.raises(CopyError, match="nobody reads"), session.pipe_from("yes") as file:
+
+
+def test_a_file_that_is_closed_ends_the_command(session: pscp.Session) -> None:
+    """As a pipe does; the exit status counts where all of the output was read."""
+    for command in ("yes", "echo y; exec sleep 1000"):
+        with session.pipe_from(command) as file:
+            assert file.read(2) == b"y\n"
+            file.close()
+    with pytest.raises(CommandFailed) as failed, session.pipe_from("echo y; exit 3") as file:
+        assert file.read() == b"y\n"
         file.close()
+    assert failed.value.status == 3
+    with pytest.raises(CommandFailed), session.pipe_from("echo y; exit 3") as file:
+        assert file.read(2) == b"y\n"
 
 
 def test_a_command_that_is_not_over_in_time_is_ended(world: World, session: pscp.Session) -> None:
