@@ -41,6 +41,9 @@ def locations(session: pscp.Session) -> None:
     pscp.Options(verify="maybe")  # type: ignore[arg-type]
     pscp.Options(verfy="none")  # type: ignore[call-arg]
     pscp.copy([path, "b"], "host:")
+    pscp.copy(pathlib.Path().glob("*"), "host:")
+    pscp.fan_out({path, path}, (f"{name}:" for name in "ab"))
+    pscp.copy([b"a"], "host:b")  # type: ignore[list-item]
     session.copy("host:b", path, on_file=lambda event: print(event.path, event.outcome))
     pscp.clean(path)
     pscp.copy(b"a", "host:b")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
 
 Patterns = str | Sequence[str]
 Place = str | os.PathLike[str] | Location
-Source = Place | Sequence[Place]
+Source = Place | Iterable[Place]
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -57,12 +57,15 @@ def filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:
     return dataclasses.replace(options, filters=(*added, *options.filters)) if added else options
 
 
+def as_several(sources: Source) -> list[Place]:
+    """Return one source, or all that an iterable has, which may be read but once."""
+    if isinstance(sources, str | bytes | os.PathLike | Location):
+        return [sources]
+    return list(sources) if isinstance(sources, Iterable) else [sources]
+
+
 def locations(sources: Source, destination: Place) -> tuple[list[Location], Location]:
-    if isinstance(sources, str | bytes | os.PathLike | Location) or not isinstance(
-        sources, Iterable
-    ):
-        sources = [sources]
-    froms = [as_location(each) for each in sources]
+    froms = [as_location(each) for each in as_several(sources)]
     to = as_location(destination)
     if not froms:
         raise errors.UsageError("there is no source")

@@ -22,7 +22,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.calls import api
-from pscp.calls.call_arguments import Patterns, Place, Source, check_functions, locations, seconds
+from pscp.calls.call_arguments import (
+    Patterns,
+    Place,
+    Source,
+    as_several,
+    check_functions,
+    locations,
+    seconds,
+)
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
@@ -79,7 +87,7 @@ Again = Callable[[Delivery], float | None]
 @with_keywords(Options)
 def fan_out(
     sources: Source,
-    destinations: Sequence[Place],
+    destinations: Iterable[Place],
     *,
     options: Options | None = None,
     max_hosts: int | None = None,
@@ -116,7 +124,7 @@ def fan_out(
     """
     seconds(wait)
     check_functions(reporter=reporter, progress=progress, on_file=on_file)
-    chosen = with_fields(options or Options(), fields)
+    chosen, sources = with_fields(options or Options(), fields), as_several(sources)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
         api.copy, sources, options=chosen, exclude=exclude, include=include,
@@ -160,7 +168,7 @@ def _telling(
 
 
 def _checked(
-    sources: Source, destinations: Sequence[Place], options: Options, most: int | None
+    sources: Source, destinations: Iterable[Place], options: Options, most: int | None
 ) -> list[Location]:
     """Return the destinations. Raises UsageError for what cannot be fanned out."""
     if isinstance(destinations, str) or not isinstance(destinations, Iterable):

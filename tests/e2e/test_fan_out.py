@@ -170,6 +170,17 @@ def test_two_names_of_one_folder_remove_nothing(hosts: Hosts) -> None:
     assert_same_tree(hosts.source, hosts.at("a") / "new")
 
 
+def test_sources_and_destinations_may_be_any_iterables(hosts: Hosts) -> None:
+    """Each is read once, though there are several copies."""
+    for name in ("one", "two"):
+        hosts.fill(name, 3)
+    to = [hosts.good("a"), hosts.good("b")]
+    fields: Any = {"config_file": str(hosts.ssh_config), "connections": 1, "batch": True}
+    assert len(pscp.fan_out(hosts.source.glob("*"), (each for each in to), **fields)) == 2
+    for name in ("a", "b"):
+        assert sorted(each.name for each in hosts.at(name).iterdir()) == ["one", "two"]
+
+
 def test_the_terms_of_a_job_hold_for_all(hosts: Hosts) -> None:
     for name in ("kept", "left"):
         hosts.fill(name, 200_000)
