@@ -86,7 +86,7 @@ def copy(
 
     Args:
         sources: one location or several ("path", "host:path", a Path of this machine, a Location),
-            all on one host. Either end or both are remote; then all goes through here.
+            all on one host, at least one; "-" is a file. With both remote all goes through here.
         destination: a location; with a "/" at its end a folder to copy into (a Path has none).
         options: the options of the copy; the keywords below replace its own.
         exclude: a pattern, or several, of what to leave out, as rsync's (docs/filters.md).

@@ -77,7 +77,7 @@ class UsageError(PscpError):
     """The command line, or the arguments of a call, make no sense. Nothing was contacted."""
 
     exit_code = 2
-    hint = "pscp --help lists the options"
+    hint = "help(pscp.Options) lists the keywords"  # a command names its own --help
 
 
 class BadManifest(UsageError):
@@ -110,7 +110,7 @@ class FanOutFailed(CopyError):
         super().__init__(message, hint)
         self.result = tuple(result)
         self.exit_code = max(each.exit_code for each in result)
-        self.retry = any(each.problem.retry for each in result if each.problem is not None)
+        self.retry = all(each.problem.retry for each in result if each.problem is not None)
 
 
 class DestinationError(CopyError):

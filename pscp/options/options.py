@@ -130,6 +130,8 @@ CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     """Return the options with these fields replaced. Raises UsageError for an unknown one."""
     check_names(given, Options.__dataclass_fields__)
+    if not isinstance(options, Options):
+        raise UsageError(f"options must be pscp.Options, not {options!r}", "or give keywords")
     return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
@@ -159,8 +161,6 @@ def in_keywords() -> Iterator[None]:
 
 def as_keywords(text: str) -> str:
     """Return a message in which options of the command line are called by their keywords."""
-    if text == UsageError.hint:
-        return "help(pscp.Options) lists the keywords"
     from pscp.options.zfs_options import ZfsOptions  # here: few errors need it
 
     keywords = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pscp.ground.log import Log
+from pscp.options.options import as_keywords
 from pscp.progress.progress import Outcome, Passing, Reporter
 
 log_notes = Log("notes")
@@ -40,7 +41,8 @@ class ProgramReporter(Passing):
         self.wants_files = on_file is not None or inner.wants_files
 
     def note(self, text: str) -> None:
-        log_notes.warning("%s", text)
+        is_hint = text.startswith("  ")
+        log_notes.warning("%s", as_keywords(text) if is_hint else text)
         super().note(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:

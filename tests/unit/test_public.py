@@ -20,7 +20,8 @@ import pscp
 from pscp.ground import errors
 from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
-from pscp.progress.progress import checked
+from pscp.progress.callbacks import ProgramReporter
+from pscp.progress.progress import Silent, checked
 
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, Exception)]
 
@@ -198,6 +199,40 @@ def test_24_what_options_says_of_them_is_in_keywords() -> None:
     with pytest.raises(pscp.UsageError, match="strong does not go with verify") as raised:
         pscp.Options(strong=True, verify="none")
     assert "--" not in raised.value.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda options: pscp.copy("a", "host:", options=options),
+        lambda options: pscp.Session("host", options),
+        lambda options: pscp.fan_out("a", ["host:"], options=options),
+        lambda options: pscp.replicate("a", "host:a", options=options),
+    ],
+)
+def test_what_is_no_options_is_refused(call: Callable[..., object]) -> None:
+    with pytest.raises(pscp.UsageError, match=r"^options must be pscp.Options, not {'archive"):
+        call({"archive": True})
+
+
+def test_a_usage_error_of_a_call_names_no_command() -> None:
+    for call in (lambda: pscp.copy([], "host:"), lambda: pscp.Session("./a")):
+        with pytest.raises(pscp.UsageError) as raised:
+            call()
+        assert "--help" not in raised.value.text
+
+
+def test_a_fan_out_can_be_tried_again_where_each_failure_can() -> None:
+    gone, refused = pscp.Unreachable("gone"), pscp.AuthenticationError("refused")
+    for failed, may_retry in (((gone, gone), True), ((gone, refused), False)):
+        result = [pscp.Delivery("h:", None, each, 1.0, pscp.Counters()) for each in failed]
+        assert pscp.FanOutFailed("failed", result=result).retry is may_retry
+
+
+def test_hints_in_the_log_speak_of_keywords(caplog: pytest.LogCaptureFixture) -> None:
+    ProgramReporter(Silent()).note("  --exclude leaves it out")
+    ProgramReporter(Silent()).note("a/ -r/b: is a dangling link")
+    assert caplog.messages == ["  exclude leaves it out", "a/ -r/b: is a dangling link"]
 
 
 def test_a_misspelt_keyword_of_options() -> None:
