@@ -274,7 +274,9 @@ class Child(Channel):
         An `ssh` may be a script that runs the real ssh as its child: without the script that would
         go on, with the descriptors of its channel.
         """
-        if self._has_group:
+        if self.pid != self._child.pid:  # below the child is what leads to the jump host, and stays
+            self._child.send_signal(kind)
+        elif self._has_group:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
                 os.killpg(self._child.pid, kind)
         else:

@@ -166,6 +166,20 @@ OTHERS: tuple[OptionFields, ...] = (
 )  # fmt: skip
 
 
+def test_a_jump_host_is_kept_with_it(source: Path, server: PrivateServer) -> None:
+    """The ssh to the jump host is a child of one that ends with the run."""
+    config = source.with_name("config")
+    text = Path(server.ssh_config).read_text()
+    inner = text.replace(f"Host {server.host}\n", f"Host inner\nProxyJump {server.host}\n")
+    config.write_text(text + inner)
+    for _ in range(2):
+        to = f"inner:{source.with_name('there')}"
+        more: OptionFields = {"config_file": str(config), "batch": True, "persist": "60"}
+        assert pscp.copy(str(source), to, **more).ok
+    assert [kept.host for kept in persistent.kept_connections()] == ["inner"]
+    assert logins(server) == 2
+
+
 def test_other_options_have_other_connections(source: Path, server: PrivateServer) -> None:
     for number, fields in enumerate(OTHERS * 2, 1):
         copied(server, source, **fields)
