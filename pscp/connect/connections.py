@@ -200,6 +200,10 @@ class Connections:
             return self.first.finish(setup, note)
         return plane.take_control() or self.first.finish(setup, note)
 
+    def show_held(self, note: Callable[[str], None]) -> None:
+        """Show people what the login printed, where that was held with -q."""
+        self._first.held.show(note)
+
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
         if _is_for_direct(far, options) and not self._why_not_direct(options, far):

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from pscp.connect import greeting
 from pscp.connect.control_master import SharedLogin
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
+from pscp.connect.messages import Held
 from pscp.connect.openers import Opener
 from pscp.connect.spare_logins import EarlyLogins, Kind, Login
 from pscp.ground import errors
@@ -73,6 +75,7 @@ class FirstLogin:
         self._opener, self._authenticator, self._early = opener, authenticator, early
         self._greet = greet
         self._shared = SharedLogin()
+        self.held = Held()
         # Changed by start() and finish() only:
         self.clock = LoginClock()
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
@@ -136,13 +139,8 @@ class FirstLogin:
         """Wait for the connection, starting it if it was not started. Raises ConnectError."""
         if not self.is_started:
             self.clock.start()
-        try:
-            far = self._greeted(setup, note)
-        except errors.ConnectError as error:
-            reason = self._missing_kind(error, setup)
-            if reason is None or setup.options.remote != "auto":
-                raise reason or error from None
-            far = self._other_kind(setup, note, reason)
+        with self.held.holding(note) if setup.options.quiet else nullcontext(note) as notice:
+            far = self._of_either_kind(setup, notice)
         if setup.options.persist not in (None, "no") and not setup.persists:
             note("--persist is for --transport openssh: these connections end with this run")
         if setup.options.remote == "agent":
@@ -219,6 +217,16 @@ class FirstLogin:
         if self.uses_sftp(setup):
             return None
         return errors.NoAgent("the far end runs no commands") if is_there else error
+
+    def _of_either_kind(self, setup: HostSetup, note: Note) -> RemoteAgent:
+        """Return what answers: with --remote auto an agent or SFTP, whichever is there."""
+        try:
+            return self._greeted(setup, note)
+        except errors.ConnectError as error:
+            reason = self._missing_kind(error, setup)
+            if reason is None or setup.options.remote != "auto":
+                raise reason or error from None
+            return self._other_kind(setup, note, reason)
 
     def _other_kind(self, setup: HostSetup, note: Note, reason: errors.ConnectError) -> RemoteAgent:
         """Connect to SFTP where no agent can run, or to an agent where there is no SFTP.

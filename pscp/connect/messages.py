@@ -7,9 +7,11 @@ errors (../ground/errors.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from pscp.ground.errors import ConnectError, ProtocolError, PscpError
 from pscp.ground.locations import Location
@@ -19,6 +21,7 @@ from pscp.transports.openssh import lines_of
 
 _KEPT_BYTES = 8 * 1024  # the end, for the error that explains why the channel ended
 _READ_BYTES = 4096  # at once
+_HELD_MOST = 100  # lines with -q: the last ones
 READS_MAX = _KEPT_BYTES // _READ_BYTES * 2  # a program may write without an end
 
 _log = Log("stderr")
@@ -26,6 +29,8 @@ _log = Log("stderr")
 _CONSEQUENCE = re.compile(
     r"Connection closed by UNKNOWN|kex_exchange_identification: Connection cl"
 )
+# What ssh warns of and goes on; -q shows it, too.
+_WARNING = re.compile(r"REMOTE HOST IDENTIFICATION HAS CHANGED|POSSIBLE DNS SPOOFING")
 _DEBUG_LINE = re.compile(  # of ssh -v; of asyncssh and paramiko
     rb"debug\d: |DEBUG:|OpenSSH_\S+ |Authenticated to .* using |Transferred: sent |Bytes per second"
 )
@@ -48,6 +53,29 @@ def named(host: Location, error: PscpError) -> PscpError:
 def noting(host: Location, note: Callable[[str], None]) -> Callable[[str], None]:
     """Return a function that notes what is about the host."""
     return lambda text: note(about(host, text))
+
+
+class Held:
+    """What a login prints, a banner for instance, held with -q until it may tell why all failed."""
+
+    def __init__(self) -> None:
+        self._lines = deque[str](maxlen=_HELD_MOST)
+
+    @contextlib.contextmanager
+    def holding(self, note: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+        """Hold what is noted in the block, unless that fails, or ssh warns of another host key."""
+        try:
+            yield self._lines.append
+        except BaseException:
+            self.show(note)
+            raise
+        if any(map(_WARNING.search, self._lines)):
+            self.show(note)
+
+    def show(self, note: Callable[[str], None]) -> None:
+        """Note what is held, once."""
+        while self._lines:
+            note(self._lines.popleft())
 
 
 class Messages:

@@ -104,6 +104,8 @@ class Run:
                     error.hint = errors.RUN_AGAIN
                 raise
             finally:
+                if not complete:
+                    connections.show_held(note)
                 connections.give(agents)
         except (errors.NoPython, errors.NoAgent) as error:
             if not self._needs_agent:

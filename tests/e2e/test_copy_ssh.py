@@ -5,14 +5,16 @@ Not here: what is at the far end (test_copy_far.py), what libraries do as well (
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from conftest import MakeServer
 from servers.private import free_port, make_key
 
 import pscp
-from e2e.conftest import WriteConfig
+from e2e.conftest import ShellThat, WriteConfig
 from e2e.ways import Ran, Way
 from pscp.ground import state
 
@@ -40,6 +42,48 @@ def refused(ran: Ran, *said: str) -> bool:
     assert len([line for line in ran.err.splitlines() if line.startswith("pscp: ")]) >= 1
     assert "Traceback" not in ran.err
     return all(re.search(each, ran.err) for each in said)
+
+
+# --- what a login prints
+
+
+@pytest.fixture
+def talkative(filled: Way, make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path) -> Way:
+    """A server with a banner, where the login's shell prints something as well."""
+    (tmp_path / "banner").write_text("** WARNING ** authorized users only\n")
+    server = make_sshd(
+        [f"Banner {tmp_path}/banner"], shell=shell_that("echo to stdout; echo to stderr >&2")
+    )
+    config = Path(server.ssh_config)
+    config.write_text(config.read_text().replace("LogLevel ERROR", "LogLevel INFO"))
+    return dataclasses.replace(filled, server=server)
+
+
+TALK = ("authorized users only", "to stdout", "to stderr")
+
+
+def test_what_a_login_prints_is_shown_unless_quiet(talkative: Way) -> None:
+    ran = talkative.command(names=["x"])
+    assert ran.code == 0 and all(each in ran.err for each in TALK)
+    quiet = talkative.command("-q", names=["x"])
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+
+
+def test_quiet_shows_it_where_the_copy_or_the_login_fails(talkative: Way) -> None:
+    (talkative.destination / "x").mkdir()
+    ran = talkative.command("-q", names=["x"])
+    assert ran.code == 1 and all(ran.err.count(each) == 1 for each in TALK), ran.err
+    (talkative.server.folder / "authorized_keys").write_text("")
+    ran = talkative.command("-q", names=["x"])
+    assert ran.code == 3 and TALK[0] in ran.err
+
+
+def test_quiet_warns_of_another_host_key(talkative: Way, tmp_path: Path) -> None:
+    make_key(tmp_path / "other")
+    known = Path(talkative.server.folder / "known_hosts")
+    known.write_text(f"{known.read_text().split()[0]} {(tmp_path / 'other.pub').read_text()}")
+    ran = talkative.command("-q", "-o", "StrictHostKeyChecking=no", names=["x"])
+    assert ran.code == 0 and "REMOTE HOST IDENTIFICATION HAS CHANGED" in ran.err
 
 
 # --- what it refuses
