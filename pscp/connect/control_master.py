@@ -16,13 +16,12 @@ from collections.abc import Callable
 
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Patience
+from pscp.connect.messages import Messages
 from pscp.ground.errors import ConnectionLost, PscpError, Unreachable
 from pscp.ground.stops import ended_by
 from pscp.transports import Channel, Control
-from pscp.transports.openssh import lines_of
 
 _SOCKET_CHECK_MS = 5  # between two checks whether the socket is there
-_KEPT_BYTES = 8 * 1024  # the end of what ssh writes, for the error that explains it
 
 
 def may_ask_again(setup: HostSetup) -> bool:
@@ -43,20 +42,21 @@ class Master:
     def __init__(self, channel: Channel, control: Control) -> None:
         self.channel, self.control = channel, control
         self.is_only = False  # no other login is to be tried
-        self._messages = b""  # the last _KEPT_BYTES of its standard error
+        self._messages = Messages(channel, None)
         self._is_up = False
         self._ends, self._end = os.pipe()  # close() closes the second, and the thread ends
         self._thread = threading.Thread(target=self._drain, name="master", daemon=True)
 
     def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
         """Wait until channels can be opened, and return None; or why they never can be."""
+        self._messages.notice = note
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
         while not (self._is_up or os.path.exists(self.control.path)):
-            if poll.poll(_SOCKET_CHECK_MS) and not self._show_messages(note):
+            if poll.poll(_SOCKET_CHECK_MS) and not self._show_messages():
                 if os.path.exists(self.control.path):
                     break  # with --persist this ssh ends, and another has the connection
-                return self.channel.explain(self._messages.decode(errors="replace"))
+                return self.channel.explain(self._messages.text())
             try:
                 patience.left_s()
             except Unreachable as error:
@@ -79,13 +79,11 @@ class Master:
         os.close(self._ends)
         self.channel.close()
 
-    def _show_messages(self, note: Callable[[str], None]) -> bool:
+    def _show_messages(self) -> bool:
         """Read what ssh has written, and show it to people. Return False at its end."""
-        data = os.read(self.channel.error_fd, 4096)
-        self._messages = (self._messages + data)[-_KEPT_BYTES:]
-        for line in lines_of(data.decode(errors="replace")):
-            note(line)
-        return bool(data)
+        has_more = self._messages.read()
+        self._messages.show()
+        return has_more
 
     def _drain(self) -> None:
         """Read and drop what ssh writes from now on: the ssh of a refused channel writes it too."""

@@ -104,6 +104,14 @@ def test_a_password(
     assert SECRET not in shown
 
 
+def test_what_ssh_says_for_the_log_is_not_shown(
+    source: Path, there: Path, server: LoginServer
+) -> None:
+    """With -vv it is asked for, since it names the cipher."""
+    shown = answered(server, source, "-vv", "-c", "1")
+    assert "debug1" not in shown and "OpenSSH_" not in shown
+
+
 @OVER_EACH
 def test_c1_who_types_has_all_the_time(
     transport: str, source: Path, there: Path, server: LoginServer
