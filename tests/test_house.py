@@ -61,7 +61,7 @@ LADDER = (
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "synthetic", "linkdest", "mirror"),
-    "metadata": ("xattrs",),
+    "metadata": ("ownership", "xattrs"),
 }
 
 # What a reader who follows "Read next" from the package on passes, in this order.

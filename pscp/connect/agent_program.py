@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 ROOMS = {
     "frames": ("wire", "session", "failures", "hashes", "system"),
-    "reading": ("paths", "files", "metadata", "xattrs", "tree", "source", "synthetic"),
+    "reading": ("paths", "files", "metadata", "ownership", "xattrs", "tree", "source", "synthetic"),
     "asking": ("entries", "requests", "answers"),
     "writing": (
         "fence", "parts", "removal", "placing", "commit", "backup", "null_ends", "sink",
@@ -44,9 +44,9 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 # Sent when a copy begins that needs them, or with Learn. Each adds its requests where it is
 # imported.
 COPY_MODULES: tuple[str, ...] = (
-    "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup", "mirror",
-    "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "onward", "kernel",
-    "counting",
+    "ownership", "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup",
+    "mirror", "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "onward",
+    "kernel", "counting",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

@@ -39,7 +39,8 @@ from pscp.transfer.pieces.plan import Ask
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login
 _WAITING_MOST = 64  # requests of this machine that wait for a thread
-_MODULES = ("xattrs", "sameness", "lookup")  # that an agent needs to look at files, and hash them
+# That an agent needs to look at files, and hash them.
+_MODULES = ("ownership", "xattrs", "sameness", "lookup")
 _WALK_ITEMS = 2000  # in one answer
 
 Then = Callable[[object], None]

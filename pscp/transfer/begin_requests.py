@@ -76,6 +76,7 @@ def source_request(
         modules=_named(
             {
                 **_modules(options),
+                "ownership": options.archive or lists,
                 "xattrs": options.archive or lists,
                 "sameness": lists,
                 "listings": lists,
@@ -119,6 +120,7 @@ def sink_request(
     links = bool(options.link_dest)
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
     of_sink = {
+        "ownership": options.archive or looks or lists,
         "xattrs": options.archive or looks or lists or options.backup,
         "sameness": looks or lists,
         "lookup": looks,

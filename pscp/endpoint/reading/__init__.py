@@ -3,5 +3,5 @@
 Not here: what is written (../writing/sink.py).
 Read next: files.py, then tree.py and source.py.
 
-For other rooms: files, metadata, paths, source, synthetic, tree, xattrs.
+For other rooms: files, metadata, ownership, paths, source, synthetic, tree, xattrs.
 """

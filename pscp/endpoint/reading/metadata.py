@@ -3,18 +3,16 @@
 With preserve (-p) a file gets its source's mode and times; without, the mode less the umask,
 setuid, setgid and sticky. Archive (-a) adds the owner, where we are root, and the attributes.
 
-Not here: contents (files.py), extended attributes (xattrs.py). Read next: ../writing/sink.py.
+Not here: contents (files.py), owners (ownership.py), extended attributes (xattrs.py). Read next:
+../writing/sink.py.
 """
 
 import contextlib
 import errno
-import functools
-import grp
 import os
-import pwd
 import re
 import stat
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple
 
 from ..frames import system, wire
 from . import files
@@ -45,12 +43,6 @@ if TYPE_CHECKING:
         def archive(self) -> bool: ...
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-_NOBODYS_ID = (1 << 32) - 1  # chown(2) takes it for "leave it as it is"
-
-
 def read(
     full: bytes, place: files.Place, status: os.stat_result, rules: "Rules"
 ) -> Dict[str, object]:
@@ -59,37 +51,13 @@ def read(
     if rules.preserve:
         extra["a"] = status.st_atime_ns
     if rules.archive:
-        extra["o"] = owner(status.st_uid, status.st_gid)
-        from . import xattrs  # few copies need it
+        from . import ownership, xattrs  # few copies need them
 
+        extra["o"] = ownership.owner(status.st_uid, status.st_gid)
         attributes = xattrs.read(full, place, rules.follow)
         if attributes:
             extra["x"] = attributes
     return extra
-
-
-def owner(uid: int, gid: int) -> "List[object]":
-    """Return the owner as a sink needs it: by number and by name."""
-    return [uid, gid, _user(uid), _group(gid)]
-
-
-def _cached(find: Callable[[K], V]) -> Callable[[K], Optional[V]]:
-    """Have a function remember what it returned, and return None where it finds nothing."""
-
-    @functools.lru_cache(1024)
-    def look_up(key: K) -> Optional[V]:
-        try:
-            return find(key)
-        except (KeyError, OverflowError, TypeError, ValueError):
-            return None
-
-    return look_up
-
-
-_user: Callable[[int], Optional[str]] = _cached(lambda uid: pwd.getpwuid(uid).pw_name)
-_group: Callable[[int], Optional[str]] = _cached(lambda gid: grp.getgrgid(gid).gr_name)
-_uid: Callable[[str], Optional[int]] = _cached(lambda name: pwd.getpwnam(name).pw_uid)
-_gid: Callable[[str], Optional[int]] = _cached(lambda name: grp.getgrnam(name).gr_gid)
 
 
 class Policy(NamedTuple):
@@ -129,8 +97,7 @@ def apply_to_file(
     """
     keeps = before if not policy.preserve else None
     if policy.archive:
-        _give_owner(fd, entry.extra)
-        _give_attributes(fd, entry.extra, is_new)
+        _give_owner_and_attributes(fd, entry.extra, is_new)
     elif keeps is not None:
         _keep_owner(fd, keeps)
     # Last: an ACL has modes of its own, and not everybody gives attributes to what is read-only.
@@ -142,8 +109,7 @@ def apply_to_file(
 def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> None:
     """Give a folder its metadata once everything in it has landed."""
     if policy.archive:
-        _give_owner(fd, entry.extra)
-        _give_attributes(fd, entry.extra, is_new)
+        _give_owner_and_attributes(fd, entry.extra, is_new)
     if policy.preserve or is_new:
         os.fchmod(fd, policy.mode(entry.mode))
     if policy.preserve:
@@ -153,7 +119,9 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
 def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
-        uid, gid = wanted_owner(entry.extra)
+        from . import ownership
+
+        uid, gid = ownership.wanted(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
     if policy.preserve and os.utime in os.supports_follow_symlinks:
         times = (_atime_ns(entry), entry.mtime_ns)
@@ -188,12 +156,14 @@ def parse_device(text: str) -> Tuple[int, int]:
 
 def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a device its metadata unopened. Raises OSError where another thing has the name."""
+    from . import ownership
+
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
         if device_of(os.fstat(fd)) != entry.target:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         path = "%s/%d" % (system.FD_PATHS, fd)
-        os.chown(path, *wanted_owner(entry.extra))
+        os.chown(path, *ownership.wanted(entry.extra))
         os.chmod(path, policy.mode(entry.mode))
         os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))
     finally:
@@ -205,44 +175,13 @@ def _atime_ns(entry: "Entry") -> int:
     return value if isinstance(value, int) and abs(value) <= wire.MAX_TIME_NS else entry.mtime_ns
 
 
-def wanted_owner(extra: Dict[str, object]) -> Tuple[int, int]:
-    """Return the user's and the group's number here, -1 for each where the entry has no owner."""
-    owner = extra.get("o")
-    try:
-        return _owner_here(tuple(owner)) if isinstance(owner, list) else (-1, -1)
-    except (TypeError, ValueError):
-        return -1, -1
+def _give_owner_and_attributes(fd: int, extra: Dict[str, object], is_new: bool) -> None:
+    from . import ownership, xattrs  # few copies need them
 
-
-@functools.lru_cache(1024)  # what raises is not kept
-def _owner_here(owner: Tuple[int, int, str, str]) -> Tuple[int, int]:
-    """Find the owner by name where this end knows the name, else by number. Raises ValueError,
-    TypeError.
-    """
-    if not all(map(_is_short, owner)):
-        raise ValueError("no owner")
-    uid, gid, user, group = owner
-    here_uid, here_gid = _uid(user), _gid(group)
-    ids = (uid if here_uid is None else here_uid, gid if here_gid is None else here_gid)
-    if not all(isinstance(number, int) and 0 <= number < _NOBODYS_ID for number in ids):
-        raise ValueError("no owner")
-    return ids
-
-
-def _is_short(value: object) -> bool:
-    """Is it short enough for the number or the name of a user or group?"""
-    if isinstance(value, str):
-        return len(value) <= 256
-    return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
-
-
-def _give_owner(fd: int, extra: Dict[str, object]) -> None:
-    uid, gid = wanted_owner(extra)
-    if os.geteuid() == 0:
-        os.chown(fd, uid, gid)
-    elif gid != -1:
-        with contextlib.suppress(PermissionError):  # only a group that we are in is ours to give
-            os.chown(fd, -1, gid)
+    ownership.give(fd, extra)
+    if is_new:
+        xattrs.remove_others(fd, extra.get("x"))
+    xattrs.give(fd, extra.get("x"))
 
 
 def _keep_owner(fd: int, before: os.stat_result) -> None:
@@ -250,11 +189,3 @@ def _keep_owner(fd: int, before: os.stat_result) -> None:
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
         with contextlib.suppress(PermissionError):
             os.chown(fd, before.st_uid, before.st_gid)
-
-
-def _give_attributes(fd: int, extra: Dict[str, object], is_new: bool) -> None:
-    from . import xattrs  # few copies need it
-
-    if is_new:
-        xattrs.remove_others(fd, extra.get("x"))
-    xattrs.give(fd, extra.get("x"))

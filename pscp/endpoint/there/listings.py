@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, 
 
 from ..asking import answers, requests
 from ..frames import failures, wire
-from ..reading import files, metadata, source, tree, xattrs
+from ..reading import files, ownership, source, tree, xattrs
 from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
 from . import sameness
 from .sameness import alike, is_owner, is_same_time
@@ -312,7 +312,7 @@ def _as_listing(rows: Rows, owner: Optional[Tuple[int, int]], is_whole: bool) ->
         return None
     if len(text) > _TEXT_MOST_BYTES:
         return None
-    who = None if owner is None else metadata.owner(*owner)
+    who = None if owner is None else ownership.owner(*owner)
     return Listing(text, len(rows.names) - rows.folders(), is_whole, who)
 
 

@@ -9,7 +9,7 @@ import os
 import unicodedata
 from typing import List, Tuple
 
-from ..reading import metadata, tree
+from ..reading import metadata, ownership, tree
 from ..reading.paths import to_bytes, to_text
 
 _UNITS_NS = (100, 1000, 10**9)  # in which file systems and SFTP keep times
@@ -29,7 +29,7 @@ def is_owner(found: Tuple[int, int], wanted: Tuple[int, int]) -> bool:
 
 def owner(value: object) -> Tuple[int, int]:
     """Return the user and the group that a file here would be given, -1 for none."""
-    uid, gid = metadata.wanted_owner({"o": value})
+    uid, gid = ownership.wanted({"o": value})
     if os.geteuid() != 0:
         return _ANY, gid if gid in {os.getegid(), *os.getgroups()} else _ANY
     return uid, gid
