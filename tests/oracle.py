@@ -10,6 +10,7 @@ Read next: soak/test_oracle.py, which has rsync judge it.
 from __future__ import annotations
 
 import posixpath
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -283,9 +284,10 @@ class _Walk:
     def _as_copied(self, to: bytes, node: Node, old: Node | None, known: str) -> Expected:
         case, keeps = self.case, self.case.has("preserve")
         mode = change_mode(case.has("chmod") or "", node.mode, node.kind == FOLDER, case.umask)
-        if not keeps:
-            is_kept = old is not None and old.kind == node.kind
-            mode = old.mode if old and is_kept else mode & ~case.umask & 0o777
+        if not keeps and old is not None and old.kind == node.kind:
+            mode = old.mode
+        elif not keeps:
+            mode = mode & ~case.umask & 0o777 | self._lent(to, node)
         facts = {"mode"} | ({"mtime_ns"} if keeps else set())
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
         if node.kind == LINK or (to == self.root and not old and not keeps):
@@ -303,6 +305,12 @@ class _Walk:
             nodes += [nodes[0]._replace(data=each.data) for each in believed]
         nodes += [nodes[0]._replace(data=each.data) for each in self._of_yesterday(to, node)]
         return Expected(tuple(nodes), frozenset(facts))
+
+    def _lent(self, to: bytes, node: Node) -> int:
+        """Return the setgid bit that a folder is made with, as the one that it is in has it."""
+        above = self.verdict.there.get(posixpath.dirname(to)) if node.kind == FOLDER else None
+        found = above.nodes[0] if above is not None else None
+        return found.mode & stat.S_ISGID if found is not None else 0
 
     def _of_yesterday(self, to: bytes, node: Node) -> list[Node]:
         """What --link-dest links, unread, as it has the size and time of this."""

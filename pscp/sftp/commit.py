@@ -169,8 +169,12 @@ class Destination:
             path, owner = self.root.full(value.path), self._owner(value)
             if owner is not None:
                 await outcomes(self.client.setstat(path, owner))
-            if self._policy.preserve or "new" in value.extra:
+            if self._policy.preserve:
                 await self._set_mode(self.client.setstat(path, self._attrs(value)))
+            elif "new" in value.extra:
+                made = (await self.client.lstat(path)).mode
+                attrs = Attrs(mode=self._policy.mode(value.mode, made or 0))
+                await self._set_mode(self.client.setstat(path, attrs))
 
         return await self._each(request.entries, finish)
 

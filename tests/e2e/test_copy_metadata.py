@@ -80,6 +80,23 @@ def test_a_replaced_file_keeps_its_mode_without_p(way: Way) -> None:
     assert_same_tree(way.source, way.destination, modes=True)
 
 
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_new_folder_has_the_setgid_bit_of_the_one_that_it_is_in(push: Way, remote: str) -> None:
+    """As mkdir(2) gives it; with -p it has its source's mode."""
+    way = dataclasses.replace(push, remote=remote)
+    (way.source / "new" / "inner").mkdir(parents=True)
+    (way.source / "new" / "inner" / "file").write_text("x")
+    way.destination.chmod(0o2775)
+    probe = way.destination / "probe"
+    probe.mkdir()
+    lent = mode_of(probe) & stat.S_ISGID  # none where folders have their folder's group anyway
+    probe.rmdir()
+    for options, mode in ((["-r"], 0o755 | lent), (["-a"], 0o755)):
+        assert way.command(*options, names=["new"]).code == 0
+        for name in ("new", "new/inner"):
+            assert mode_of(way.destination / name) == mode, (options, name)
+
+
 # --- times
 
 

@@ -67,9 +67,11 @@ class Policy(NamedTuple):
     archive: bool
     umask: int
 
-    def mode(self, mode: int) -> int:
-        """Return the mode of something new whose source has `mode`."""
-        return mode & 0o7777 if self.preserve else mode & 0o777 & ~self.umask
+    def mode(self, mode: int, made: int = 0) -> int:
+        """Return the mode of something new whose source has `mode`. A folder that has the mode
+        `made` so far keeps the setgid bit that the folder above has lent it, but for -p.
+        """
+        return mode & 0o7777 if self.preserve else mode & 0o777 & ~self.umask | made & 0o2000
 
 
 def current_umask() -> int:
@@ -111,7 +113,7 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
     if policy.archive:
         _give_owner_and_attributes(fd, entry.extra, is_new)
     if policy.preserve or is_new:
-        os.fchmod(fd, policy.mode(entry.mode))
+        os.fchmod(fd, policy.mode(entry.mode, os.fstat(fd).st_mode))
     if policy.preserve:
         os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
 

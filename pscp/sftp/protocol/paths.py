@@ -10,6 +10,7 @@ Read next: ../commit.py.
 from __future__ import annotations
 
 import errno
+import stat
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.paths import UNFINISHED, check, is_unfinished, to_bytes, to_text
@@ -162,7 +163,8 @@ class Root:
             mode = status.mode if isinstance(status, Attrs) else None
             is_new, is_private = problem is None, is_unfinished(mode or 0)
             if is_new and mode is not None and not is_private:  # the server ignored what was asked
-                await outcomes(self._client.setstat(full, Attrs(mode=UNFINISHED)))
+                lent = stat.S_ISGID & mode
+                await outcomes(self._client.setstat(full, Attrs(mode=UNFINISHED | lent)))
             if folder == self._marked and (is_new or is_private):
                 await self._put_marker()
         else:
