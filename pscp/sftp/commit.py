@@ -170,13 +170,24 @@ class Destination:
             if owner is not None:
                 await outcomes(self.client.setstat(path, owner))
             if self._policy.preserve:
-                await self._set_mode(self.client.setstat(path, self._attrs(value)))
+                await self._give_folder(path, value)
             elif "new" in value.extra:
                 made = (await self.client.lstat(path)).mode
                 attrs = Attrs(mode=self._policy.mode(value.mode, made or 0))
                 await self._set_mode(self.client.setstat(path, attrs))
 
         return await self._each(request.entries, finish)
+
+    async def _give_folder(self, path: bytes, value: tree.Entry) -> None:
+        """Give a folder its mode and times. Raises SftpError, or Refusal as the agent does."""
+        try:
+            await self.client.setstat(path, self._attrs(value))
+        except SftpError as error:
+            owner = (await self.client.lstat(path)).uid
+            is_ours = owner == (self._made_private or [owner])[0]
+            if is_ours or "new" in value.extra or error.code != packets.PERMISSION_DENIED:
+                raise
+            raise Refusal(failures.OWNER, value.path, "belongs to another user") from None
 
     async def _each(
         self, entries: list[tree.Entry], act: Callable[[tree.Entry], Steps[None]]

@@ -356,6 +356,38 @@ def test_owners_are_kept_with_a_and_only_then(way: Way) -> None:
     assert mode_of(way.destination / "sub" / "file") == 0o4755
 
 
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_folder_of_another_user_keeps_its_time_and_mode(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path, remote: str
+) -> None:
+    """In a tree that a group shares only its owner and root may give it others: no failure."""
+    if os.geteuid() != 0:
+        unavailable("this is not root, which alone gives files away")
+    become = "setpriv --reuid=65534 --regid=12345 --clear-groups"
+    server = make_sshd(shell=shell_that(f'exec {become} /bin/sh "$@"'))
+    way = dataclasses.replace(push, server=server, destination=other_disk, remote=remote)
+    os.chown(other_disk, 65534, 12345)
+    names = ("shared", "shared/inner", "shared/new")
+    for name in names[:2]:
+        (way.destination / name).mkdir()
+        os.chown(way.destination / name, 12346, 12345)
+        (way.destination / name).chmod(0o2775)
+    (way.source / "shared" / "inner").mkdir(parents=True)
+    (way.source / "shared" / "new").mkdir()
+    (way.source / "shared" / "new" / "file").write_text("x")
+    for name in names:
+        os.utime(way.source / name, (OLD_NS // 10**9, OLD_NS // 10**9))
+    ran = way.command("-a", "--progress", "none", names=["shared"])
+    said = "pscp: 2 folders belong to another user and keep their times and modes\n"
+    assert (ran.code, said in ran.err) == (0, True), ran.err
+    assert [mode_of(way.destination / name) for name in names] == [0o2775, 0o2775, 0o755]
+    assert mtime_ns(way.destination / "shared/inner") != mtime_ns(way.source / "shared/inner")
+    assert mtime_ns(way.destination / "shared/new") == mtime_ns(way.source / "shared/new")
+    checked = way.command("-a", "--check", names=["shared"])
+    assert checked.code == 0, checked
+    assert way.command("-aq", names=["shared"]).err == ""
+
+
 # --- devices
 
 

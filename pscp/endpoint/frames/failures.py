@@ -18,7 +18,10 @@ VERIFY = "verify"  # what was written does not match what was read
 SYSTEM = "system"  # the operating system said no: errno
 DESTINATION = "destination"  # the destination cannot take these sources
 SUPERSEDED = "superseded"  # another run of the same copy has taken over
-KINDS = frozenset([CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION, SUPERSEDED])
+OWNER = "owner"  # a folder that was there is another user's, and keeps its metadata: no failure
+KINDS = frozenset(
+    [CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION, SUPERSEDED, OWNER]
+)
 
 if TYPE_CHECKING:
     from typing import TypedDict

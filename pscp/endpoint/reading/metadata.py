@@ -14,7 +14,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple
 
-from ..frames import system, wire
+from ..frames import failures, system, wire
 from . import files
 
 if TYPE_CHECKING:
@@ -109,13 +109,20 @@ def apply_to_file(
 
 
 def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> None:
-    """Give a folder its metadata once everything in it has landed."""
-    if policy.archive:
-        _give_owner_and_attributes(fd, entry.extra, is_new)
-    if policy.preserve or is_new:
-        os.fchmod(fd, policy.mode(entry.mode, os.fstat(fd).st_mode))
-    if policy.preserve:
-        os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+    """Give a folder its metadata once everything in it has landed. Raises Refusal where that was
+    there before and is another user's, whose alone it is to change.
+    """
+    try:
+        if policy.archive:
+            _give_owner_and_attributes(fd, entry.extra, is_new)
+        if policy.preserve or is_new:
+            os.fchmod(fd, policy.mode(entry.mode, os.fstat(fd).st_mode))
+        if policy.preserve:
+            os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
+    except PermissionError:
+        if is_new or os.fstat(fd).st_uid == os.geteuid():
+            raise
+        raise failures.Refusal(failures.OWNER, "", "belongs to another user")
 
 
 def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:

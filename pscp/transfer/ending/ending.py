@@ -46,6 +46,7 @@ class Ending:
         self._blocked_links = Spool()  # of files that wait for the mirror
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts
+        self._kept_folders = 0  # of other users, which keep their metadata
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
@@ -83,6 +84,7 @@ class Ending:
             moving.check_place()
         folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
         self._finish(folders, requests.Folders)  # a folder comes after its content
+        self._note_kept_folders()
         if not is_dry:
             self._release()
         if moving is not None:
@@ -94,6 +96,14 @@ class Ending:
     def close(self) -> None:
         for spool in (self.folders, self.links, self._blocked_links, self.swept):
             spool.close()
+
+    def _note_kept_folders(self) -> None:
+        kept = self._kept_folders
+        which = "belong to another user and keep their times and modes"
+        if kept == 1:
+            which = "belongs to another user and keeps its time and mode"
+        if kept and not self._terms.options.quiet:
+            self._terms.reporter.note(f"{count(kept, 'folder')} {which}")
 
     def _sweep(self) -> None:
         """Remove parts of small files, whose names no lane knows but the one that made them."""
@@ -174,6 +184,9 @@ class Ending:
         def then(answer: object) -> None:
             rows, same, others = answers.items(answer) if is_links else (answer, (), ())
             failed = answers.places(rows)
+            kept = [row for row in failed if row[1]["kind"] == failures.OWNER]
+            failed = [row for row in failed if row not in kept]
+            self._kept_folders += len(kept)
             self._results.doubt(entries[place].path for place, _ in failed)
             reported = {each.path for each in self._results.failures} if failed else ()
             for _, failure in failed:

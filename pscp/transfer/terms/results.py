@@ -50,6 +50,7 @@ _ERRORS: dict[str, type[errors.FileError]] = {
     failures.SYSTEM: errors.SystemFailure,
     failures.DESTINATION: errors.FileError,
     failures.SUPERSEDED: errors.FileError,
+    failures.OWNER: errors.FileError,
 }
 
 
