@@ -107,7 +107,7 @@ class End:
         if request.user or request.group:
             what = "over SFTP users and groups are known by their numbers only"
             raise failures.Refusal(failures.UNSUPPORTED, "", what)
-        return [None, None, True]
+        return [None, None, None]
 
     async def clean(self, request: leftovers.Clean) -> dict[str, object]:
         if request.path is not None:

@@ -86,6 +86,10 @@ def test_who_is_not_root_is_told_that_owners_stay(
     reporter = Silent()
     monkeypatch.setattr(reporter, "note", notes.append)
     fill(way.source)
-    monkeypatch.setattr(owners, "os", SimpleNamespace(geteuid=lambda: 1000))  # at this end
-    assert way.copy(".", archive=True, chown="7:8", reporter=reporter).ok
-    assert len([note for note in notes if "is not root" in note]) == (not way.is_push)
+    own = SimpleNamespace(geteuid=lambda: 1000, getegid=lambda: 1000, getgroups=lambda: [8])
+    monkeypatch.setattr(owners, "os", own)  # at this end
+    for chown, is_told in (("7:8", True), (":7", True), ("1000:8", False), (":1000", False)):
+        notes.clear()
+        assert way.copy(".", archive=True, chown=chown, reporter=reporter).ok
+        told = [note for note in notes if "is not root" in note]
+        assert len(told) == (is_told and not way.is_push), chown

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 class Owners(NamedTuple):
-    """Ask who is to own what arrives. Answer: `[number of the user, number of the group, whether
-    files may be given to others]`; null for a name that was not asked for.
+    """Ask who is to own what arrives. Answer: `[the user's number, the group's number, [those of
+    whom this user may give files to: itself, its groups]]`; null for a name that was not asked for,
+    and where it may give them to anybody.
     """
 
     user: str  # ("": none)
@@ -30,7 +31,11 @@ def find(of: object, request: Owners) -> List[object]:
     user, group = request
     uid = _number("user", user, lambda name: pwd.getpwnam(name).pw_uid)
     gid = _number("group", group, lambda name: grp.getgrnam(name).gr_gid)
-    return [uid, gid, os.geteuid() == 0]
+    return [uid, gid, None if os.geteuid() == 0 else _own()]
+
+
+def _own() -> List[int]:
+    return [os.geteuid(), os.getegid(), *os.getgroups()]
 
 
 def _number(what: str, name: str, find_number: "Find") -> Optional[int]:

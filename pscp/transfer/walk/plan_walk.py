@@ -178,13 +178,16 @@ class PlanWalk(threading.Thread):
         known = [known_id(name) for name in owner]
         asked = owners.Owners(*[n if i is None else "" for n, i in zip(owner, known, strict=True)])
 
-        def checked(answer: object) -> tuple[Ids, object]:
-            *found, may_give = answers.items(answer)
+        def checked(answer: object) -> tuple[Ids, bool]:
+            *found, own = answers.items(answer)
             ids = [
                 answers.integer(each) if name else number
                 for each, name, number in zip(found, asked, known, strict=True)
             ]
-            return Ids(*ids), may_give
+            if own is None:
+                return Ids(*ids), True
+            user, *groups = map(answers.integer, answers.items(own))
+            return Ids(*ids), ids[0] in (None, user) and ids[1] in (None, *groups)
 
         def failed(failure: Failure) -> NoReturn:
             raise errors.DestinationError(f"--chown: {failure['message']}")
