@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TextIO
@@ -84,6 +85,7 @@ class Notes:
 
 
 _is_typing = threading.Event()  # set while a person types an answer on the terminal
+_typed_s = 0.0  # for which people have typed, in all
 _clear: Callable[[], None] | None = None  # takes what shows progress off the terminal
 
 
@@ -96,6 +98,8 @@ def clear_before_typing(clear: Callable[[], None] | None) -> None:
 @contextlib.contextmanager
 def pause_progress() -> Iterator[None]:
     """Write nothing that only shows progress in this block, in which a person types an answer."""
+    global _typed_s
+    begun_s = time.monotonic()
     _is_typing.set()
     if _clear is not None:
         _clear()
@@ -103,6 +107,12 @@ def pause_progress() -> Iterator[None]:
         yield
     finally:
         _is_typing.clear()
+        _typed_s += time.monotonic() - begun_s
+
+
+def typed_s() -> float:
+    """Return the seconds for which people have typed answers, since this process began."""
+    return _typed_s
 
 
 def is_progress_paused() -> bool:

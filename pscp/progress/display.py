@@ -157,7 +157,7 @@ class RichBar(Ticking):
             return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
         if not (now.lanes_alive or now.connections_lost or now.bytes_done or now.bytes_resumed):
-            passed = format_duration(max(0.0, self._clock() - now.started_s))
+            passed = format_duration(self._elapsed_s(now))
             return line(f"connecting to {now.host} ({passed})")
         first, second = self._describe(now)
         width, height = console.size

@@ -252,6 +252,7 @@ class Ticking(Notes):
         super().__init__(err, out)
         self._clock = clock
         self._counters = LiveCounters()
+        self._typed_before_s = 0.0
         self._rate = Rate()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -260,6 +261,7 @@ class Ticking(Notes):
 
     def start(self, counters: LiveCounters) -> None:
         self._counters = counters
+        self._typed_before_s = terminal_text.typed_s()
         self._rate = Rate()
         self._rate.per_s(self._clock(), counters.bytes_done)
         self._end.clear()
@@ -285,6 +287,11 @@ class Ticking(Notes):
         while not self._end.wait(self.period_s):
             self.tick()
 
+    def _elapsed_s(self, now: Counters) -> float:
+        """Return the seconds since the copy began, but for those in which a person typed."""
+        typed_s = terminal_text.typed_s() - self._typed_before_s
+        return max(0.0, self._clock() - now.started_s - typed_s)
+
     def _describe(self, now: Counters) -> tuple[list[Piece], list[Piece]]:
         time_s = self._clock()
         if now.lanes_alive or not now.connections_lost:
@@ -297,7 +304,7 @@ class Ticking(Notes):
         return describe(
             now,
             self._rate.per_s(time_s, now.bytes_done),
-            max(0.0, time_s - now.started_s),
+            self._elapsed_s(now),
             out_s=0 if self._out_s is None else time_s - self._out_s,
             still_s=time_s - self._arrived_s,
         )

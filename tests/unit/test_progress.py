@@ -10,12 +10,14 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.ground import terminal_text
 from pscp.ground.terminal_text import pause_progress, printable, write_line
 from pscp.options.options import Options
 from pscp.progress.display import RichBar, make_reporter
@@ -378,6 +380,22 @@ def test_the_bar_says_where_it_connects_to_and_goes_away_for_questions() -> None
     reporter.tick()
     assert "connecting to host" in err.getvalue().removeprefix(shown)
     reporter.stop()
+
+
+def test_the_bar_does_not_count_the_time_in_which_a_person_types(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([50.0, 52.0])
+    clock = SimpleNamespace(monotonic=lambda: next(times))
+    bar = made(RichBar)
+    bar.reporter.start(Counters(host="host", started_s=97.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(terminal_text, "time", clock)
+        with pause_progress():
+            pass
+    bar.reporter.tick()
+    bar.reporter.stop()
+    assert "connecting to host (1.0 s)" in bar.err.getvalue()
 
 
 def test_bar_waits_for_the_first_lane() -> None:
