@@ -7,6 +7,7 @@ Read next: bootstrap.py.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,9 +86,13 @@ def explain(
     if setup.options.retry_for_s is not None:
         error.hint = error.hint.removesuffix(errors.RETRY_FOR)
     error.hint = as_typed(error.hint, setup)
-    if isinstance(error, errors.AuthenticationError) and "publickey" in error.message:
-        asks = "; with -B no password or passphrase is asked for" if setup.options.batch else ""
-        error.hint = f"no key was accepted there{asks}; {error.hint}"
+    if isinstance(error, errors.AuthenticationError):
+        of_password = re.search("password|keyboard-interactive", error.message)
+        reads = "; --password-file FILE reads a password" if of_password else ""
+        asks = f"with -B no password or passphrase is asked for{reads}"
+        no_key = "no key was accepted there" if "publickey" in error.message else ""
+        told = (no_key, asks if setup.options.batch else "", error.hint)
+        error.hint = "; ".join(filter(None, told))
     return error
 
 

@@ -404,6 +404,7 @@ def words(process: Process) -> list[str]:
 def test_batch_asks_nothing(source: Path, server: LoginServer) -> None:
     shown = answered(server, source, "-B", answers=(), code=3)
     assert "Permission denied" in shown and "password:" not in shown
+    assert "--password-file FILE reads a password" in shown
     assert (server.accepted, server.refused) == (0, 0)
 
 
