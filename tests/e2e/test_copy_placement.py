@@ -264,6 +264,18 @@ def test_a_file_where_a_folder_is_is_not_sent(way: Way, dry_run: bool) -> None:
     assert (way.destination / "t" / "large" / "stays").is_dir()
 
 
+def test_what_replaces_a_folder_in_the_way_is_said(way: Way) -> None:
+    """As -r has copied what a link leads to, and -a copies the link."""
+    write(way.source, {"t/folder/file": "x"})
+    (way.source / "t" / "link").symlink_to("folder")
+    assert way.copy("t").ok
+    [failure] = way.copy("t", archive=True).failures
+    assert failure.message == "is a folder at the destination"
+    assert failure.hint.startswith("--delete replaces it")
+    assert way.copy("t", archive=True, delete=True).ok
+    assert (way.destination / "t" / "link").is_symlink()
+
+
 def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:
     outside = way.destination.with_name("outside")
     outside.write_text("of before")

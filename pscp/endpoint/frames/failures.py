@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         # Set by the coordinator (transfer/walk/plan_walk.py); they never come from an end.
         of_source: bool
         place: str  # where it is, as a user knows it
+        hint: str  # what to do about it
 
     class Data(_Mark):
         """A failure; `errno` is 0 where there was none."""

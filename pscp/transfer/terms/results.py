@@ -311,4 +311,4 @@ def as_error(failure: Failure) -> errors.FileError:
         return errors.SystemFailure(path, message, failure["errno"], hint)
     if message == tree.NEEDS_R:
         return errors.UnsupportedFile(path, message, "-r copies folders, -a with everything")
-    return _ERRORS[failure["kind"]](path, message)
+    return _ERRORS[failure["kind"]](path, message, failure.get("hint", ""))

@@ -58,6 +58,7 @@ _IN_THE_WAY = {
     tree.DEVICE: "a special file",
     tree.SPECIAL: "a special file",
 }
+_MIRROR = "--delete replaces it, and deletes what else the source has not"
 _NOTHING_THERE = There("", 0, 0, [])
 
 FileAnswer = answers.Digests | Failure
@@ -159,7 +160,10 @@ class DestinationLookup:
             self._items.results.blocked[entry.path] = item, there.kind
         elif action is Action.REFUSE:
             message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
-            self._items.results.failed(failures.data(failures.DESTINATION, entry.path, message))
+            failure = failures.data(failures.DESTINATION, entry.path, message)
+            options = self._terms.options
+            may_mirror = options.recursive and not (options.files_from or options.ignore_existing)
+            self._items.results.failed({**failure, "hint": _MIRROR if may_mirror else ""})
         elif action is Action.SKIP:
             self._skip(item)
         elif action is Action.LINK and not self._terms.options.dry_run:
