@@ -103,6 +103,10 @@ def show(found: Verified, command: Command) -> None:
             print_line(f"{each.path}: {each.message}")
         for path in found.repaired if not options.quiet else ():
             print_line(f"{path}: repaired")
+    missing = sum(each.what == "missing" for each in found.differences)
+    if is_told(options) and 0 < found.files == missing:
+        text = f"every file is missing below {command.root.text}: ROOT is what DEST was"
+        write_line(sys.stderr, f"pscp-verify: {text}")
     if is_told(options) and not found.is_whole:
         write_line(
             sys.stderr,

@@ -228,6 +228,16 @@ def test_what_lists_files_alone_says_so_of_links(push: Way, name: str) -> None:
     assert ran.err.splitlines()[-1].startswith("0 of ") and "not as listed, 1 beside" in ran.err
 
 
+def test_where_every_file_is_missing_the_root_may_be_wrong(push: Way) -> None:
+    fill(push)
+    manifest = made(push)
+    ran = verified(push, manifest, root=push.destination / "data")
+    assert ran.code == 1 and "ROOT is what DEST was" in ran.err
+    (push.destination / "data" / "none").unlink()
+    ran = verified(push, manifest)
+    assert ran.code == 1 and "ROOT is what DEST was" not in ran.err
+
+
 def test_the_manifest_itself_may_lie_below_the_root(push: Way, key: Path) -> None:
     make(push.source, "data/small")
     way = dataclasses.replace(push, is_push=False)
