@@ -101,15 +101,21 @@ class Job:
 
     def plan(self, pair: Pair) -> Plan:
         settings = self.speech.settings
-        return make_plan(
-            pair.source,
-            pair.dest_name,
-            pair.dest,
-            all_between=settings.all_between,
-            force_rollback=settings.force_rollback,
-            can_resume=self.speech.common.resume,
-            has_origin=pair.source.origin_guid != 0 and pair.source.origin_guid in self.at_dest,
-        )
+        try:
+            return make_plan(
+                pair.source,
+                pair.dest_name,
+                pair.dest,
+                all_between=settings.all_between,
+                force_rollback=settings.force_rollback,
+                can_resume=self.speech.common.resume,
+                has_origin=pair.source.origin_guid != 0 and pair.source.origin_guid in self.at_dest,
+            )
+        except errors.DestinationExists:
+            if not self.dest.is_unfinished(pair.dest_name):
+                raise
+            what = "it is busy: an earlier zfs receive still makes it"
+            raise errors.DatasetBusy(pair.dest_name, what) from None
 
     def attempt(self, zfs: Zfs, words: Words, failure: str) -> bool:
         """Run a zfs command. Where it fails, note `failure` with zfs's words, and return False."""

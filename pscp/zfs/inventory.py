@@ -189,6 +189,18 @@ class Zfs:
             found.update(parse_datasets(ran.out.decode("utf-8", "replace"), top))
         return {name: found[name] for name in names if name in found}
 
+    def is_unfinished(self, name: str) -> bool:
+        """Return whether zfs receive has begun to make this dataset, or has thrown it away again.
+
+        Until that is done zfs tells no version of a filesystem and no size of a volume, as they
+        are in the stream (zfs_ioc_objset_stats and zfs_ioc_objset_zplprops in zfs_ioctl.c).
+        """
+        try:
+            values = self.do(name, "get", "-Hp", "-o", "value", "version,volsize", name).split()
+        except NoSuchDataset:
+            return True
+        return not any(value.isdigit() for value in values)
+
 
 def in_batches(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield the names in as few lists as may be arguments of one command each."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,25 @@ def test_changes_at_the_destination_are_kept(ends: Ends, machine: Machine) -> No
     assert failure.error == "Diverged"
     assert machine.run(f"cat /{ends.dest}/precious") == "mine\n"
     assert ends.replicate(force_rollback=True).ok and ends.received() == ["one", "two"]
+
+
+def test_a_destination_without_snapshots_is_busy_only_where_it_is_being_made(ends: Ends) -> None:
+    ends.write("large", LARGE)
+    ends.grow("one")
+    for volume in ((), ("-V", "8M")):
+        ends.receiver.do("create", *volume, ends.dest)
+        assert [each.error for each in ends.replicate().failures] == ["DestinationExists"]
+        ends.receiver.destroy(ends.dest)
+    send = [*ends.sender.zfs, "send", f"{ends.source}@one"]
+    stream = subprocess.run(send, stdout=subprocess.PIPE, check=True).stdout
+    receive = subprocess.Popen([*ends.receiver.zfs, "receive", ends.dest], stdin=subprocess.PIPE)
+    assert receive.stdin is not None
+    with receive, receive.stdin as stdin:
+        stdin.write(stream[:CUT])
+        stdin.flush()
+        until(lambda: ends.receiver.exists(ends.dest))
+        assert [each.error for each in ends.replicate(retry_for_s=0).failures] == ["DatasetBusy"]
+    assert ends.replicate().ok and ends.received() == ["one"]
 
 
 def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(ends: Ends) -> None:

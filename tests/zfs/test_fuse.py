@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
+from faults.conftest import until
 
 from pscp.ground import errors
 from pscp.options.option_fields import ReplicateFields
@@ -275,6 +277,33 @@ def test_a_dataset_that_stays_busy_fails_after_the_time_for_retries(
         assert failure.error == "DatasetBusy" and failure.retry
         assert ("--retry-for" in failure.hint) == is_advised
     assert sum("waiting for up to 1 s" in note for note in push.told.notes) == 1
+
+
+def test_a_zfs_receive_that_a_killed_run_left_is_waited_for(
+    push: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told to use --force-rollback on what is gone in a minute."""
+    push.write("large", 2_000_000)
+    push.snapshot("one")
+    send = subprocess.run(
+        [*push.sender.zfs, "send", f"{push.source}@one"], stdout=subprocess.PIPE, check=True
+    )
+    receive = subprocess.Popen([*push.receiver.zfs, "receive", push.dest], stdin=subprocess.PIPE)
+    assert receive.stdin is not None
+    with receive, receive.stdin as stdin:
+        stdin.write(send.stdout[:1_000_000])
+        stdin.flush()
+        until(lambda: push.receiver.exists(push.dest))
+        [failure] = push.replicate(dry_run=True).failures
+        assert failure.error == "DatasetBusy"
+
+        def end_it(text: str) -> None:
+            if "waiting for up to" in text:
+                stdin.close()
+
+        monkeypatch.setattr(push.told, "note", end_it)
+        assert push.replicate().ok and stdin.closed
+    assert push.received() == ["one"]
 
 
 def test_a_sender_that_is_always_killed_is_reported(
