@@ -19,8 +19,9 @@ from pscp.ground.errors import (
     NoSnapshot,
     ResumeRefused,
 )
-from pscp.zfs.inventory import Dataset, Snapshot
+from pscp.zfs.inventory import Dataset, Snapshot, guids
 from pscp.zfs.names import parent, relative
+from pscp.zfs.settings import untimed
 
 NOT_TAKEN = 0  # instead of a GUID
 _DIVERGED = (
@@ -224,6 +225,20 @@ def of_ours_to_prune(
     ours = [each for each in snapshots if each.mark == mark and counts(each.name)]
     shared = [each for each in snapshots if each.guid in bases]
     return [each for each in ours[:-keep_last] if each not in (snapshots[-1], *shared[-1:])]
+
+
+def left_behind(source: Dataset, dest: Dataset, mark: str) -> list[Snapshot]:
+    """Return the destination's snapshots that another replication took, and the source has no more.
+
+    zfs send leaves the other's mark out, so it is known by the names of those at the source.
+    """
+    others = {untimed(each.name) for each in source.snapshots if each.mark not in ("", mark)}
+    there = guids(source)
+    return [
+        each
+        for each in dest.snapshots
+        if each.mark != mark and each.guid not in there and untimed(each.name) in others
+    ]
 
 
 def planned(source: Dataset, name: str, mark: str) -> Dataset:

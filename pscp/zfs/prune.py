@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs, guids
-from pscp.zfs.plan import of_ours_to_prune
+from pscp.zfs.plan import left_behind, of_ours_to_prune
 
 _NAMED = 3  # snapshots, in a note
 
@@ -20,7 +20,7 @@ def prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
     """Prune a dataset that was replicated. Return the snapshots that were destroyed."""
     gone: list[str] = []
     if dest is not None and _prunes(job, "dest"):
-        gone += _destroy(job, job.dest, dest.name, _of_dest(job, _marked(job, dest)))
+        gone += _destroy(job, job.dest, dest.name, _of_dest(job, source, _marked(job, dest)))
     if _prunes(job, "source"):
         gone += _destroy(job, job.source, source.name, _of_source(job, source, dest))
     return tuple(gone)
@@ -48,7 +48,7 @@ def foresee(job: Job, source: Dataset, dest: Dataset | None, *, arrives: bool) -
         yield from _lines(job.source, source.name, _of_failure(job, source, dest))
         return
     if dest is not None and _prunes(job, "dest"):
-        yield from _lines(job.dest, dest.name, _of_dest(job, job.record.with_marks(dest)))
+        yield from _lines(job.dest, dest.name, _of_dest(job, source, job.record.with_marks(dest)))
     if _prunes(job, "source"):
         yield from _lines(job.source, source.name, _of_source(job, source, dest))
 
@@ -80,8 +80,11 @@ def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapsho
     return [each for each in ours if held and f"{source.name}@{each.name}" not in held]
 
 
-def _of_dest(job: Job, dest: Dataset) -> list[Snapshot]:
+def _of_dest(job: Job, source: Dataset, dest: Dataset) -> list[Snapshot]:
     """Return the destination's, which has our mark, of those that are in the record."""
+    job.left_behind.extend(
+        f"{dest.name}{each.short}" for each in left_behind(source, dest, job.record.mark)
+    )
     return _ours(job, job.record.trusted(dest))
 
 

@@ -213,9 +213,15 @@ class _Run:
         self._tell_of_record(job)
 
     def _tell_of_record(self, job: Job) -> None:
-        """Note, in one line, that --prune left what is in no record at the destination."""
+        """Note, a line for each, what --prune left at the destination, and why."""
         if self.settings.keep_last is None or self.settings.prune == "source":
             return
+        if (left := job.left_behind) and not self.options.quiet:
+            self.reporter.note(
+                f"{job.dest_top}: {count(len(left), 'snapshot')} of another replication, which "
+                f"{job.top} has no more, not pruned (such as {left[0]}): with -i no more of them "
+                "come, zfs destroy removes these"
+            )
         place = os.path.join(state.folder(), self.record.name)
         if strange := self.record.strange:
             self.reporter.note(

@@ -69,6 +69,11 @@ class Settings(ZfsOptions):
         return re.fullmatch(pattern, name) is not None
 
 
+def untimed(name: str) -> str:
+    """Return the name of a snapshot with {time} in place of the time that is written in it."""
+    return re.sub(_IS_WRITTEN, TIME, name)
+
+
 def split_command(text: str) -> tuple[str, ...]:
     """Split a command into words as a shell would; none reads them. Raises UsageError."""
     try:

@@ -497,6 +497,26 @@ def test_what_another_replication_took_is_not_pruned(push: Ends) -> None:
     assert list(push.sender.guids(push.source)) == [first, last]
 
 
+def test_what_another_replication_leaves_behind_is_told(push: Ends) -> None:
+    """Without a word DEST got one snapshot of the other's for each night."""
+    other = Ends(push.sender, push.receiver, push.source, f"{push.dest}-other")
+    push.grow("mine")
+    for _ in range(4):
+        assert push.night("tob", keep_last=2, prune="both").ok
+        last = other.night("toc", keep_last=2, prune="both", all_between=False)
+        assert last.ok
+    push.sender.do("destroy", f"{push.source}@mine")
+    assert push.replicate(dry_run=True, snapshot_name="tob-{time}", keep_last=2, prune="dest").ok
+    names = [name.partition("-")[0] for name in push.receiver.guids(push.dest)]
+    assert sorted(names) == ["mine", "tob", "tob", "toc", "toc", "toc"]
+    assert [name[:3] for name in other.receiver.guids(other.dest)] == ["toc"] * 2
+    told = [note for note in push.told.notes if "of another replication" in note]
+    assert [note.partition(": ")[2][:11] for note in told] == ["1 snapshot ", "2 snapshots"]
+    assert f"{push.dest}@toc-" in told[0] and "with -i" in told[0]
+    assert not [note for note in other.told.notes if "of another replication" in note]
+    push.receiver.destroy("-r", other.dest)
+
+
 def test_a_snapshot_that_is_held_is_not_pruned(push: Ends) -> None:
     first = push.night(keep_last=1).snapshot
     push.sender.do("hold", "keep", f"{push.source}@{first}")
