@@ -198,6 +198,11 @@ class _Run:
         if self.options.verbose:
             self.reporter.note(text)
 
+    def _remark(self, text: str) -> None:
+        """Note what is no error."""
+        if not self.options.quiet:
+            self.reporter.note(text)
+
     def _warn_of_mountpoints(self, job: Job) -> None:
         where = "where the parent is" if job.is_push else "wherever the stream says"
         and_then = "" if self.settings.keep_mountpoints else ", and takes the mountpoint back"
@@ -216,17 +221,18 @@ class _Run:
         """Note, a line for each, what --prune left at the destination, and why."""
         if self.settings.keep_last is None or self.settings.prune == "source":
             return
-        if (left := job.left_behind) and not self.options.quiet:
-            self.reporter.note(
+        if left := job.left_behind:
+            self._remark(
                 f"{job.dest_top}: {count(len(left), 'snapshot')} of another replication, which "
                 f"{job.top} has no more, not pruned (such as {left[0]}): with -i no more of them "
                 "come, zfs destroy removes these"
             )
         place = os.path.join(state.folder(), self.record.name)
         if strange := self.record.strange:
-            self.reporter.note(
+            self._remark(
                 f"{job.dest_top}: {count(len(strange), 'snapshot')} marked as this replication's "
-                f"but not in its record, so not pruned (such as {strange[0]}): {place}"
+                f"but not in its record, {place}, so not pruned (such as {strange[0]}): zfs "
+                "destroy removes what is not needed"
             )
         elif not self.record.is_kept:
             self.reporter.note(f"{place} cannot be written: --prune will leave what came now")
@@ -241,7 +247,7 @@ class _Run:
             raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset")
         left_out, unused = excluded(list(found), top, self.settings.exclude)
         for pattern in unused:
-            self.reporter.note(f"--exclude {pattern}: no dataset below {top} matches")
+            self._remark(f"--exclude {pattern}: no dataset below {top} matches")
         names = [each for each in found if each not in left_out]
         if self.settings.snapshot_name is None:
             return [found[each] for each in names]

@@ -104,6 +104,9 @@ def test_what_excludes_nothing_is_said(push: Ends) -> None:
     assert result.ok and not push.receiver.exists(f"{push.dest}/tmp")
     told = [note for note in push.told.notes if "--exclude" in note]
     assert told == [f"--exclude temp: no dataset below {push.source} matches"]
+    push.told.notes.clear()
+    assert push.replicate(recursive=True, exclude=("temp",), quiet=True).ok  # each night
+    assert not push.told.notes
 
 
 def test_each_dataset_of_a_tree_can_be_mounted_afterwards(push: Ends) -> None:

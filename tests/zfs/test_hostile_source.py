@@ -72,6 +72,9 @@ def test_b4_without_its_record_nothing_that_came_before_is_pruned(pull: Ends) ->
     assert list(pull.receiver.guids(pull.dest)) == [old, new[2]]
     told = [note for note in pull.told.notes if "not in its record" in note]
     assert len(told) == 3 and "1 snapshot" in told[0] and f"{pull.dest}@{old}" in told[0]
+    assert "zfs destroy" in told[0]
+    told = pull.told.notes[:]
+    assert pull.night(keep_last=1, prune="dest", quiet=True).ok and pull.told.notes == told
 
 
 def test_b4_a_snapshot_of_the_users_is_not_taken_for_ours_by_its_name(pull: Ends) -> None:
