@@ -136,11 +136,12 @@ def destroy(dataset: str, snapshot: Snapshot) -> Words:
 
 def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> None:
     """Raise NoZfs for an option that the zfs of an end does not know."""
+    leaves = settings.leave_properties
     for wanted, known, what in (
         (settings.raw, "w" in source.send, "--raw: the source's zfs has no send -w"),
         (settings.properties, "p" in source.send, "-p: the source's zfs has no send -p"),
         (settings.set_properties, "o" in dest.receive, "-o: the receiver's zfs has no receive -o"),
-        (settings.leave_properties, "x" in dest.receive, "-x: the receiver's has no receive -x"),
+        (leaves, "x" in dest.receive, "-x: the receiver's zfs has no receive -x"),
         (settings.bookmark, source.bookmarks, "--bookmark: the source's zfs has no bookmarks"),
     ):
         if wanted and not known:

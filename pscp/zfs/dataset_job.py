@@ -191,7 +191,8 @@ class Job:
                     raise
                 then = f"waiting for up to {tries.busy_s} s" if is_busy else "trying again"
                 if not is_busy or tries.waits == 1:
-                    self.note(f"{pair.dest_name}: {error.message}; {then}")
+                    where = getattr(error, "path", "") or pair.dest_name  # at the end that failed
+                    self.note(f"{where}: {error.message}; {then}")
                 self.ending.wait(pause_s)
                 failure = error
 
@@ -203,8 +204,9 @@ class Job:
             self.note(f"{pair.dest_name}: going on where it stopped")
         elif not tries.starts_over:
             tries.starts_over = True
-            what = "this increment starts over; there is nothing to resume"
-            self.note(f"{pair.dest_name}: {what}")
+            has_tokens = self.speech.common.resume
+            why = "there is nothing to resume" if has_tokens else "there are no resume tokens"
+            self.note(f"{pair.dest_name}: this increment starts over; {why}")
 
     def _look(self, pair: Pair) -> Pair:
         """Return the pair as both are now."""

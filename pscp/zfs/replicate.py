@@ -175,8 +175,6 @@ class _Run:
         common = together(ends[0].can, ends[1].can)
         if not common.holds:
             self._explain(f"{ends[0].where}: zfs has no holds; going without")
-        if not common.resume:
-            self._explain("no resume tokens: an increment that is cut starts over")
         return Job(
             source=ends[0],
             dest=ends[1],

@@ -57,10 +57,14 @@ def test_what_fails_is_named_with_what_to_do(push: Ends, typed: Typed) -> None:
     assert code == 1 and said in err
 
 
-def test_verbose_says_what_zfs_lacks(push: Ends, typed: Typed) -> None:
-    push.grow("one")
+def test_that_there_are_no_resume_tokens_is_said_of_what_was_cut(push: Ends, typed: Typed) -> None:
+    push.grow("one", "two")
     code, _, err = typed("-v")
-    assert code == 0 and "no resume tokens: an increment that is cut starts over" in err
+    assert code == 0 and "resume tokens" not in err
+    push.grow("three")
+    push.link.cut_at = 8192
+    code, _, err = typed()
+    assert code == 0 and "starts over; there are no resume tokens" in err
 
 
 def test_json(push: Ends, typed: Typed) -> None:
