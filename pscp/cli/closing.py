@@ -73,7 +73,7 @@ def summary(result: Result, to: str = "") -> str:
     )
     told = [text for number, text in extras if number]
     if result.failures and not (told or result.files or moved_bytes):
-        return ", ".join([f"nothing was copied{going}", *_not_done(result)])
+        return ", ".join([f"nothing was copied{going}", *not_done(result)])
     return ", ".join(
         [
             f"{format_bytes(moved_bytes)} in {format_duration(result.seconds)} ({rate}/s){going}",
@@ -82,13 +82,13 @@ def summary(result: Result, to: str = "") -> str:
             if result.verified
             else "not verified",
             *told,
-            *_not_done(result),
+            *not_done(result),
             *([NO_CIPHER] if result.plane == "plain" else []),
         ]
     )
 
 
-def _not_done(result: Result) -> list[str]:
+def not_done(result: Result) -> list[str]:
     """Return how many files were left out, and how many failed: "2 left out", "1 failed"."""
     counted = ((result.files_left_out, "left out"), (count_failed(result), "failed"))
     return [f"{number} {what}" for number, what in counted if number]
@@ -99,14 +99,14 @@ def dry_run_summary(result: Result, moving: str = "") -> str:
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     linked = f", and {result.files_linked} linked" if result.files_linked else ""
     would = f"nothing was copied (dry run); it would have been {there}{linked}{moving}"
-    return ", ".join([would, *_not_done(result)])
+    return ", ".join([would, *not_done(result)])
 
 
 def check_summary(result: Result) -> str:
     same = result.files_resumed + result.files_unchanged
     compared = f"{count(same, 'file')} the same ({result.files_resumed} hashed)"
     found = f"nothing was copied (check); {result.files} different, {compared}"
-    return ", ".join([found, *_not_done(result)])
+    return ", ".join([found, *not_done(result)])
 
 
 # Rows of --stats that have the closing line's words.

@@ -7,11 +7,13 @@ Read next: zfs/replicate.py.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from pscp.cli.closing import conclude, rows
+from pscp.cli.closing import conclude, not_done, rows
 from pscp.cli.copy import run_command
 from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
@@ -24,6 +26,7 @@ from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
 
 _HINT = "run the same command again to go on from here"
+_HAS_SNAPSHOT = re.compile(r"[@#][^/]*$")  # or a bookmark; USER@HOST: has a dataset behind it
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
@@ -47,11 +50,24 @@ def parse(argv: Sequence[str]) -> Command:
     settings = {name: value for name, value in values.items() if name in _SETTINGS}
     options = {name: value for name, value in values.items() if name not in _SETTINGS}
     if len(texts) != 2:
-        raise UsageError("one SOURCE and one DEST are needed", f"usage: {USAGE}")
+        config_file = values.get("config_file", "")
+        raise UsageError("one SOURCE and one DEST are needed", _as_meant(texts, config_file))
     source, dest = (parse_place(text) for text in texts)
     check_ends(source, dest)
     with as_typed():
         return Command(source, dest, Settings(**settings), Options(**options))
+
+
+def _as_meant(texts: Sequence[str], config_file: str) -> str:
+    """Return what to type in place of what zfs send and zfs receive take; else the usage."""
+    if len(texts) == 1 and config_file and not os.path.exists(config_file):
+        return "-F FILE is an ssh_config here; what zfs receive -F does is --force-rollback"
+    if len(texts) > 2 and any(_HAS_SNAPSHOT.search(text) for text in texts):
+        return (
+            "leave the snapshot out: the newest that both ends have begins the increment by itself "
+            "(-i here: without those in between)"
+        )
+    return f"usage: {USAGE}"
 
 
 def run(command: Command, words: Sequence[str]) -> int:
@@ -69,7 +85,8 @@ def run(command: Command, words: Sequence[str]) -> int:
 def summary(result: Replicated, command: Command) -> str:
     """Return, for example: 3 datasets, 5 streams, 1.2 GB in 10.4 s (115.4 MB/s), 1 resumed."""
     if command.options.dry_run:
-        return f"nothing was changed (dry run); {_foreseen(result, command.settings)}"
+        foreseen = _foreseen(result, command.settings)
+        return ", ".join([f"nothing was changed (dry run); {foreseen}", *not_done(result)])
     rate = format_bytes(result.bytes / result.seconds if result.seconds > 0 else 0)
     pruned = sum(len(each.pruned) for each in result.datasets)
     resumed = sum(each.resumed for each in result.datasets)
@@ -80,8 +97,7 @@ def summary(result: Replicated, command: Command) -> str:
             f"{format_bytes(result.bytes)} in {format_duration(result.seconds)} ({rate}/s)",
             *([f"{resumed} resumed"] if resumed else []),
             *([f"{count(pruned, 'snapshot')} pruned"] if pruned else []),
-            *([f"{result.files_left_out} left out"] if result.files_left_out else []),
-            *([f"{len(result.failures)} failed"] if result.failures else []),
+            *not_done(result),
             *([NO_CIPHER] if command.options.plane == "plain" else []),
         ]
     )

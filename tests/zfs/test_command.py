@@ -82,6 +82,9 @@ def test_a_dry_run(push: Ends, typed: Typed) -> None:
     assert not push.receiver.exists(push.dest)
     code, out, err = typed("-n", "--snapshot-name", "two")
     assert code == 0 and err.splitlines()[-1].endswith("(dry run); the size is not known yet")
+    push.sender.do("destroy", f"{push.source}@one")
+    code, out, err = typed("-n")
+    assert code == 1 and err.splitlines()[-1].endswith("it would have been 0 B, 1 failed")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,11 @@ def test_stats_speak_of_what_zfs_has(push: Ends, typed: Typed) -> None:
         (["tank/a"], "one SOURCE and one DEST"),
         (["tank/a", "tank/b"], "both on this machine"),
         (["a:tank/a", "b:tank/b"], "both remote"),
+        (["tank/a", "host:tank/b", "c@host:tank/c"], "usage: pscp-zfs"),
+        (["-F", "tank/a", "host:tank/b"], "what zfs receive -F does is --force-rollback"),
+        (["-F", "/dev/null", "tank/b"], "usage: pscp-zfs"),
+        (["-i", "tank/a@one", "tank/a", "host:tank/b"], "leave the snapshot out"),
+        (["-I", "#mark", "tank/a@two", "host:tank/b"], "leave the snapshot out"),
         (["tank/a@one", "host:tank/b"], "without a snapshot"),
         (["tank/a", "host:/srv/b"], "no name of a dataset"),
         (["--no-such", "tank/a", "host:tank/b"], "no such option"),
