@@ -200,10 +200,6 @@ class Connections:
             return self.first.finish(setup, note)
         return plane.take_control() or self.first.finish(setup, note)
 
-    def show_held(self, note: Callable[[str], None]) -> None:
-        """Show people what the login printed, where that was held with -q."""
-        self._first.held.show(note)
-
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
         if _is_for_direct(far, options) and not self._why_not_direct(options, far):
@@ -276,8 +272,13 @@ class Connections:
         is_refused = plane is not None and plane.refused
         return options.plane if options.has_plane and not is_refused else "ssh"
 
-    def give(self, agents: list[RemoteAgent]) -> None:
-        """Keep connections for the next copy: the call that took them has ended."""
+    def give(self, agents: list[RemoteAgent], note: Callable[[str], None] | None = None) -> None:
+        """Keep connections for the next copy: the call that took them has ended.
+
+        With a `note`, what the login printed and -q held back is shown: the copy has failed.
+        """
+        if note is not None:
+            self.first.held.show(note)
         self._on_plane.discard(id(agents))
         self.idle.give(agents)
 

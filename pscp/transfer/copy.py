@@ -104,9 +104,7 @@ class Run:
                     error.hint = errors.RUN_AGAIN
                 raise
             finally:
-                if not complete:
-                    connections.show_held(note)
-                connections.give(agents)
+                connections.give(agents, None if complete else note)
         except (errors.NoPython, errors.NoAgent) as error:
             if not self._needs_agent:
                 raise

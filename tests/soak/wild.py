@@ -40,7 +40,8 @@ WAYS = (
     Way("fan"), Way("fan", plane="plain"), Way("job"), Way("job"),
 )  # fmt: skip
 # Refused there, or (update) not to be told apart within a second.
-NOT_OVER_SFTP = {"update", "backup", "link_dest", "one_file_system", "transfer_test", "chown"}
+NOT_OVER_SFTP = {"update", "backup", "backup_dir", "link_dest", "one_file_system", "transfer_test",
+                 "chown"}  # fmt: skip
 # What a job has no words for, and what both destinations decide together. Known: jobs.toml refuses
 # link-dest and chown, even with archive = true ("needs -r or -a").
 NOT_OF_TWO = {"remove_source_files", "manifest", "dry_run", "check", "transfer_test", "filters",
