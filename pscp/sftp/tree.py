@@ -221,11 +221,13 @@ class Walk:
     async def _look(self, full: bytes, name: bytes, status: Attrs | None) -> FolderEntry:
         """Find out what a listing does not tell of a name; `status` is None for a top."""
         try:
-            real = b""
-            if status is None:
-                real, found = await gather(self._client.realpath(full), self._client.lstat(full))
+            if status is None or status.mode is None:
+                found = await self._client.lstat(full)
             else:
-                found = await self._client.lstat(full) if status.mode is None else status
+                found = status
+            real = b""
+            if status is None and found.is_folder:  # that of a dangling link need not be there
+                real = await self._client.realpath(full)
             if found.is_link and self._rules.follow:
                 return await self._follow(full, name)
             link = await self._client.readlink(full) if found.is_link else b""

@@ -30,6 +30,7 @@ def fill(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "link").symlink_to("top")
     (folder / "to a").symlink_to("a")
+    (folder / "astray").symlink_to("no folder/file")
     (folder / "a/b").chmod(0o750)
     (folder / "other").chmod(0o500)
     for path in sorted(folder.rglob("*"), reverse=True):
@@ -37,7 +38,7 @@ def fill(folder: Path) -> None:
 
 
 LISTS = (
-    ["top", "a/b/c", "a/b/large"],
+    ["top", "a/b/c", "a/b/large", "astray"],
     ["a/b/c", "./a//b/c", "/a/x", "a/b", "a-b/y"],  # each once, and in any order
     ["a", "other/deep/er/1", "empty", "link", "to a"],
     ["# a comment", "", "; another", "a b/z"],
