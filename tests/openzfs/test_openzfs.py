@@ -329,7 +329,7 @@ def test_a_destination_without_snapshots_is_busy_only_where_it_is_being_made(end
         stdin.write(stream[:CUT])
         stdin.flush()
         until(lambda: ends.receiver.exists(ends.dest))
-        assert [each.error for each in ends.replicate(retry_for_s=0).failures] == ["DatasetBusy"]
+        assert [each.error for each in ends.replicate(retry_for_s=1).failures] == ["DatasetBusy"]
     assert ends.replicate().ok and ends.received() == ["one"]
 
 
