@@ -388,7 +388,7 @@ def test_the_bar_does_not_count_the_time_in_which_a_person_types(
     times = iter([50.0, 52.0])
     clock = SimpleNamespace(monotonic=lambda: next(times))
     bar = made(RichBar)
-    bar.reporter.start(Counters(host="host", started_s=97.0))
+    bar.reporter.start(LiveCounters(host="host", started_s=97.0))
     with monkeypatch.context() as patched:
         patched.setattr(terminal_text, "time", clock)
         with pause_progress():
