@@ -428,6 +428,49 @@ def test_root_makes_devices_with_a(devices: Way) -> None:
     assert facts(there) == facts(here)
 
 
+@pytest.mark.needs_agent(reason="SFTP has no attributes")
+def test_what_is_not_opened_keeps_its_attributes_as_well(way: Way) -> None:
+    """A device, a FIFO and a link; a label of the kernel's is the destination's own."""
+    if not may_make_devices():
+        unavailable("this is not root, or a container that makes no devices")
+    here, there = (folder / "sub" for folder in (way.source, way.destination))
+    here.mkdir()
+    os.mknod(here / "device", stat.S_IFCHR | 0o640, os.makedev(240, 1023))
+    os.mkfifo(here / "fifo", 0o640)
+    (here / "link").symlink_to("nowhere")
+    (here / "file").touch()
+    names = ("device", "fifo", "link", "file")
+
+    def found(folder: Path) -> list[dict[str, bytes]]:
+        return [
+            {each: os.getxattr(path, each, follow_symlinks=False)
+             for each in os.listxattr(path, follow_symlinks=False)}
+            for path in map(folder.joinpath, names)
+        ]  # fmt: skip
+
+    try:
+        for name in names:
+            os.setxattr(here / name, "trusted.of", name.encode(), follow_symlinks=False)
+            os.setxattr(here / name, "security.NTACL", b"1", follow_symlinks=False)
+    except OSError as error:
+        unavailable(f"no attributes for root alone: {error}")
+    set_acl(here / "device")
+    wanted = found(here)
+    with contextlib.suppress(OSError):
+        os.setxattr(here / "file", "security.SMACK64", b"label")
+    assert way.copy("sub", archive=True).ok
+    assert found(there) == wanted
+    assert_same_tree(here, there, modes=True, times=True)
+    for name in names[:3]:  # given again, where they are others by now
+        os.setxattr(there / name, "trusted.of", b"x", follow_symlinks=False)
+    again = way.copy("sub", archive=True)
+    assert (again.ok, again.files, found(there)) == (True, 0, wanted)
+    inodes = [(there / name).lstat().st_ino for name in names]
+    assert way.copy("sub", archive=True).files == 0
+    assert [(there / name).lstat().st_ino for name in names] == inodes
+    assert way.command("-a", "--check", names=["sub"]).code == 0
+
+
 @pytest.mark.needs_agent(reason="SFTP tells and makes no device")
 def test_another_device_is_replaced_by_a_mirror_alone(devices: Way) -> None:
     here, there = (folder / "sub" / "c" for folder in (devices.source, devices.destination))

@@ -102,6 +102,20 @@ def test_what_a_copy_would_give_another_mode_time_or_attribute_is_copied(
     assert tree_digest(way.destination / "1", modes=True, times=True) == before
 
 
+@pytest.mark.parametrize("at", ["source", "1"])
+def test_a_link_with_other_attributes_is_not_linked(way: Way, first_night: None, at: str) -> None:
+    links = {"source": way.source, "1": way.destination / "1", "2": way.destination / "2"}
+    try:
+        os.setxattr(links[at] / "sub/link", "trusted.new", b"1", follow_symlinks=False)
+    except (AttributeError, OSError) as error:
+        unavailable(f"no attributes of links: {error}")
+    night(way, 2)
+    assert linked(way) == ALL - {"sub/link"}
+    found = [os.listxattr(each / "sub/link", follow_symlinks=False) for each in links.values()]
+    given = {"source": ("source", "2"), "1": ("1",)}[at]
+    assert found == [["trusted.new"] * (each in given) for each in links]
+
+
 def test_by_hash_where_times_are_not_kept(way: Way) -> None:
     fill(way)
     way.copy(".", to="1/")

@@ -9,6 +9,7 @@ Read next: source.py and ../writing/sink.py, which serve many files of a copy.
 """
 
 import collections
+import contextlib
 import errno
 import os
 from typing import (
@@ -68,6 +69,19 @@ Place = Tuple[Optional[int], bytes]  # a folder's descriptor and a name; or None
 
 def open_for_reading(place: Place, follow: bool) -> int:
     return os.open(place[1], READ_FLAGS | (0 if follow else _NO_FOLLOW), dir_fd=place[0])
+
+
+@contextlib.contextmanager
+def unopened(place: Place, follow: bool) -> Iterator[str]:
+    """Yield a path that stays this file's, whatever gets its name. A link, FIFO or device has no
+    other by which to change it: none is opened, where the system has O_PATH. Raises OSError.
+    """
+    flags = READ_FLAGS | getattr(os, "O_PATH", 0) | (0 if follow else _NO_FOLLOW)
+    fd = os.open(place[1], flags, dir_fd=place[0])
+    try:
+        yield "%s/%d" % (system.FD_PATHS, fd)
+    finally:
+        os.close(fd)
 
 
 def read_whole(place: Place, known: Identity, follow: bool) -> bytes:

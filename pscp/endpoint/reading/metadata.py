@@ -12,9 +12,9 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
-from ..frames import failures, system, wire
+from ..frames import failures, wire
 from . import files
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read(
         from . import ownership, xattrs  # few copies need them
 
         extra["o"] = ownership.owner(status.st_uid, status.st_gid)
-        attributes = xattrs.read(full, place, rules.follow)
+        attributes = xattrs.read(full, place, status.st_mode, rules.follow)
         if attributes:
             extra["x"] = attributes
     return extra
@@ -128,10 +128,13 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
 def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
-        from . import ownership
+        from . import ownership, xattrs
 
         uid, gid = ownership.wanted(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
+        if "x" in entry.extra:
+            with files.unopened((folder_fd, name), False) as path:
+                xattrs.give(path, entry.extra["x"])
     if policy.preserve and os.utime in os.supports_follow_symlinks:
         times = (_atime_ns(entry), entry.mtime_ns)
         os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
@@ -163,20 +166,16 @@ def parse_device(text: str) -> Tuple[int, int]:
     return kind, os.makedev(int(match.group(2)), int(match.group(3)))
 
 
-def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+def apply_to_device(
+    folder_fd: int, name: bytes, entry: "Entry", policy: Policy, is_new: bool = True
+) -> None:
     """Give a device its metadata unopened. Raises OSError where another thing has the name."""
-    from . import ownership
-
-    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-    try:
-        if device_of(os.fstat(fd)) != entry.target:
+    with files.unopened((folder_fd, name), False) as path:
+        if device_of(os.stat(path)) != entry.target:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        path = "%s/%d" % (system.FD_PATHS, fd)
-        os.chown(path, *ownership.wanted(entry.extra))
+        _give_owner_and_attributes(path, entry.extra, is_new)
         os.chmod(path, policy.mode(entry.mode))
         os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))
-    finally:
-        os.close(fd)
 
 
 def _atime_ns(entry: "Entry") -> int:
@@ -184,13 +183,15 @@ def _atime_ns(entry: "Entry") -> int:
     return value if isinstance(value, int) and abs(value) <= wire.MAX_TIME_NS else entry.mtime_ns
 
 
-def _give_owner_and_attributes(fd: int, extra: Dict[str, object], is_new: bool) -> None:
+def _give_owner_and_attributes(
+    file: Union[int, str], extra: Dict[str, object], is_new: bool
+) -> None:
     from . import ownership, xattrs  # few copies need them
 
-    ownership.give(fd, extra)
+    ownership.give(file, extra)
     if is_new:
-        xattrs.remove_others(fd, extra.get("x"))
-    xattrs.give(fd, extra.get("x"))
+        xattrs.remove_others(file, extra.get("x"))
+    xattrs.give(file, extra.get("x"))
 
 
 def _keep_owner(fd: int, before: os.stat_result) -> None:

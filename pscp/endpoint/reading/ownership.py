@@ -9,7 +9,7 @@ import functools
 import grp
 import os
 import pwd
-from typing import Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Callable, Dict, List, Optional, Tuple, TypeVar, Union
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,11 +72,11 @@ def _is_short(value: object) -> bool:
     return value is None or (isinstance(value, int) and abs(value) <= _NOBODYS_ID)
 
 
-def give(fd: int, extra: Dict[str, object]) -> None:
-    """Give an open file its owner as root, else the group alone. Raises OSError."""
+def give(file: Union[int, str], extra: Dict[str, object]) -> None:
+    """Give a file its owner as root, else the group alone. Raises OSError."""
     uid, gid = wanted(extra)
     if os.geteuid() == 0:
-        os.chown(fd, uid, gid)
+        os.chown(file, uid, gid)
     elif gid != -1:
         with contextlib.suppress(PermissionError):  # only a group that we are in is ours to give
-            os.chown(fd, -1, gid)
+            os.chown(file, -1, gid)

@@ -10,24 +10,30 @@ import errno
 import itertools
 import os
 import stat
-from typing import Dict, Optional
+from typing import Dict, Optional, Union
 
 from . import files
 
+File = Union[int, str]  # an open one, or a path as of files.unopened()
 _NO_ATTRIBUTES = frozenset(
     [errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP]
 )
+# What the modules of this machine's kernel give its files by its own rules.
+_LABELS = tuple("security." + each for each in ("selinux", "SMACK64", "apparmor", "ima", "evm"))
 _XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in one frame
 
 
 def is_copied(name: str) -> bool:
-    """Is it an attribute of user.*, a POSIX ACL, or, for root, capabilities or trusted.*?"""
+    """Is it an attribute of user.* or a POSIX ACL, or, for root, of trusted.* or security.*, but
+    for labels?
+    """
     if name.startswith(("user.", "system.posix_acl_")):
         return True
-    return os.geteuid() == 0 and name.startswith(("security.capability", "trusted."))
+    is_roots = name.startswith(("security.", "trusted.")) and not name.startswith(_LABELS)
+    return is_roots and os.geteuid() == 0
 
 
-def read(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
+def read(full: bytes, place: files.Place, mode: int, follow: bool) -> Dict[str, str]:
     """Return a file's attributes in base64. Most files have none, which a look at the whole path
     tells at once. Raises OSError.
     """
@@ -36,12 +42,15 @@ def read(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
     try:
         if not any(map(is_copied, os.listxattr(full, follow_symlinks=follow))):
             return {}
-        fd = files.open_for_reading(place, follow)
-        try:
-            names = filter(is_copied, os.listxattr(fd))
-            values = {n: base64.b64encode(os.getxattr(fd, n)).decode("ascii") for n in names}
-        finally:
-            os.close(fd)
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            fd = files.open_for_reading(place, follow)
+            try:
+                values = _read(fd)
+            finally:
+                os.close(fd)
+        else:
+            with files.unopened(place, follow) as path:
+                values = _read(path)
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:
             return {}
@@ -51,20 +60,25 @@ def read(full: bytes, place: files.Place, follow: bool) -> Dict[str, str]:
     return values
 
 
-def give(fd: int, attributes: object) -> None:
+def _read(file: File) -> Dict[str, str]:
+    names = filter(is_copied, os.listxattr(file))
+    return {n: base64.b64encode(os.getxattr(file, n)).decode("ascii") for n in names}
+
+
+def give(file: File, attributes: object) -> None:
     """Set the extended attributes that this end's filesystem has. The mode is the caller's to set
     after it: the owner may be let write. Raises OSError.
     """
     if not isinstance(attributes, dict) or not hasattr(os, "setxattr"):
         return
-    has = of(fd) or {}
+    has = of(file) or {}
     for name, value in attributes.items():
         if not is_copied(name):
             continue
         try:
             wanted = base64.b64decode(value)
             if has.get(name) != wanted:
-                _set(fd, name, wanted)
+                _set(file, name, wanted)
         except (TypeError, ValueError):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
         except OSError as error:
@@ -72,33 +86,33 @@ def give(fd: int, attributes: object) -> None:
                 raise
 
 
-def _set(fd: int, name: str, value: bytes) -> None:
+def _set(file: File, name: str, value: bytes) -> None:
     """Set an attribute, which the system lets only those do who may write."""
     try:
-        os.setxattr(fd, name, value)
+        os.setxattr(file, name, value)
     except PermissionError:
-        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        mode = stat.S_IMODE(os.stat(file).st_mode)
         if mode & stat.S_IWUSR:
             raise
-        os.fchmod(fd, mode | stat.S_IWUSR)
-        os.setxattr(fd, name, value)
+        os.chmod(file, mode | stat.S_IWUSR)
+        os.setxattr(file, name, value)
 
 
-def remove_others(fd: int, attributes: object) -> None:
+def remove_others(file: File, attributes: object) -> None:
     """Remove the attributes that a file has besides these, as the ACL that a folder lends it."""
     kept = attributes if isinstance(attributes, dict) else ()
-    for name in of(fd) or ():
+    for name in of(file) or ():
         if name not in kept:
             with contextlib.suppress(OSError):
-                os.removexattr(fd, name)
+                os.removexattr(file, name)
 
 
-def of(fd: int) -> Optional[Dict[str, bytes]]:
+def of(file: File) -> Optional[Dict[str, bytes]]:
     """Return the attributes of a file that copies keep; None where there can be none."""
     if not hasattr(os, "listxattr"):
         return None
     try:
-        return {n: os.getxattr(fd, n) for n in os.listxattr(fd) if is_copied(n)}
+        return {n: os.getxattr(file, n) for n in os.listxattr(file) if is_copied(n)}
     except OSError:
         return None
 

@@ -88,13 +88,17 @@ class Linker:
             return False
         if value.kind == tree.LINK:
             is_link = stat.S_ISLNK(status.st_mode)
-            return is_link and os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != value.size:
+            if not is_link or os.readlink(name, dir_fd=folder_fd) != to_bytes(value.target):
+                return False
+        elif not stat.S_ISREG(status.st_mode) or status.st_size != value.size:
             return False
         wanted = xattrs.wanted(value.extra.get("x"))
-        return not self._sink.policy.archive or self._attributes(folder_fd, name) == wanted
+        return not self._sink.policy.archive or self._attributes(folder_fd, name, status) == wanted
 
-    def _attributes(self, folder_fd: int, name: bytes) -> Dict[str, bytes]:
+    def _attributes(self, folder_fd: int, name: bytes, status: os.stat_result) -> Dict[str, bytes]:
+        if stat.S_ISLNK(status.st_mode):
+            with files.unopened((folder_fd, name), False) as path:
+                return xattrs.of(path) or {}
         fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
         try:
             return xattrs.of(fd) or {}
@@ -185,8 +189,7 @@ class Linker:
     def _link_place(self, path: str, fd: int, name: bytes) -> bool:
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            has_more = self._sink.policy.archive and stat.S_ISREG(status.st_mode)
-            if has_more and self._attributes(fd, name):
+            if self._sink.policy.archive and self._attributes(fd, name, status):
                 return False
             return self._is_dry or self._name(path.lstrip("/"), fd, name, status)
         except (OSError, failures.Refusal) as error:

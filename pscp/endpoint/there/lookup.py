@@ -1,7 +1,8 @@
 """Files at the destination already: looked up, hashed, taken over, given its source's metadata.
 
 Metadata is never changed through a file that has other names as well: those may be in another
-snapshot (linkdest.py). Such a file is replaced by a copy of it, a FIFO or device by a new one.
+snapshot (linkdest.py). Such a file is replaced by a copy of it, a link, FIFO or device by a new
+one.
 
 Sent when a copy begins that may find something at its destination. Not here: what follows from it
 (../../transfer/walk/lookups.py), whether metadata is the same (sameness.py), whole folders at once
@@ -16,7 +17,7 @@ import stat
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
-from ..frames import failures, system
+from ..frames import failures
 from ..reading import files, metadata, tree, xattrs
 from ..reading.paths import to_text
 from ..writing import commit, fence, parts
@@ -131,11 +132,12 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     policy = the_sink.policy
     if not policy.preserve:
         return
-    if value.kind in (tree.FIFO, tree.DEVICE) and _has_replaced_special(the_sink, value):
+    has_no_bytes = value.kind in (tree.FIFO, tree.DEVICE, tree.LINK)
+    if has_no_bytes and _is_seen_to_by_name(the_sink, value):
         return
     if value.kind == tree.DEVICE:
         with the_sink.held():
-            metadata.apply_to_device(*the_sink.root.at(value.path), value, policy)
+            metadata.apply_to_device(*the_sink.root.at(value.path), value, policy, is_new=False)
         return
     try:
         fd = the_sink.open_file(value.path)
@@ -154,15 +156,17 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
         os.close(fd)
 
 
-def _has_replaced_special(the_sink: "sink.Sink", value: tree.Entry) -> bool:
-    """Put a new FIFO or device in the place of one of several names, if that lacks the metadata.
-    Return whether it has several names.
+def _is_seen_to_by_name(the_sink: "sink.Sink", value: tree.Entry) -> bool:
+    """Put a new link, or a FIFO or device in the place of one of several names, if what is there
+    lacks the metadata. Return False for a FIFO or device of one name.
     """
-    folder_fd, name = the_sink.root.at(value.path)
-    status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    if status.st_nlink == 1:
+    place = the_sink.root.at(value.path)
+    status = os.stat(place[1], dir_fd=place[0], follow_symlinks=False)
+    if value.kind != tree.LINK and status.st_nlink == 1:
         return False
-    if not sameness.has_metadata(status, value, the_sink.policy):
+    with files.unopened(place, False) as path:
+        is_same = _is_as_wanted(path, value, the_sink.policy)
+    if not is_same:
         the_sink.make_by_name(value, is_anew=True)
         the_sink.settler.sync(value.path.rpartition("/")[0])
     return True
@@ -188,20 +192,16 @@ def _let_owner_open(folder_fd: int, name: bytes) -> None:
     """Let a file's owner read and write it, whatever its mode says. Raises PermissionError where
     that is not for us, or where it takes more than this system has.
     """
-    flags = getattr(os, "O_PATH", 0)
-    fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder_fd)
-    try:
-        mode = os.fstat(fd).st_mode
+    with files.unopened((folder_fd, name), False) as path:
+        mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
-            os.chmod("%s/%d" % (system.FD_PATHS, fd), stat.S_IMODE(mode) | 0o600)
-    finally:
-        os.close(fd)
+            os.chmod(path, stat.S_IMODE(mode) | 0o600)
 
 
-def _is_as_wanted(fd: int, value: tree.Entry, policy: metadata.Policy) -> bool:
-    if not sameness.has_metadata(os.fstat(fd), value, policy):
+def _is_as_wanted(file: xattrs.File, value: tree.Entry, policy: metadata.Policy) -> bool:
+    if not sameness.has_metadata(os.stat(file), value, policy):
         return False
-    has = xattrs.of(fd)
+    has = xattrs.of(file)
     if not policy.archive or has is None:
         return True
     wanted = xattrs.wanted(value.extra.get("x"))

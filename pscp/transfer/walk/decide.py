@@ -195,7 +195,7 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
         is_same = there.kind == entry.kind and entry.target == there.target
-        return State.SAME if is_same and has_same_metadata(entry, there, terms) else State.OTHER
+        return State.SAME if is_same and _has_same_status(entry, there, terms) else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
     is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
@@ -237,6 +237,13 @@ def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
 
     Attributes are not looked up, so that a file that has some is given them again.
     """
+    return _has_same_status(entry, there, terms) and not (
+        terms.archive and "x" in entry.extra and (entry.kind != tree.LINK or there.owner)
+    )
+
+
+def _has_same_status(entry: tree.Entry, there: There, terms: Terms) -> bool:
+    """Return whether time, mode and owner are the entry's, as far as they are kept."""
     if not terms.preserve:
         return True
     is_special = entry.kind in (tree.FIFO, tree.DEVICE)
@@ -249,8 +256,7 @@ def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
     if entry.kind == tree.LINK and not there.owner:
         return True  # whoever it belongs to, this sink may not give it to another
     owner = entry.extra.get("o")
-    has_same_owner = isinstance(owner, list) and tuple(owner[:2]) == there.owner
-    return has_same_owner and "x" not in entry.extra
+    return isinstance(owner, list) and tuple(owner[:2]) == there.owner
 
 
 # With these, more is asked of a file than a folder's listing tells, or the source has no walk of
