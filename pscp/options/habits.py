@@ -29,7 +29,6 @@ _SAID_ANYWAY = {
 _NAMED_HERE = {
     "--del": "--delete",
     "--delete-after": "--delete",
-    "--delete-before": "--delete",
     "--delete-delay": "--delete",
     "--delete-during": "--delete",
     "--compress": "--compression",
@@ -56,6 +55,10 @@ _EXPLAINED = {
     "--prune-empty-dirs": ("--prune-empty-dirs: empty folders are copied as well", _BY_HAND),
     "--omit-dir-times": (
         "--omit-dir-times: with -p or -a folders have their source's times too", "leave it out"
+    ),
+    "--delete-before": (
+        "--delete-before: what is deleted goes once all has landed",
+        "--delete; where both do not fit, -n --delete lists what to delete by hand first",
     ),
     "--delete-excluded": (
         "--delete-excluded: what is left out is protected", "delete it there once, by hand"

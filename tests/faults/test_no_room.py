@@ -57,7 +57,10 @@ def test_nothing_is_deleted_where_there_was_no_room(cramped: Way) -> None:
     fill(cramped.destination / "old", 5 * MIB)
     ended = cramped.run("-r", "--delete")
     assert failed(ended) == {"new": NO_SPACE}
-    assert "nothing was deleted: there was no room at the destination" in ended.out + ended.err
+    said = ended.out + ended.err
+    assert "nothing was deleted: there was no room at the destination" in said
+    assert "-n lists what --delete would remove" in said
+    assert "deleting old" in cramped.run("-rn", "--delete").out
     assert set(cramped.arrived()) == {"old"}
     (cramped.destination / "old").unlink()
     cramped.finish("-r", "--delete")

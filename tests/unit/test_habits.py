@@ -95,6 +95,7 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-aK", "--keep-dirlinks"),
         ("-aI", "--checksum reads it"),
         ("-aE", "modes are kept whole"),
+        ("-a --delete-before", "once all has landed --delete; where both do not fit, -n"),
         ("-a --no-o", "--no-owner: -a keeps owners"),
         ("-a --groupmap=a:b", "--chown USER:GROUP"),
         ("-a --super", "root@HOST:PATH"),

@@ -34,7 +34,10 @@ _log = Log("transfer")
 _FAILURES_BYTES = 8 * 1024 * 1024
 _DOUBTED_MOST = 50_000  # paths; with more, all is doubted
 # Why a mirror deletes nothing once the destination has failed like this.
-_NO_ROOM = "there was no room at the destination for all of the source"
+_NO_ROOM = (
+    "there was no room at the destination for all of the source; "
+    "-n lists what --delete would remove, to be deleted there by hand"
+)
 _STOPS_DELETION = {
     errno.EIO: "what has landed may not be on the disk there",
     errno.ENOSPC: _NO_ROOM,
