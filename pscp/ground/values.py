@@ -25,16 +25,17 @@ _ANY_CASE = re.IGNORECASE | re.ASCII
 _CPUS = r"([0-9]{1,4})(?:-([0-9]{1,4}))?"
 _PORTS = r"([0-9]{1,5})(?:-([0-9]{1,5}))?"
 _RATE = r"([0-9]{1,12}(?:\.[0-9]{1,3})?)\s*([kmgt]?)(?:bit(?:/s)?|bps)?"
-_SIZE = r"([0-9]{1,19})\s*([kmgt]?)(i?b)?"
+_SIZE = r"([0-9]{1,19})(?:\.([0-9]{1,3}))?\s*([kmgt]?)(i?b)?"
 
 
 def parse_size(text: str, what: str) -> int:
-    """Read a number of bytes such as 65536, 256k, 4M or 1GiB (powers of 1024)."""
+    """Read a number of bytes such as 65536, 256k, 1.5M or 1GiB (powers of 1024)."""
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise UsageError(f"{what}: {text!r} is not a size", "sizes look like 65536, 256k, 4M, 1G")
-    number, unit = int(match[1]), match[2].lower()
-    size_bytes = number << 10 * " kmgt".index(unit or " ")
+    whole, fraction, unit = match[1], match[2] or "", match[3].lower()
+    number = int(whole + fraction) << 10 * " kmgt".index(unit or " ")
+    size_bytes = number // int("1" + "0" * len(fraction))
     if not 0 < size_bytes <= MAX_SIZE_BYTES:
         raise UsageError(f"{what}: {text!r} is too {'large' if size_bytes else 'small'}")
     return size_bytes

@@ -35,14 +35,19 @@ _NAMED_HERE = {
     "--ipv4": "-4",
     "--ipv6": "-6",
     "--itemize-changes": "--itemize",
+    "--ignore-non-existing": "--existing",
 }
-_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices"}
+_OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices", "--atimes"}
+_LETTERS_OF_ARCHIVE = {"D", "U"}  # rsync's --devices --specials, and --atimes
 _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
 _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
 _EXPLAINED = {
     "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
-    "-O": ("-O: pscp does not speak scp's old protocol", "leave it out: it speaks SFTP if need be"),
+    "-O": (
+        "-O: pscp does not speak scp's old protocol, and folders have their times with -p or -a",
+        "leave it out: it speaks SFTP if need be",
+    ),
     "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
     "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
     "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
@@ -71,12 +76,15 @@ _EXPLAINED = {
     "--no-perms": ("--no-perms: -a keeps modes", _KEPT),
     "--no-owner": ("--no-owner: -a keeps owners, as root", _KEPT),
     "--no-group": ("--no-group: -a keeps groups", _KEPT),
+    "--no-links": ("--no-links: -a keeps links", "-L copies what they lead to"),
+    "--no-D": ("--no-D: root's -a makes devices and FIFOs", "--exclude leaves one out by its name"),
     "--no-times": ("--no-times: -a keeps times", "-r keeps none"),
     "--perms": ("--perms: modes are kept with times", _KEPT),
     "--times": ("--times: times are kept with modes", _KEPT),
     "--links": ("--links: links are kept with -a alone", _KEPT),
     "--owner": ("--owner: owners are kept with -a alone", _KEPT),
     "--group": ("--group: groups are kept with -a alone", _KEPT),
+    "--atimes": ("--atimes: the time of the last use is kept with the others", _KEPT),
     "--devices": ("--devices: devices are made with -a alone", "as root"),
     "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
     "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
@@ -100,6 +108,10 @@ _EXPLAINED = {
     "--list-only": ("--list-only: -n lists what would be copied", "-n"),
     "--usermap": ("--usermap: owners are kept by name, or given", "--chown USER:GROUP"),
     "--groupmap": ("--groupmap: groups are kept by name, or given", "--chown USER:GROUP"),
+    "--delete-missing-args": (
+        "--delete-missing-args: where a source is missing nothing is deleted", "delete it by hand"
+    ),
+    "--iconv": ("--iconv: names are kept byte for byte", "leave it out"),
     "--ignore-missing-args": ("--ignore-missing-args: a missing source fails", "leave it out"),
     "--super": ("--super: what root may, root does anyway", "root@HOST:PATH logs in as root"),
     "--fake-super": (
@@ -116,7 +128,8 @@ _EXPLAINED |= {
     for short, long in {
         "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
         "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
-        "--no-t": "--no-times",
+        "--no-t": "--no-times", "--no-l": "--no-links", "--no-devices": "--no-D",
+        "--no-specials": "--no-D", "-U": "--atimes",
     }.items()
 }  # fmt: skip
 # Letters of ours that take a value, and of rsync's that take none.
@@ -144,7 +157,7 @@ def understood(words: Sequence[str], actions: Actions) -> list[str]:
         elif word.startswith("--") or (word in actions and len(word) > 2):  # -vv
             found += _long(word, left, words, actions)
         else:
-            kept, flags = _short(word[1:], left, actions)
+            kept, flags = _short(word[1:], left, actions, _has_archive(words))
             found += kept
             letters += flags
     if "t" in letters and set(letters) & set("rpa"):
@@ -165,6 +178,8 @@ def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) ->
     name, equals, value = word.partition("=")
     if name in _SAID_ANYWAY or (name in _OF_ARCHIVE and _has_archive(words)):
         return []
+    if name == "--force" and any(each.startswith("--del") for each in words):
+        return []  # rsync's: a folder goes with what is in it
     if name in _NAMED_HERE and name not in actions:
         return [_NAMED_HERE[name]]
     if name == "--bwlimit":
@@ -178,13 +193,19 @@ def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) ->
     return [word, left.pop(0)] if left else [word]
 
 
-def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], str]:
+def _short(
+    letters: str, left: list[str], actions: Actions, has_archive: bool
+) -> tuple[list[str], str]:
     """Return what a word of short options becomes, and its flags."""
     flags = ""
     if port := re.fullmatch("p([0-9]{2,})", letters):  # as ssh has it; -p4 is -p -4
         raise UsageError(f"-{letters}: -p takes no value", f"the port is -P {port[1]} here")
     for place, letter in enumerate(letters):
         name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
+        if has_archive and letter in _LETTERS_OF_ARCHIVE:
+            continue
+        if letter == "T" and rest[:1] in ("/", "."):
+            _explain("--temp-dir", rest)
         if letter == "P" and not rest and left and _is_place(left[0]):
             break  # rsync's --partial --progress; ours takes a port
         if name not in actions and name in _EXPLAINED:
@@ -200,9 +221,18 @@ def _short(letters: str, left: list[str], actions: Actions) -> tuple[list[str], 
 
 def _check_value(name: str, value: str) -> None:
     """Raise UsageError where rsync's letter was meant, which takes no value."""
+    if name == "-i" and value and not _may_be_key(value):
+        what = f"-i takes a private key here, and {value!r} is no file"
+        raise UsageError(what, "rsync's -i is -vv here")
     is_source = not value[:1].isdigit() if name == "-b" else os.path.isdir(value)
     if name in _NOT_THEIRS and value and is_source:
         raise UsageError(f"{name} takes a value here, and not {value!r}", _NOT_THEIRS[name])
+
+
+def _may_be_key(value: str) -> bool:
+    """May it name a key, or one that an agent has, of which only the public half is a file?"""
+    path = os.path.expanduser(value)
+    return "%" in path or "${" in path or any(map(os.path.exists, (path, f"{path}.pub")))
 
 
 def _as_words(flags: str) -> list[str]:

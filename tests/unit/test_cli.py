@@ -100,7 +100,7 @@ def options_of(copy: Copy, *words: str) -> Options:
         ("-s -t", {"strong": True, "transfer_test": True}),
         ("-rp", {"recursive": True, "preserve": True}),
         ("-rP22", {"recursive": True, "port": 22}),
-        ("-i k1 -i k2", {"identities": ("k1", "k2")}),
+        ("-i k%u -i /dev/null", {"identities": ("k%u", "/dev/null")}),
         ("-F conf -J me@jump:22", {"config_file": "conf", "jump": "me@jump:22"}),
         ("-o A=1 -oB=2 -o C=3", {"ssh_options": ("A=1", "B=2", "C=3")}),
         ("-l 800 -C", {"limit_kbit_s": 800, "compress": True}),

@@ -119,6 +119,7 @@ def test_a_slash_before_the_colon_means_local(name: str) -> None:
         ("65536", 64 * KIB),
         ("256k", 256 * KIB),
         ("4M", 4 * MIB),
+        ("1.5m", 3 * MIB // 2),
         ("4 MB", 4 * MIB),
         ("1GiB", GIB),
         ("2t", 2048 * GIB),
@@ -130,7 +131,8 @@ def test_sizes(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "0M", "-1", "+1", "1.5M", "M", "4X", "4MM", "٤", "9" * 5000, "9999999999T"]
+    "text",
+    ["", "0", "0M", "-1", "+1", "1.M", ".5M", "M", "4X", "4MM", "٤", "9" * 5000, "9999999999T"],
 )
 def test_sizes_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^-b: "):
