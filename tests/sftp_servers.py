@@ -1,7 +1,7 @@
 """An SFTP server made with asyncssh that runs no commands: `python sftp_servers.py FOLDER`.
 
-It may have a fault, as settings.json says: a WRITE that is damaged, a file that opens once at a
-time. It serves until stdin ends.
+It may have a fault, as settings.json says: a WRITE that is damaged, or that waits until the file
+has its name; a file that opens once at a time. It serves until stdin ends.
 
 Not here: the tests (e2e/test_copy_sftp.py), a server made with paramiko (servers).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,11 +19,13 @@ import asyncssh
 from servers.embedded_server import serve_until_input_ends
 from servers.private import EmbeddedServer
 
+MIB = 1024 * 1024
+POLL_S = 0.01
 LEAST_DAMAGED = 1000  # bytes of a WRITE that is worth damaging
 
 
 class MadeUpServer(EmbeddedServer):
-    """`fault` is "", damages, damages once, single, or folds: names are in lower case."""
+    """`fault` is "", damages, damages once, late, single, or folds: names are in lower case."""
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
@@ -60,7 +63,17 @@ class Faulty(asyncssh.SFTPServer):
         if wants and len(data) >= LEAST_DAMAGED:
             type(self).damaged += 1
             data = data[:500] + bytes([data[500] ^ 1]) + data[501:]
+        if self.fault == "late" and offset >= MIB and not self.damaged:
+            type(self).damaged += 1
+            return self._write_late(file_obj, offset, data)
         return super().write(file_obj, offset, data)
+
+    async def _write_late(self, file_obj: Any, offset: int, data: bytes) -> int:
+        """Write only once what is no part of a file has come to the folder of this one."""
+        part = Path(os.fsdecode(file_obj.opened_as))
+        while all(each.name.startswith(".") for each in part.parent.iterdir()):
+            await asyncio.sleep(POLL_S)
+        return int(super().write(file_obj, offset, data))
 
 
 async def serve(folder: Path) -> None:

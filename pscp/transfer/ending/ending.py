@@ -36,6 +36,9 @@ CopyNow = Callable[[list[PlannedEntry]], None]
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
 
 
+_QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
+
+
 class Ending:
     """The work that waits for a copy's end. But for its spools only the queue changes it."""
 
@@ -46,6 +49,9 @@ class Ending:
         self._blocked_links = Spool()  # of files that wait for the mirror
         self.folders = Spool()
         self.swept = Spool()  # folders, in which lanes that died may have left parts
+        # Files over SFTP, to which a lane that another has overtaken may still write, in memory as
+        # _unwanted is.
+        self.overtaken: list[tree.Entry] = []
         self._kept_folders = 0  # of other users, which keep their metadata
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
@@ -72,6 +78,7 @@ class Ending:
         self._check_told()
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
+            self._settle_overtaken()
         if mirror is not None:
             copy_blocked(mirror.finish())  # which may add links
             with contextlib.closing(self._blocked_links) as waiting:
@@ -96,6 +103,15 @@ class Ending:
     def close(self) -> None:
         for spool in (self.folders, self.links, self._blocked_links, self.swept):
             spool.close()
+
+    def _settle_overtaken(self) -> None:
+        """Give files their times again, which an overtaken lane's late write has changed.
+
+        It writes the bytes that are there, and SFTP has nothing that keeps it out.
+        """
+        if self.overtaken:
+            self._queue.wait_until(self._queue.is_quiet, _QUIET_S)
+            self._finish(self.overtaken, lookup.Adopt)
 
     def _note_kept_folders(self) -> None:
         kept = self._kept_folders

@@ -188,6 +188,11 @@ class InFlight:
     def window_bytes(self) -> int:
         return sum(share.window.in_flight_bytes for share in self._shares)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether no lane is at anything, not even at what another one has finished."""
+        return not any(share.work for share in self._shares)
+
     # --- taking and finishing
 
     def take(self, share: LaneShare, work: Work) -> tuple[int, Work]:

@@ -275,6 +275,7 @@ class WorkQueue:
         if not had_room or work.is_over or share.is_idle:
             self._changed.notify_all()  # this lane may take more, or take over a chunk
         if not self._in_flight.finish(work, age_s):
+            self._news.notify_all()  # is_quiet() may be so
             return False
         share.note_finished(work)
         if not self._in_flight.pieces:
@@ -381,6 +382,11 @@ class WorkQueue:
         """Return whether nothing waits and nothing is in flight."""
         with self._lock:
             return not (self._in_flight.pieces or self._backlog)
+
+    def is_quiet(self) -> bool:
+        """Return whether no lane is at anything, not even at what another one has finished."""
+        with self._lock:
+            return self._in_flight.is_quiet
 
     def has_work(self) -> bool:
         """Return whether there is anything that no lane has taken."""

@@ -368,6 +368,8 @@ class FileJob:
 
     def _ask_finish(self, strong: str) -> None:
         def then(_: object) -> None:
+            if self._receipt == wire.SOME_PART and self.was_shared:
+                self._ending.overtaken.append(self.item.entry)
             self._close()
             self._results.file_done(self.item, strong if self._terms.options.strong else "")
 
