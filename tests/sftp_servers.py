@@ -68,12 +68,12 @@ class Faulty(asyncssh.SFTPServer):
             return self._write_late(file_obj, offset, data)
         return super().write(file_obj, offset, data)
 
-    async def _write_late(self, file_obj: Any, offset: int, data: bytes) -> int:
+    async def _write_late(self, file_obj: Any, offset: int, data: bytes) -> Any:
         """Write only once what is no part of a file has come to the folder of this one."""
         part = Path(os.fsdecode(file_obj.opened_as))
         while all(each.name.startswith(".") for each in part.parent.iterdir()):
             await asyncio.sleep(POLL_S)
-        return int(super().write(file_obj, offset, data))
+        return super().write(file_obj, offset, data)
 
 
 async def serve(folder: Path) -> None:
