@@ -160,7 +160,9 @@ def in_keywords() -> Iterator[None]:
 
 
 def as_keywords(text: str) -> str:
-    """Return a message in which options of the command line are called by their keywords."""
+    """Return a message in which options of the command line are called by their keywords, but for
+    those of an ssh to try.
+    """
     from pscp.options.zfs_options import ZfsOptions  # here: few errors need it
 
     keywords = {
@@ -170,7 +172,8 @@ def as_keywords(text: str) -> str:
         for word in flag.words.split()
         if word.startswith("-")
     } | {"--exclude": "exclude", "--include": "include"}
-    found = re.sub(r"(?<![\w-])--?[a-zA-Z][\w-]*", lambda m: keywords.get(m[0], m[0]), text)
+    word = re.compile(r"try: ssh [^;]*|(?<![\w-])--?[a-zA-Z][\w-]*")
+    found = word.sub(lambda m: keywords.get(m[0], m[0]), text)
     return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", found)
 
 

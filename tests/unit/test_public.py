@@ -20,6 +20,7 @@ import pscp
 from pscp.ground import errors
 from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
+from pscp.options.options import as_keywords
 from pscp.progress.callbacks import ProgramReporter
 from pscp.progress.progress import Silent, checked
 
@@ -233,6 +234,11 @@ def test_hints_in_the_log_speak_of_keywords(caplog: pytest.LogCaptureFixture) ->
     ProgramReporter(Silent()).note("  --exclude leaves it out")
     ProgramReporter(Silent()).note("a/ -r/b: is a dangling link")
     assert caplog.messages == ["  exclude leaves it out", "a/ -r/b: is a dangling link"]
+
+
+def test_the_ssh_to_try_is_as_it_is_typed() -> None:
+    hint = "try: ssh -F /c -p 22 host true; --retry-for 30m keeps trying"
+    assert as_keywords(hint) == "try: ssh -F /c -p 22 host true; retry_for_s 30m keeps trying"
 
 
 def test_a_misspelt_keyword_of_options() -> None:
