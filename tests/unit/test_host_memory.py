@@ -47,6 +47,17 @@ def test_each_transport_is_remembered_by_itself() -> None:
     assert HostMemory(HOST, paramiko).recall(True) == PathRecord(9, 9, 0.1)
 
 
+def test_sftp_is_remembered_for_a_day_and_of_that_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent keeps more of a file: neither another key's limits nor those of then may bar it."""
+    HostMemory(HOST, Options(identities=("held",))).remember_sftp(True)
+    assert HostMemory(HOST, Options(identities=("held",))).uses_sftp()
+    assert not HostMemory(HOST, Options(identities=("free",))).uses_sftp()
+    assert not HostMemory(HOST, Options()).uses_sftp()
+    day_later_s = time.time() + 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: day_later_s)
+    assert not HostMemory(HOST, Options(identities=("held",))).uses_sftp()
+
+
 def test_what_auto_comes_to_is_that_transport() -> None:
     HostMemory(HOST, Options()).remember(True, PathRecord(5, 5, 0.1))
     chosen = with_fields(Options(), {"transport": transport_of(Options())})

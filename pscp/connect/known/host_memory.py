@@ -8,8 +8,8 @@ was measured holds for a week, for the like of what it was measured on, and more
 asks for are believed once two copies agree. Each way to a host has a file of its own, since the
 libraries differ in speed, in ciphers, and in what they can log in with: {"push": the fields of
 PathRecord, "push_at": when they changed last, "pull" and "pull_at": as well, "connections": number,
-"cipher": name, "remote": "sftp" where no agent can run, "asks": whether a login asked a person,
-"no_direct_at": when no direct lane was let in}.
+"cipher": name, "remote": "sftp" where no agent can run, "sftp_at": when that was found, "asks":
+whether a login asked a person, "no_direct_at": when no direct lane was let in}.
 
 Not here: the connections (../connections.py).
 """
@@ -30,6 +30,7 @@ from pscp.transports import transport_of
 _ALIKE = 2.0  # round trips that differ by less than this factor are taken for the same path
 _NEAR_S = 0.01  # and so are all shorter ones
 _WEEK_S = 7 * 86400.0  # hosts, paths and their load change
+_DAY_S = 24 * 3600.0
 _HOUR_S = 3600.0  # a firewall may be opened, and finding it closed takes seconds
 FAR_S = 0.02  # from this round trip on a login takes long, and a lost packet too
 _NEAR_LOGINS = 2  # at once on a near path: more take longer there than they save
@@ -117,6 +118,7 @@ class HostMemory:
             self.options.config_file,
             self.options.jump,
             transport_of(self.options),
+            *self.options.identities,  # one key may be held to SFTP, and another not
         )
 
     def _known(self) -> dict[str, object]:
@@ -188,13 +190,18 @@ class HostMemory:
         return self._keep({"connections": connections, "cipher": cipher})
 
     def uses_sftp(self) -> bool:
-        """Return whether the last copy to this host used SFTP, since no agent could run there."""
-        return self._known().get("remote") == "sftp"
+        """Return whether a copy to this host used SFTP lately, since no agent could run there."""
+        known = self._known()
+        at_s = known.get("sftp_at")
+        is_late = isinstance(at_s, float) and abs(time.time() - at_s) < _DAY_S
+        return known.get("remote") == "sftp" and is_late
 
     def remember_sftp(self, is_so: bool) -> None:
-        """Keep whether SFTP was used since no agent could run there."""
+        """Keep whether SFTP was used since no agent could run there: for a day, as an agent keeps
+        more of a file, and what was in its way may be gone.
+        """
         if self.uses_sftp() != is_so:
-            self._keep({"remote": "sftp" if is_so else "agent"})
+            self._keep({"remote": "sftp" if is_so else "agent", "sftp_at": time.time()})
 
     def asks(self) -> bool:
         """Return whether a login may ask a person: True unless the last one asked nothing."""
