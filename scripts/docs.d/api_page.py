@@ -53,7 +53,7 @@ ASYNCIO = """\
 ## pscp.aio
 
 `copy()`, `fan_out()` and `Session` as above, to be awaited, and `copying()`, a copy whose progress
-is read while it runs:
+is read while it runs (`from pscp import aio`, or `pscp.aio`; `import pscp.aio` finds nothing):
 
 ```python run=asyncio
 import asyncio, pscp
@@ -76,7 +76,8 @@ It yields snapshots of Counters, about ten a second, the last one when the copy 
 late gets the latest only. The block's end waits for the copy, and raises its error; an exception in
 the block ends it. Each call runs in a thread of its own, and functions that it is given are called
 in other threads than the event loop's. Where its task is cancelled the call is ended as by
-Session.cancel(), and CancelledError goes on only when it has ended.
+Session.cancel(), and CancelledError goes on only when it has ended. What was
+on its way may land there for a second more.
 
 `async with pscp.aio.Session(host, options=None, **fields) as session` has `session.copying(...)`,
 `await session.copy(...)` and `await session.run(...)`; tasks may call it at once. With `transport`
