@@ -69,9 +69,9 @@ class Faulty(asyncssh.SFTPServer):
         return super().write(file_obj, offset, data)
 
     async def _write_late(self, file_obj: Any, offset: int, data: bytes) -> Any:
-        """Write only once what is no part of a file has come to the folder of this one."""
+        """Write only once a file that is no part has come to the folder of this one."""
         part = Path(os.fsdecode(file_obj.opened_as))
-        while all(each.name.startswith(".") for each in part.parent.iterdir()):
+        while not any(each.is_file() for each in part.parent.glob("[!.]*")):
             await asyncio.sleep(POLL_S)
         return super().write(file_obj, offset, data)
 

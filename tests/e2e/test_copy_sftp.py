@@ -235,16 +235,22 @@ def test_check_file_is_used_where_it_is_offered(push: Way, make_made_up: MakeMad
     assert ran.code == 0 and "check-file" in ran.err
 
 
+@pytest.mark.parametrize("there", ["nothing", "a folder"])
 def test_a_write_that_another_lane_has_overtaken_changes_no_time(
-    push: Way, make_made_up: MakeMadeUp
+    push: Way, make_made_up: MakeMadeUp, there: str
 ) -> None:
-    path = push.source / "large"
+    path = push.source / "d" / "large"
+    path.parent.mkdir()
     path.write_bytes(os.urandom(12 * MIB))
     os.utime(path, (1_000_000_000, 1_000_000_000))
+    fields: dict[str, Any] = {"archive": True, "remove_source_files": True}
+    if there == "a folder":  # which a mirror deletes before the file can come
+        (push.destination / "d" / "large" / "old").mkdir(parents=True)
+        fields = {"archive": True, "delete": True}
     way = dataclasses.replace(push, server=make_made_up(fault="late"), remote="sftp")
-    assert way.copy("large", connections=3, archive=True, remove_source_files=True).ok
-    assert (push.destination / "large").stat().st_mtime == 1_000_000_000
-    assert not path.exists()
+    assert way.copy("d", connections=3, **fields).ok
+    assert (push.destination / "d" / "large").stat().st_mtime == 1_000_000_000
+    assert path.exists() is (there == "a folder")
 
 
 def test_a_server_that_opens_a_file_once_at_a_time(

@@ -34,8 +34,6 @@ if TYPE_CHECKING:  # few copies need them
 CopyNow = Callable[[list[PlannedEntry]], None]
 # A request that is made for many entries at once.
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
-
-
 _QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
 
 
@@ -78,7 +76,6 @@ class Ending:
         self._check_told()
         if not is_dry:  # before folders that they are in go, or get their times
             self._discard()
-            self._settle_overtaken()
         if mirror is not None:
             copy_blocked(mirror.finish())  # which may add links
             with contextlib.closing(self._blocked_links) as waiting:
@@ -87,6 +84,7 @@ class Ending:
                     self.links.add(row)
             self._finish_links(copy_blocked)  # none is looked up: --existing would leave it out
         self._check_told()
+        self._settle_overtaken()
         if moving is not None:
             moving.check_place()
         folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
