@@ -56,7 +56,9 @@ def noting(host: Location, note: Callable[[str], None]) -> Callable[[str], None]
 
 
 class Held:
-    """What a login prints, a banner for instance, held with -q until it may tell why all failed."""
+    """The lines that a login prints, such as a banner: with -q they are held, and shown only where
+    the login or the copy fails.
+    """
 
     def __init__(self) -> None:
         self._lines = deque[str](maxlen=_HELD_MOST)

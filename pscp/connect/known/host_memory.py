@@ -8,8 +8,8 @@ was measured holds for a week, for the like of what it was measured on, and more
 asks for are believed once two copies agree. Each way to a host has a file of its own, since the
 libraries differ in speed, in ciphers, and in what they can log in with: {"push": the fields of
 PathRecord, "push_at": when they changed last, "pull" and "pull_at": as well, "connections": number,
-"cipher": name, "remote": "sftp" where no agent can run, "sftp_at": when that was found, "asks":
-whether a login asked a person, "no_direct_at": when no direct lane was let in}.
+"cipher": name, "sftp_at": when no agent could run, "asks": whether a login asked a person,
+"no_direct_at": when no direct lane was let in}.
 
 Not here: the connections (../connections.py).
 """
@@ -125,6 +125,11 @@ class HostMemory:
         found = state.recall_entry("hosts", self.host.login, self._key())
         return found if isinstance(found, dict) else {}
 
+    def _was_within(self, name: str, span_s: float) -> bool:
+        """Return whether the moment that is kept by this name is less than so long ago."""
+        at_s = self._known().get(name)
+        return isinstance(at_s, float) and abs(time.time() - at_s) < span_s
+
     def _keep(self, values: dict[str, object]) -> bool:
         """Add these values to what is remembered. Return False where they cannot be kept."""
         before = self._known()
@@ -191,17 +196,14 @@ class HostMemory:
 
     def uses_sftp(self) -> bool:
         """Return whether a copy to this host used SFTP lately, since no agent could run there."""
-        known = self._known()
-        at_s = known.get("sftp_at")
-        is_late = isinstance(at_s, float) and abs(time.time() - at_s) < _DAY_S
-        return known.get("remote") == "sftp" and is_late
+        return self._was_within("sftp_at", _DAY_S)
 
     def remember_sftp(self, is_so: bool) -> None:
         """Keep whether SFTP was used since no agent could run there: for a day, as an agent keeps
         more of a file, and what was in its way may be gone.
         """
         if self.uses_sftp() != is_so:
-            self._keep({"remote": "sftp" if is_so else "agent", "sftp_at": time.time()})
+            self._keep({"sftp_at": time.time() if is_so else None})
 
     def asks(self) -> bool:
         """Return whether a login may ask a person: True unless the last one asked nothing."""
@@ -218,8 +220,7 @@ class HostMemory:
 
     def refuses_direct(self) -> bool:
         """Return whether no direct lane was let in at this host lately."""
-        at_s = self._known().get("no_direct_at")
-        return isinstance(at_s, float) and abs(time.time() - at_s) < _HOUR_S
+        return self._was_within("no_direct_at", _HOUR_S)
 
     def remember_no_direct(self) -> None:
         """Keep for an hour that no direct lane was let in."""
