@@ -40,8 +40,10 @@ class Coordinator:
         """Copy everything. Raises what stops a copy as a whole; files' failures are kept."""
         mirror, moving = self._removers()
         walk = PlanWalk(self._items, self._lookup, mirror)
-        walk.start()
         try:
+            if moving is not None:
+                moving.look_for_others()
+            walk.start()
             walk.count.count_here()
             self._wait_until_copied()
             self._queue.check()
@@ -52,7 +54,8 @@ class Coordinator:
                 mirror.stopped()
             raise
         finally:
-            walk.join()
+            if walk.ident is not None:
+                walk.join()
             for part in (self._ending, mirror, moving):
                 if part is not None:
                     part.close()

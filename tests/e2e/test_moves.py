@@ -358,3 +358,64 @@ def test_terms_that_clash(push: Way, begin: Begin) -> None:
     for places, folder in (([], None), (["h:a", "h:a"], None), (["h:a"], "")):
         with pytest.raises(pscp.UsageError):
             pscp.Moves(places, folder)
+
+
+# --- over SFTP, where no answer tells one place from another
+
+
+@pytest.mark.parametrize("second", ["agent", "sftp"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_names_of_one_destination_over_sftp(
+    push: Way, begin: Begin, second: str, at_once: bool
+) -> None:
+    make(push.source, "t/a", "t/b")
+    (push.destination / "one").mkdir()
+    (push.destination / "two").symlink_to(push.destination / "one")
+    night, ways = begin(), {"one": "sftp", "two": second}
+    found = copy_to_both(night, ways, at_once=at_once)
+    [failure] = [each for result in found for each in result.failures]
+    why = "are names of one place" if at_once else "cannot be told whether"
+    assert why in failure.message and "no source was removed" in failure.message
+    assert files_of(push.source) == night.there("one") == {"t/a", "t/b"}
+
+
+@pytest.mark.parametrize("second", ["agent", "sftp"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_destinations_over_sftp(push: Way, begin: Begin, second: str, at_once: bool) -> None:
+    """What one has and the other has not tells them apart: a fence, or a file that has landed."""
+    make(push.source, "t/a", "t/b")
+    make(push.destination, "one/t/a", "two/t/a")
+    night, ways = begin(), {"one": "sftp", "two": second}
+    assert all(result.ok for result in copy_to_both(night, ways, at_once=at_once))
+    assert files_of(push.source) == set()
+    assert night.there("one") == night.there("two") == {"t/a", "t/b"}
+
+
+def test_two_destinations_over_sftp_that_have_all(push: Way, begin: Begin) -> None:
+    """One after the other, nothing shows that they are two; at the same time their fences do."""
+    make(push.source, "t/a")
+    make(push.destination, "one/t/a", "two/t/a")
+    first, second = copy_to_both(begin(), {"one": "sftp", "two": "sftp"}, at_once=False)
+    assert first.ok and "cannot be told whether" in second.failures[0].message
+    assert files_of(push.source) == {"t/a"}
+    ways = {"one": "sftp", "two": "sftp"}
+    assert all(result.ok for result in copy_to_both(begin(), ways, at_once=True))
+    assert files_of(push.source) == set()
+
+
+def copy_to_both(night: Night, ways: dict[str, str], *, at_once: bool) -> list[pscp.Result]:
+    """Copy to both, one after the other, or to the second while the first one is under way."""
+    (first, how), (second, how_second) = ways.items()
+    if not at_once:
+        return [night.copy(first, remote=how), night.copy(second, remote=how_second)]
+    inner: list[concurrent.futures.Future[pscp.Result]] = []
+
+    def select(*_: object) -> bool:
+        if not inner:  # in the first one's walk, which waits for it
+            inner.append(threads.submit(night.copy, second, remote=how_second))
+            inner[0].result()
+        return True
+
+    outer = dataclasses.replace(night, terms=dataclasses.replace(night.terms, select=select))
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        return [outer.copy(first, remote=how), inner[0].result()]

@@ -2,12 +2,13 @@
 source once the copy is over, or once all copies that move together are.
 
 Not here: what the source does (endpoint/there/moving.py), the order of a copy's end (ending.py),
-what several copies have landed (../terms/moves.py).
+what several copies have landed (../terms/moves.py), and where (../terms/twins.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import unicodedata
@@ -30,9 +31,11 @@ from pscp.transfer.pieces.plan import Ask, Failure, source_path
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
+from pscp.transfer.terms.twins import Landed, Shown
 
 # What would have the names of the parts that are looked for: at the source, at the destination.
 _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
+_SHOWN_MOST = 64  # files by which another copy tells its place from this one's
 
 
 class Moving:
@@ -46,15 +49,17 @@ class Moving:
         self._last_found = (-1, "")  # the folder of the last one
         self._firsts: dict[tuple[int, str], Identity] = {}  # what landed and has other names
         self._why_not = ""  # why nothing is removed
-        self._place = ""  # what tells where the destination is; "": not known
         self._mounted: frozenset[str] = frozenset()  # paths there: mounted from elsewhere
         self._moves = terms.job.moves  # of several copies
+        self._to = terms.to.text
         if self._moves is not None:
-            self._moves.begin(terms.to.text)
+            self._moves.begin(self._to)
         results.landed, results.was_there = self._landed, self._was_there
         results.link_landed = self._link_landed
 
     def close(self) -> None:
+        if self._moves is not None:  # a fence that is still there is no longer looked after
+            self._moves.twins.hide(self._to)
         self._spool.close()
         self._found.close()
 
@@ -88,19 +93,71 @@ class Moving:
 
     # --- the main thread
 
-    def check_place(self) -> None:
-        """Find out whether the sources are what lies at the destination. The fence is still there.
+    def look_for_others(self) -> None:
+        """Show where this copy goes, and look there for what others have. Nothing was sent yet."""
+        if self._moves is None or not self._moves.are_several:
+            return
+        twins, fence_name = self._moves.twins, self._fence_name()
+        names = tuple(map(_folded, self._terms.target.names))
+        if self._kinds_there([fence_name]) == [tree.FILE]:
+            twins.show(self._to, Shown(fence_name, names))
+        while unseen := twins.unseen(self._to):
+            for other, shown in unseen:
+                kinds = self._kinds_there(self._paths_of(shown))
+                is_there = True if kinds and None not in kinds else None
+                twins.saw(self._to, names, other, shown, False if "" in kinds else is_there)
 
-        Where it shows in the destination's root, it shows there too if both are one folder. Through
-        a link or a mount a folder below may be one of the destination's too; then all in it was
-        there already. So what only the destination should have is put beside that, and looked for;
-        and the other way round, as a union mount shows its layers' files, and gives them none.
+    def _kinds_there(self, paths: list[str]) -> list[str | None]:
+        """Return the kind of what the destination has there, "" for nothing; None: not known."""
+        found: list[str | None] = []
+
+        def then(answer: object) -> None:
+            for row in answers.items(answer):  # a failure where it could not be looked at
+                is_known = not isinstance(row, dict)
+                found.append(answers.text(answers.items(row)[0]) if is_known else None)
+
+        self._wait(Ask(False, lookup.Lookup(paths), then, ignored))
+        return found
+
+    def _paths_of(self, shown: Shown) -> list[str]:
+        """Return where what another copy shows would be, here."""
+        if shown.fence:
+            return [shown.fence]
+        tops = self._terms.tops
+        return [self._place_of(tops.index(top), path) for top, path in shown.landed if top in tops]
+
+    def _show_landed(self) -> None:
+        """Show files that have landed: the fence will go. Best are those that were not there."""
+        if self._moves is not None and self._moves.are_several:
+            new = (known for _, known, proof in self._spool.take() if proof == DIGEST)
+            some = [*itertools.islice(new, _SHOWN_MOST)]
+            more = (known for _, known, _ in self._spool.take())
+            some += itertools.islice(more, _SHOWN_MOST - len(some))
+            landed = [Landed(self._terms.tops[top], path) for top, path, *_ in some]
+            self._moves.twins.hide(self._to, landed)
+
+    def _fence_name(self) -> str:
+        return to_text(fence.fence_name(self._terms.token))
+
+    def check_place(self) -> None:
+        """Find out whether the sources are what lies at the destination. The fence is still there,
+        and no other copy looks for it any more once this returns.
+        """
+        self._compare_places()
+        self._show_landed()
+
+    def _compare_places(self) -> None:
+        """Look at the source for what the destination alone should have, and the other way round.
+
+        Where the fence shows in the destination's root, it shows there too if both are one folder.
+        Through a link or a mount a folder below may be one of the destination's too; then all in it
+        was there already. So what only the destination should have is put beside that, and looked
+        for; and the other way round, as a union mount shows its layers' files, and gives them none.
         """
         if not self._terms.counters.verified:
             self._why_not = "nothing has verified what landed"
             return
-        name = to_text(fence.fence_name(self._terms.token))
-        tops, names = self._terms.tops, self._terms.target.names
+        name, tops, names = self._fence_name(), self._terms.tops, self._terms.target.names
         beside = (
             [number, top.name, name]
             for number, (top, to) in enumerate(zip(tops, names, strict=True))
@@ -122,8 +179,9 @@ class Moving:
 
         def learn(answer: object) -> None:
             place, mounted = answers.items(answer)
-            if told := answers.text(place):
-                self._place = json.dumps([told, below])
+            if self._moves is not None:
+                told = answers.text(place)
+                self._moves.twins.at(self._to, json.dumps([told, below]) if told else "")
             self._mounted = frozenset(answers.texts(mounted))
 
         self._wait(Ask(False, moving.Destination(folder), learn, self._cannot))
@@ -234,11 +292,14 @@ class Moving:
         moves = self._moves
         if moves is None:
             yield from safe
-        elif moves.finish(self._terms.to.text, self._place, map(self._digest, safe)):
-            if twins := moves.twins():
-                self._why_not = f"{twins[0]} and {twins[1]} are names of one place: name it once"
-                return
-            yield from (row for row in self._spool.take() if moves.is_everywhere(self._digest(row)))
+        elif moves.finish(self._to, map(self._digest, safe)):
+            rows = self._spool.take()
+            everywhere = (row for row in rows if moves.is_everywhere(self._digest(row)))
+            first = next(everywhere, None)
+            if first is not None and not (why := moves.twins.why_not_several()):
+                yield from itertools.chain([first], everywhere)
+            elif first is not None:
+                self._why_not = why
 
     def _durable(self, row: list[Any]) -> tuple[str, Durable]:
         """Return where a row's file has landed, and what is known of it there."""

@@ -1,8 +1,8 @@
 """Moves of the same sources by several copies: a file leaves its source only once every
 destination holds it.
 
-Not here: what one copy has landed (../ending/moving.py), the last look and the removal
-(../../endpoint/there/moving.py).
+Not here: what one copy has landed (../ending/moving.py), whether two destinations are one place
+(twins.py), the last look and the removal (../../endpoint/there/moving.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import Top
 from pscp.ground.errors import CopyError, UsageError
 from pscp.ground.locations import Location, as_location
+from pscp.transfer.terms.twins import Twins
 
 Place = str | os.PathLike[str] | Location
 
@@ -28,9 +29,10 @@ class Moves:
 
     The last copy to finish removes, at the source, each file that all of them have landed and
     verified in this program's run, or found there with the same digest; if it still is the very
-    file that was copied. A copy that fails as a whole, or whose place is the source itself, has
-    landed nothing. With one destination it is as with the option remove_source_files. Sources are
-    files here.
+    file that was copied. None is removed where two destinations are one place, or may be (over SFTP
+    only what one has and the other has not tells). A copy that fails as a whole, or whose place is
+    the source itself, has landed nothing. With one destination it is as with the option
+    remove_source_files. Sources are files here.
 
     Args:
         destinations: one or several, each as it is given to its copy.
@@ -56,8 +58,9 @@ class Moves:
         if folder is not None and not os.fspath(folder):
             raise UsageError("moves: the folder has no name")
         self.folder = "" if folder is None else os.path.abspath(folder)
+        self.twins = Twins()
         self._lock = threading.Lock()  # guards what follows
-        self._finished: dict[str, str] = {}  # destinations, and where each is; "": not known
+        self._finished = set[str]()  # destinations
         self._moved = 0
         # In a temporary file: there may be millions.
         self._landed = sqlite3.connect("", check_same_thread=False, isolation_level=None)
@@ -97,34 +100,25 @@ class Moves:
             if os.stat(there[0]).st_dev != os.stat(own).st_dev:
                 raise UsageError(f"{what} is on another file system", "name a folder on the same")
 
+    @property
+    def are_several(self) -> bool:
+        return len(self._destinations) > 1
+
     def begin(self, destination: str) -> None:
         """A copy to this destination begins, perhaps once more: nothing has landed there yet."""
         with self._lock, _room():
-            self._finished.pop(destination, None)
+            self._finished.discard(destination)
             self._landed.execute("DELETE FROM landed WHERE destination = ?", (destination,))
 
-    def finish(self, destination: str, place: str, files: Iterable[bytes]) -> bool:
-        """Note what has landed at this destination. Return whether it was the last one.
-
-        Args:
-            place: what tells where it is, however it is called; "": not known.
-        """
+    def finish(self, destination: str, files: Iterable[bytes]) -> bool:
+        """Note what has landed at this destination. Return whether it was the last one."""
         with self._lock, _room():
             self._landed.execute("BEGIN")
             rows = ((file, destination) for file in files)
             self._landed.executemany("INSERT OR IGNORE INTO landed VALUES (?, ?)", rows)
             self._landed.execute("COMMIT")
-            self._finished[destination] = place
-            return self._finished.keys() == self._destinations
-
-    def twins(self) -> tuple[str, str] | None:
-        """Return two destinations that are names of one place: one copy in the stead of two."""
-        with self._lock:
-            known = {place: name for name, place in self._finished.items() if place}
-            for name, place in self._finished.items():
-                if place and known[place] != name:
-                    return name, known[place]
-        return None
+            self._finished.add(destination)
+            return self._finished == self._destinations
 
     def count_moved(self, files: int) -> None:
         """Note that so many files have been removed at the source, or renamed."""
