@@ -61,6 +61,8 @@ class _Compared:
 
     def extents(self, there: There) -> Iterable[Extent] | None:
         whole = [(0, there.size_bytes)]
+        if there.failure is not None:
+            return None
         if not there.kind:
             return [(0, 1)]  # why it is not to be seen, its opening tells
         if not is_file(there) or self._record.kind != tree.FILE:
@@ -71,7 +73,9 @@ class _Compared:
 
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         add, record = self._found.add, self._record
-        if not there.kind:
+        if there.failure is not None:
+            add(self.path, "unreadable", there.failure["message"])
+        elif not there.kind:
             is_missing = failure is None or failure["errno"] == 2
             what: What = "missing" if is_missing else "unreadable"
             add(self.path, what, "missing" if failure is None else failure["message"])

@@ -160,7 +160,9 @@ class _Hashed:
 
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         if not is_file(there):
-            if there.kind == "":
+            if there.failure is not None:
+                self._writing.fail(self.path, there.failure["message"])
+            elif there.kind == "":
                 self._writing.fail(self.path, "it is gone already")
             elif there.kind not in (tree.LINK, tree.FIFO, tree.DEVICE) or self._digest:
                 self._writing.fail(self.path, f"a {there.kind} has its name by now")

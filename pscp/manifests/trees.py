@@ -297,7 +297,10 @@ def resolved(where: Location, ask: Asker) -> str:
     try:
         answer, is_failed = ask(requests.Expand([path], False))
         [found] = [] if is_failed else answers.items(answer)
-        if not isinstance(found, dict):
+        if isinstance(found, dict):
+            message = failures.parse_failure(found)["message"]
+            why = message if message != source.NOT_THERE else why
+        else:
             _, full, is_folder = answers.items(answers.items(found)[0])
             if is_folder:
                 return answers.text(full)

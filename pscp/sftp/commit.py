@@ -9,6 +9,7 @@ Read next: sink.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -202,22 +203,24 @@ class Destination:
 
     # --- what is there already
 
-    async def look(self, request: asked.Lookup) -> list[list[object]]:
+    async def look(self, request: asked.Lookup) -> list[object]:
         return list(await gather(*[self._look_at(path) for path in request.paths]))
 
-    async def _look_at(self, path: str) -> list[object]:
+    async def _look_at(self, path: str) -> object:
         if not path:
             return [tree.FOLDER, 0, 0, [], 0, [], ""]
         try:
             full = await self.root.at(path)
-        except (SftpError, Refusal):
-            return ["", 0, 0, [], 0, [], ""]  # the attempt to write there will tell
+        except Refusal:  # nothing can be there: no folder is on the way
+            return ["", 0, 0, [], 0, [], ""]
+        except SftpError as error:
+            return _not_seen(path, error, [])
         parts = [self.client.lstat(self._part(full, nonce)) for nonce in self.copy.earlier]
         found, *left = await outcomes(self.client.lstat(full), *parts)
         named = zip(self.copy.earlier, left, strict=True)
         runs = [nonce for nonce, part in named if isinstance(part, Attrs)]
         if isinstance(found, Exception):
-            return ["", 0, 0, runs, 0, [], ""]
+            return _not_seen(path, found, runs)
         target = b""
         if found.is_link:
             with contextlib.suppress(SftpError):
@@ -339,6 +342,15 @@ class Destination:
             if (owner := self._owner(value)) is not None:
                 await outcomes(self.client.setstat(path, owner))
             await self.client.setstat(path, self._attrs(value))
+
+
+def _not_seen(path: str, error: Exception, runs: list[str]) -> object:
+    """Return what Lookup's answer has for a path of which the server tells nothing."""
+    if not isinstance(error, SftpError):
+        raise error
+    if is_missing(error) or error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG):
+        return ["", 0, 0, runs, 0, [], ""]
+    return asked.not_seen(path, error)
 
 
 def _beside(path: bytes, key: str) -> bytes:

@@ -16,7 +16,7 @@ import os
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.paths import is_pscps_own, marker_name, to_bytes, to_text
-from pscp.endpoint.reading.source import Top, as_glob
+from pscp.endpoint.reading.source import NOT_THERE, Top, as_glob
 from pscp.endpoint.writing import placing
 from pscp.endpoint.writing.fence import fence_name
 from pscp.endpoint.writing.placing import Target
@@ -38,7 +38,7 @@ async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
         return [await top]
     found = await _matching(client, full, to_bytes(path)) if pattern else []
     if not found:
-        raise failures.Refusal(failures.DESTINATION, path, "no such file or folder")
+        raise failures.Refusal(failures.DESTINATION, path, NOT_THERE)
     return list(await gather(*[_top(client, each) for each in found]))
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compare import assert_same_tree, rsync_finds
+from compare import assert_same_tree, rsync_finds, tree_digest
 from conftest import MakeServer, unavailable
 from tree_data import may_make_devices
 
 from e2e.conftest import ShellThat
-from e2e.ways import Way, make
+from e2e.ways import VERIFY, Way, make, run
 
 EVERY_WAY = True
 
@@ -553,6 +553,57 @@ def test_only_our_own_folders_are_opened_up_and_only_for_a_while(as_other: Way) 
     assert "t/ro/new" in [each.path for each in as_other.copy("t", archive=True).failures]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o555
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+@pytest.mark.parametrize(
+    "words", ["--check", "-n", "--existing", "--ignore-existing", "-u --delete"]
+)
+def test_what_cannot_be_looked_at_is_not_taken_for_absent(
+    as_other: Way, remote: str, words: str
+) -> None:
+    make(as_other.source, "t/a", "t/closed/b", "t/closed/sub/c")
+    shutil.copytree(as_other.source / "t", as_other.destination / "t")
+    os.chown(as_other.destination / "t", 65534, 65534)
+    (as_other.destination / "t" / "closed").chmod(0o700)
+    way, before = dataclasses.replace(as_other, remote=remote), tree_digest(as_other.destination)
+    ran = way.command("-rv", *words.split(), names=["t"])
+    for path in ("t/closed/b", "t/closed/sub/c"):
+        assert f"{path}: could not be looked at: Permission denied" in ran.err, ran
+    assert ran.code == 1 and "is not there" not in ran.out + ran.err
+    assert tree_digest(way.destination) == before
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_destination_that_cannot_be_looked_at(as_other: Way, remote: str) -> None:
+    make(as_other.source, "t/a")
+    make(as_other.destination, "closed/t/a")
+    (as_other.destination / "closed").chmod(0o700)
+    way = dataclasses.replace(as_other, remote=remote)
+    for to in ("closed", "closed/", "closed/t/", "closed/new/"):
+        ran = way.command("-r", "--check", names=["t"], to=to)
+        assert ran.code == 1 and "Permission denied" in ran.err, (to, ran)
+        assert "is not there" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_what_a_manifest_has_that_cannot_be_looked_at(
+    as_other: Way, remote: str, tmp_path: Path
+) -> None:
+    make(as_other.source, "t/a", "t/closed/b")
+    (as_other.source / "t" / "closed" / "link").symlink_to("b")
+    manifest = str(tmp_path / "manifest")
+    made = as_other.command("-a", "--manifest", manifest, names=["t"])
+    assert made.code == 0, made
+    os.chown(as_other.destination / "t" / "closed", 0, 0)
+    (as_other.destination / "t" / "closed").chmod(0o700)
+    fixed = [*VERIFY, "-F", as_other.server.ssh_config, "-B", "--remote", remote, manifest]
+    ran = run([*fixed, as_other.locations([], "")[1]])
+    why = "could not be looked at: Permission denied"
+    told = [f"t/closed/b: {why}", f"t/closed/link: {why}"]
+    assert sorted(ran.out.splitlines()) == told and ran.code == 1, ran
+    ran = run([*fixed, as_other.locations([], "t/closed/in")[1]])
+    assert "closed/in: Permission denied" in ran.err and ran.code == 1, ran
 
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])

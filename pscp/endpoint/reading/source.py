@@ -62,6 +62,9 @@ def identity(entry: tree.Entry) -> files.Identity:
     return files.Identity(entry.size, entry.mtime_ns, entry.inode)
 
 
+NOT_THERE = "no such file or folder"
+
+
 class Top(NamedTuple):
     """One source: its name in the manifest ("" for the contents of a folder) and its path."""
 
@@ -93,7 +96,7 @@ def _why_not(full: bytes) -> str:
         pass
     except OSError as error:  # such as a folder above it that may not be entered
         return os.strerror(error.errno or 0)
-    return "no such file or folder"
+    return NOT_THERE
 
 
 def as_glob(pattern: bytes) -> bytes:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Of a Lookup's answer: mode, owner and target of what is not there.
 _NOTHING: List[object] = [0, [], ""]
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _ROOM_BYTES = 1 << 18
 
 Extents = List[Tuple[bool, str, requests.Pieces]]
@@ -52,7 +53,7 @@ class DigestsThere(NamedTuple):
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
     runs with a part], mode, [uid, gid], the link's target, or which device]`; kind "" for nothing,
-    no owner of a link where this end may not change that.
+    no owner of a link where this end may not change that; a failure where it cannot be looked at.
     """
 
     paths: List[str]
@@ -73,7 +74,7 @@ class Adopt(NamedTuple):
     entries: List[tree.Entry]
 
 
-def look(the_sink: "sink.Sink", path: str) -> List[object]:
+def look(the_sink: "sink.Sink", path: str) -> object:
     """Return what Lookup says of each path."""
     if not path:
         return [tree.FOLDER, 0, 0, [], *_NOTHING]
@@ -82,8 +83,18 @@ def look(the_sink: "sink.Sink", path: str) -> List[object]:
         left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
         found = _found(folder_fd, name)
         return [*found[:3], left, *found[3:]]
-    except (OSError, failures.Refusal):
-        return ["", 0, 0, [], *_NOTHING]  # writing there will fail for the same reason
+    except failures.Refusal:  # nothing can be there: no folder is on the way
+        return ["", 0, 0, [], *_NOTHING]
+    except OSError as error:
+        return ["", 0, 0, [], *_NOTHING] if error.errno in _ABSENT else not_seen(path, error)
+
+
+def not_seen(path: str, error: OSError) -> failures.Data:
+    """Return the failure for a path that may have something, which cannot be looked at."""
+    failure = failures.from_exception(error, path)
+    return failures.data(
+        failure["kind"], path, "could not be looked at: " + failure["message"], failure["errno"]
+    )
 
 
 def _found(folder_fd: int, name: bytes) -> List[object]:

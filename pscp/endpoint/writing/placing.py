@@ -9,6 +9,7 @@ Read next: sink.py.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from typing import List, NamedTuple, Optional
@@ -55,7 +56,7 @@ def resolve(
     full = os.path.realpath(os.path.expanduser(to_bytes(destination)) or b".")
     is_folder = os.path.isdir(full)
     is_own = is_folder and may_be_own(destination, folders) and _is_own(full, token)
-    exists = os.path.lexists(full)
+    exists = is_folder or _exists(full)
     step = decide(destination, folders, is_folder=is_folder, exists=exists, is_own=is_own)
     if step == INTO:
         if make:
@@ -65,7 +66,7 @@ def resolve(
     if mkpath and make:
         with contextlib.suppress(NotADirectoryError):
             _make(parent)
-    while mkpath and not os.path.lexists(parent):
+    while mkpath and not _exists(parent):
         parent, above = os.path.split(parent)
         name = os.path.join(above, name)
     if not os.path.isdir(parent):
@@ -106,8 +107,19 @@ def _make(folder: bytes) -> None:
 
 def existing(root: bytes, names: List[str]) -> Target:
     """Return the target with these names in this folder."""
-    there = [n for n in names if not n or os.path.lexists(os.path.join(root, to_bytes(n)))]
+    there = [n for n in names if not n or _exists(os.path.join(root, to_bytes(n)))]
     return Target(to_text(root), names, there)
+
+
+def _exists(path: bytes) -> bool:
+    """Is anything there? Raises OSError where that cannot be told."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return False
+        raise
+    return True
 
 
 def is_beside(folder: str) -> bool:

@@ -112,9 +112,7 @@ class Moving:
         found: list[str | None] = []
 
         def then(answer: object) -> None:
-            for row in answers.items(answer):  # a failure where it could not be looked at
-                is_known = not isinstance(row, dict)
-                found.append(answers.text(answers.items(row)[0]) if is_known else None)
+            found.extend(map(_kind_of, answers.items(answer)))
 
         self._wait(Ask(False, lookup.Lookup(paths), then, ignored))
         return found
@@ -166,7 +164,7 @@ class Moving:
 
         def then_sink(answer: object) -> None:
             [row] = answers.items(answer)
-            if answers.items(row)[0] == tree.FILE:
+            if _kind_of(row) == tree.FILE:
                 for group in grouped_rows(beside):
                     look = moving.SamePlace([(top, path, mark) for top, path, mark in group])
                     self._queue.add(Ask(True, look, self._is_same, self._cannot))
@@ -237,7 +235,7 @@ class Moving:
 
         def is_seen(answer: object) -> None:
             [row] = answers.items(answer)
-            self._is_same([answers.items(row)[0]])
+            self._is_same([_kind_of(row) != ""])
 
         def cannot(failure: Failure) -> None:
             if failure["kind"] != failures.UNSUPPORTED:  # through a link, where each file says so
@@ -340,6 +338,11 @@ class Moving:
     def _wait(self, ask: Ask) -> None:
         self._queue.put(ask)
         self._queue.wait_for(self._queue.is_idle)
+
+
+def _kind_of(row: object) -> str | None:
+    """Return the kind in a row of Lookup's answer; None where that could not be looked at."""
+    return None if isinstance(row, dict) else answers.text(answers.items(row)[0])
 
 
 def _folded(name: str) -> str:

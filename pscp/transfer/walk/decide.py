@@ -18,11 +18,13 @@ import functools
 import stat
 from typing import NamedTuple
 
+from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import is_unfinished
 from pscp.endpoint.there.sameness import is_same_time
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Failure
 
 
 class Action(enum.Enum):
@@ -74,6 +76,7 @@ class There(NamedTuple):
     mode: int = 0
     owner: tuple[int, ...] = ()  # uid and gid; () if not known, or of a link not to be changed
     target: str = ""  # of a link, or which device it is
+    failure: Failure | None = None  # why it could not be looked at: nothing above is known
 
 
 class Row(NamedTuple):
@@ -313,7 +316,9 @@ def as_for(entry: tree.Entry, there: There) -> There:
 
 
 def parse_lookup_row(row: object) -> There:
-    """Return what the sink has answered. Raises ValueError for another shape."""
+    """Return what the sink has answered. Raises ValueError, WireError for another shape."""
+    if isinstance(row, dict):
+        return There("", 0, 0, [], failure=failures.parse_failure(row))
     kind, size_bytes, mtime_ns, left, mode, owner, target = answers.items(row)
     return There(
         answers.text(kind),

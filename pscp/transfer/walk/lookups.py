@@ -87,10 +87,16 @@ class DestinationLookup:
             found = [as_for(item.entry, row) for item, row in zip(items, rows, strict=True)]
             if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
                 found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
-            self._link(list(zip(items, found, strict=True)))
+            self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(pair[1])])
 
         cost_bytes = len(items) * MEMORY_BYTES
         return Ask(False, lookup.Lookup(paths), then, self._bug, cost_bytes=cost_bytes)
+
+    def _is_seen(self, there: There) -> bool:
+        """Return whether it is known what is there, if anything; else the entry fails."""
+        if there.failure is not None:
+            self._items.results.failed(there.failure)
+        return there.failure is None
 
     def _bug(self, failure: failures.Data) -> None:
         raise ValueError(failure["message"])
