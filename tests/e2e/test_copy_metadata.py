@@ -587,6 +587,35 @@ def test_a_destination_that_cannot_be_looked_at(as_other: Way, remote: str) -> N
 
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
+@pytest.mark.parametrize("option", ["-rp", "-a"])
+def test_an_equal_file_of_another_user_keeps_its_metadata(
+    as_other: Way, remote: str, option: str
+) -> None:
+    """And fails, as with rsync: its time cannot be given."""
+    make(as_other.source, "t/a")
+    make(as_other.destination, "t/a")
+    os.utime(as_other.source / "t" / "a", (OLD_NS // 10**9, OLD_NS // 10**9))
+    way = dataclasses.replace(as_other, remote=remote)
+    ran = way.command(option, names=["t"])
+    why = "t/a: is there already, but its time and mode could not be set: "
+    assert ran.code == 1 and why in ran.err and "its owner there can set them" in ran.err, ran
+    assert "write in its folder" not in ran.err
+
+
+@pytest.mark.parametrize("name", ["fifo", "device"])
+def test_what_sftp_cannot_make_is_told(push: Way, name: str) -> None:
+    if name == "fifo":
+        os.mkfifo(push.source / "it")
+    elif may_make_devices():
+        os.mknod(push.source / "it", stat.S_IFCHR | 0o600, os.makedev(240, 1))
+    else:
+        unavailable("this is not root, or a container that makes no devices")
+    ran = dataclasses.replace(push, remote="sftp").command("-a", names=["."])
+    told = "FIFO" if name == "fifo" else "device"
+    assert f"left out: a {told}, which SFTP cannot make" in ran.err
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_what_a_manifest_has_that_cannot_be_looked_at(
     as_other: Way, remote: str, tmp_path: Path
 ) -> None:

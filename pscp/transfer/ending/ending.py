@@ -10,6 +10,7 @@ Not here: what comes before (../coordinator.py), where rows are kept until then
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # few copies need them
 CopyNow = Callable[[list[PlannedEntry]], None]
 # A request that is made for many entries at once.
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
+_OF_ITS_OWNER = "its owner there can set them, and root; without -p and -a they stay as they are"
 _QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
 
 
@@ -199,7 +201,7 @@ class Ending:
             rows, same, others = answers.items(answer) if is_links else (answer, (), ())
             failed = answers.places(rows)
             kept = [row for row in failed if row[1]["kind"] == failures.OWNER]
-            failed = [row for row in failed if row not in kept]
+            failed = [(n, _explained(request, each)) for n, each in failed if (n, each) not in kept]
             self._kept_folders += len(kept)
             self._results.doubt(entries[place].path for place, _ in failed)
             reported = {each.path for each in self._results.failures} if failed else ()
@@ -284,3 +286,11 @@ class Ending:
             self._queue.add(Ask(False, discard, over, ignored, is_prompt=True))
         self._queue.wait_for(self._queue.is_idle)
         return list(kept)
+
+
+def _explained(request: _OfEntries, failure: Failure) -> Failure:
+    """Return a failure, in which it says what was not allowed, if that was only metadata."""
+    if request is not lookup.Adopt or failure["errno"] not in (errno.EPERM, errno.EACCES):
+        return failure
+    message = f"is there already, but its time and mode could not be set: {failure['message']}"
+    return {**failure, "message": message, "hint": _OF_ITS_OWNER}

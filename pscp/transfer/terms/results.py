@@ -66,6 +66,10 @@ _LEFT_OUT = {
     tree.DEVICE: "left out: a device, which root makes with -a",
     tree.SPECIAL: "left out: a socket",
 }
+_LACKED_BY_SFTP = {
+    tree.FIFO: "left out: a FIFO, which SFTP cannot make",
+    tree.DEVICE: "left out: a device, which SFTP cannot make",
+}
 
 # These are about a whole file system, not about a folder of it.
 _OF_ALL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -120,8 +124,13 @@ class _Line:
 class FailureLines:
     """Shows the failures of one copy. Only what the queue runs calls it."""
 
-    def __init__(self, reporter: Reporter, places: FilePlaces, *, all: bool = False) -> None:
-        """Show failures, with `all` each in a line of its own."""
+    def __init__(
+        self, reporter: Reporter, places: FilePlaces, *, all: bool = False, lacks: bool = False
+    ) -> None:
+        """Show failures, with `all` each in a line of its own. With `lacks` SFTP is why what is
+        asked for (-a) is left out.
+        """
+        self._why_left_out = _LEFT_OUT | (_LACKED_BY_SFTP if lacks else {})
         self._note, self._is_live = reporter.note, reporter.is_live
         self._places, self._all = places, all
         self._lines: dict[_Reason, dict[str, _Line]] = {}  # by folder, or file
@@ -159,12 +168,12 @@ class FailureLines:
         """Show that this FIFO, socket or device is left out; of many only the first."""
         self._left_out[kind] += 1
         if self._left_out[kind] == 1 or self._all:
-            self._note(f"{place}: {_LEFT_OUT[kind]}")
+            self._note(f"{place}: {self._why_left_out[kind]}")
 
     def close(self) -> None:
         for kind, number in self._left_out.items():
             if number > 1 and not self._all:
-                self._note(f"and {number - 1} more: {_LEFT_OUT[kind]} (-v shows each)")
+                self._note(f"and {number - 1} more: {self._why_left_out[kind]} (-v shows each)")
         self._left_out.clear()
         for reason, lines in self._lines.items():
             for line in lines.values() if reason.has_folder else ():
@@ -186,7 +195,10 @@ class Results:
 
     def __init__(self, terms: CopyTerms) -> None:
         self._terms = terms
-        self.lines = FailureLines(terms.reporter, terms.places, all=terms.options.verbose)
+        self.lines = FailureLines(
+            terms.reporter, terms.places, all=terms.options.verbose,
+            lacks=terms.options.archive and not terms.reuses,
+        )  # fmt: skip
         self.failures: list[Reported] = []
         self.digests: dict[str, str] = {}  # by path, in hex
         self._failures_bytes = 0
@@ -310,7 +322,8 @@ def as_error(failure: Failure) -> errors.FileError:
     """Return the error for an end's failure."""
     path, message = failure["path"], failure["message"]
     if failure["kind"] == failures.SYSTEM:
-        hint = hint_of(failure["errno"], failure.get("of_source", False))
+        hint = failure.get("hint", "")
+        hint = hint or hint_of(failure["errno"], failure.get("of_source", False))
         return errors.SystemFailure(path, message, failure["errno"], hint)
     if message == tree.NEEDS_R:
         return errors.UnsupportedFile(path, message, "-r copies folders, -a with everything")
