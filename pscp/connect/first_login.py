@@ -245,7 +245,7 @@ class FirstLogin:
         if not isinstance(reason, errors.ConnectionLost):
             setup.memory.remember_sftp(is_sftp)
         if is_sftp and not setup.options.quiet:
-            note(f"{reason.message.rstrip('.')}: using SFTP")
+            note(f"{reason.message.rstrip('.')}{errors.USING_SFTP}")
         return far
 
 

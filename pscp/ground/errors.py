@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pscp.progress.progress import Result
 
 RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
+USING_SFTP = ": using SFTP"  # the end of the note that there is no agent
 RUN_AGAIN = "run the same command again to go on from here"
 
 
@@ -221,7 +222,10 @@ class NoPython(ConnectError):
 class NoAgent(ConnectError):
     """The far end ran something else than the agent: a forced command, a login message."""
 
-    hint = "try: ssh HOST 'python3 --version'"
+    hint = (
+        "try: ssh HOST 'python3 --version'; if a forced command answers there, "
+        "docs/security.md has those that let pscp in"
+    )
 
 
 class ConnectionFull(ConnectError):

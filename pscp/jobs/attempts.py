@@ -20,6 +20,9 @@ from pscp.progress.progress import Counters, Failure, count
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment
 _STILL_S = 5.0  # while nothing is sent for longer, nothing moves
+_MISTAKES = (
+    errors.AuthenticationError, errors.HostKeyError, errors.NoPython, errors.NoAgent, errors.NoSftp
+)  # fmt: skip
 _STOPS = (errors.Cancelled, errors.Interrupted, errors.Terminated)
 
 
@@ -136,12 +139,13 @@ def outcome_of(error: errors.PscpError) -> Outcome:
 
 
 def _is_mistake(error: errors.ConnectError) -> bool:
-    """Return whether a login fails until somebody mends a key, a host key or ssh_config.
+    """Return whether it fails until somebody mends a key, a host key, ssh_config or the far end.
 
     A connection that is not made anew for a login that asks goes on when it is run again.
     """
-    refused = isinstance(error, (errors.AuthenticationError, errors.HostKeyError))
-    return (refused or type(error) is errors.ConnectError) and error.hint != errors.RUN_AGAIN
+    return (
+        isinstance(error, _MISTAKES) or type(error) is errors.ConnectError
+    ) and error.hint != errors.RUN_AGAIN
 
 
 def words_of(error: errors.PscpError, retry_for_s: float) -> str:

@@ -123,7 +123,7 @@ class Copying:
     def _copy(self, ready: list[Location], terms: JobTerms, destination: str, show: Show) -> Result:
         return copy(
             ready, self._job.place(destination), options=self._options(destination),
-            reporter=_Notes(partial(self._say, destination)), progress=show,
+            reporter=_Notes(partial(self._note, destination)), progress=show,
             keep_digests=False, terms=terms, raises=False,
         )  # fmt: skip
 
@@ -173,6 +173,14 @@ class Copying:
             whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
             show(whole.snapshot())
         return Result(failures=tuple(failures))
+
+    def _note(self, destination: str, text: str) -> None:
+        """Hand a note on: once a day that an agent is missed, without which less is kept."""
+        if text.endswith(errors.USING_SFTP):
+            known = f'{text}; remote = "sftp" in the job says that it is to be so'
+            self._teller.warns(self._job.name, f"{destination}: {known}")
+        else:
+            self._say(destination, text)
 
     def _say(self, destination: str, text: str) -> None:
         self._teller.says(self._job.name, f"{destination}: {text}")

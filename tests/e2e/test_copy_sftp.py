@@ -25,6 +25,7 @@ from sftp_servers import MadeUpServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.ways import Way
+from e2e.world import ROOT
 from pscp.ground.errors import NoPython, NoSftp, UsageError
 from pscp.ground.values import MIB
 
@@ -91,6 +92,28 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     assert ran.code == 0
     assert notes_of(ran.err)[0].endswith("This service allows sftp connections only: using SFTP")
     assert_same_tree(push.source, push.destination)
+
+
+FORCED = [line for line in (ROOT / "docs" / "security.md").read_text().splitlines()
+          if line.startswith("restrict")]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", FORCED, ids=["none", "agent", "sftp", "read-only"])
+def test_the_keys_of_the_page_let_pscp_in(push: Way, make_sshd: MakeServer, line: str) -> None:
+    """docs/security.md: each with what it is there for, there and back."""
+    fill(push.source)
+    server = make_sshd(["ForceCommand none", "Subsystem sftp internal-sftp"])  # else it has one
+    authorized = server.folder / "authorized_keys"
+    authorized.write_text(line.replace("ssh-ed25519 AAAA... pscp@client", authorized.read_text()))
+    way = dataclasses.replace(push, server=server, remote="auto")
+    ran = way.command("-r", names=["d", "large"])
+    assert ("using SFTP" in ran.err) == ("internal-sftp" in line), ran
+    assert ran.code == ("-R" in line), ran
+    shutil.copytree(push.source, push.destination, dirs_exist_ok=True)
+    pulled = push.source / "pulled"
+    ran = way.typed("-r", f"{server.host}:{push.destination}/.", str(pulled))
+    assert ran.code == 0, ran
+    assert_same_tree(push.destination, pulled)
 
 
 def test_in_a_chroot(direction: Way, make_sshd: MakeServer, chroot: Path) -> None:

@@ -67,6 +67,9 @@ class Told(Teller):
         self.said.append(text)
         self.when(text)
 
+    def warns(self, job: str, text: str) -> None:
+        self.says(job, text)
+
 
 @dataclasses.dataclass
 class Place:

@@ -10,7 +10,10 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import MakeServer
 
+from e2e.conftest import ShellThat
+from e2e.test_copy_sftp import without_python
 from e2e.test_jobs import Place, place
 from pscp.cli.run import main
 
@@ -55,6 +58,21 @@ def test_it_says_what_happens_where_that_is_asked_for(
     place.fill("a")
     assert run(place, GOOD, "-v") == 0
     assert f"good: {place.destination()}: done" in capfd.readouterr().err
+
+
+def test_that_sftp_is_used_instead_is_said_once(
+    place: Place, make_sshd: MakeServer, shell_that: ShellThat, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also without -v: attributes and owners' names are not kept then."""
+    place.fill("a")
+    bare = Place(place.home, without_python(make_sshd, shell_that))
+    assert run(bare, GOOD) == 0
+    told = f"good: {bare.destination()}: the far end has no python3: using SFTP; "
+    [line] = capfd.readouterr().err.splitlines()
+    assert line == f'pscp-run: {told}remote = "sftp" in the job says that it is to be so'
+    assert run(bare, GOOD) == 0
+    assert run(bare, GOOD + 'remote = "sftp"\n') == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_what_a_job_depends_on_is_run_too(place: Place) -> None:

@@ -138,6 +138,7 @@ def test_files_that_a_result_has_no_room_for_are_counted() -> None:
     [
         (errors.AuthenticationError("no"), Outcome.MISCONFIGURED),
         (errors.AuthenticationError("gone", errors.RUN_AGAIN), Outcome.UNREACHABLE),
+        (errors.NoAgent("it said: not here"), Outcome.MISCONFIGURED),
         (errors.ConnectionFull("no more"), Outcome.UNREACHABLE),
         (errors.DestinationError("no folder"), Outcome.FAILED),
         (errors.UsageError("twice"), Outcome.MISCONFIGURED),

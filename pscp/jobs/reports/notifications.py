@@ -147,7 +147,10 @@ def _post(url: str, body: str) -> str:
 
 
 class Teller:
-    """Is told what happens, and tells the others. Any thread may call says() and goes_on()."""
+    """Is told what happens, and tells the others.
+
+    Any thread may call says(), warns() and goes_on().
+    """
 
     def __init__(
         self,
@@ -196,6 +199,11 @@ class Teller:
         self._watchdog.see(job, object())  # whatever it is, it goes on
         if self._is_verbose:
             self._note(f"{job}: {text}")
+
+    def warns(self, job: str, text: str) -> None:
+        """Say what everybody is to know, also where all goes well."""
+        self._watchdog.see(job, object())
+        self._note(f"{job}: {text}")
 
     def ended(self, job: Job, run: JobRun) -> None:
         """A run has ended, or did not begin since another has the lock."""
