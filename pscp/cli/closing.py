@@ -98,7 +98,8 @@ def dry_run_summary(result: Result, moving: str = "") -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     linked = f", and {result.files_linked} linked" if result.files_linked else ""
-    would = f"nothing was copied (dry run); it would have been {there}{linked}{moving}"
+    deleted = f", and {result.files_deleted} deleted" if result.files_deleted else ""
+    would = f"nothing was copied (dry run); it would have been {there}{linked}{deleted}{moving}"
     return ", ".join([would, *not_done(result)])
 
 

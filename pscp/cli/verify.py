@@ -105,7 +105,8 @@ def show(found: Verified, command: Command) -> None:
             print_line(f"{path}: repaired")
     missing = sum(each.what == "missing" for each in found.differences)
     if is_told(options) and 0 < found.files == missing:
-        text = f"every file is missing below {command.root.text}: ROOT is what DEST was"
+        where = "ROOT is what DEST was, or the folder above it if the copy gave it its name"
+        text = f"every file is missing below {command.root.text}: {where}"
         write_line(sys.stderr, f"pscp-verify: {text}")
     if is_told(options) and not found.is_whole:
         write_line(

@@ -37,8 +37,10 @@ class CopyOptions:
     preserve: bool = COPIED.flag("-p --preserve", "keep times and modes")
     archive: bool = COPIED.flag(
         "-a --archive",
-        "-r and -p, and keep symlinks, hard links, extended attributes, and owners when root",
-        "`recursive` and `preserve`, and keep links, extended attributes, and owners when root.",
+        "-r and -p, and keep links, hard links, extended attributes, groups one is in, "
+        "and owners when root",
+        "`recursive` and `preserve`, and keep links, extended attributes, groups that the user "
+        "there is in, and owners when root.",
     )
     copy_links: bool = COPIED.flag(
         "-L --copy-links",

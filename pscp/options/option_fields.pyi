@@ -16,7 +16,7 @@ class _CommonFields(TypedDict, total=False):
     preserve: bool
     """Keep times and modes."""
     archive: bool
-    """`recursive` and `preserve`, and keep links, extended attributes, and owners when root."""
+    """`recursive` and `preserve`, and keep links, extended attributes, groups that the user there is in, and owners when root."""
     copy_links: bool
     """With `archive`, copy what symlinks lead to instead of the links."""
     one_file_system: bool

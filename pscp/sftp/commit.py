@@ -128,16 +128,21 @@ class Destination:
     # --- after all files: hard links, then folders' metadata
 
     async def hard_links(self, request: hardlinks.HardLinks) -> list[object]:
+        same: list[int] = []
         others: list[int] = []
 
         async def link(value: tree.Entry) -> None:
-            if await self._hard_link(value):
-                others.append(request.entries.index(value))
+            was_it = await self._hard_link(value)
+            if was_it is not None:
+                (same if was_it else others).append(request.entries.index(value))
 
-        return [await self._each(request.entries, link), [], others]
+        return [await self._each(request.entries, link), same, others]
 
-    async def _hard_link(self, value: tree.Entry) -> bool:
-        """Make the entry a name of its target. Return whether a file had this name."""
+    async def _hard_link(self, value: tree.Entry) -> bool | None:
+        """Make the entry a name of its target. Return whether it was that already; None: no name.
+
+        Where a server removes a file that is replaced (no posix-rename), it was not.
+        """
         if sftp.HARDLINK not in self.client.extensions:
             message = "is a hard link, and this server makes none over SFTP"
             raise Refusal(failures.UNSUPPORTED, value.path, message)
@@ -149,8 +154,10 @@ class Destination:
         try:
             await self.client.rename(part, path)
         finally:
-            await outcomes(self.client.remove(part))  # rename does nothing when both are the same
-        return before is not None
+            [left] = await outcomes(self.client.remove(part))
+        if left is None:  # it was there still: rename(2) does nothing when both are one file
+            return True
+        return None if before is None else False
 
     async def folders(self, request: requests.Folders) -> list[tuple[int, failures.Data]]:
         gone = set()

@@ -24,7 +24,7 @@ from sftp_servers import MadeUpServer
 
 import pscp
 from e2e.conftest import ShellThat
-from e2e.ways import Way
+from e2e.ways import Way, make
 from e2e.world import ROOT
 from pscp.ground.errors import NoPython, NoSftp, UsageError
 from pscp.ground.values import MIB
@@ -92,6 +92,22 @@ def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
     assert ran.code == 0
     assert notes_of(ran.err)[0].endswith("This service allows sftp connections only: using SFTP")
     assert_same_tree(push.source, push.destination)
+
+
+def test_hard_links_that_are_there_count_as_unchanged(push: Way) -> None:
+    """Each night they were as many files as were copied, though nothing was sent."""
+    way = dataclasses.replace(push, remote="sftp")
+    make(way.source, "t/a", "t/z", "t/other")
+    for name in "bc":
+        (way.source / "t" / name).hardlink_to(way.source / "t" / "a")
+    first = way.copy("t", archive=True)
+    assert (first.files, first.files_unchanged) == (5, 0)
+    (way.destination / "t" / "c").unlink()
+    (way.destination / "t" / "c").write_text("another's")
+    again = way.copy("t", archive=True)
+    assert (again.files, again.files_unchanged) == (1, 4)
+    assert_same_tree(way.source, way.destination, hard_links=True)
+    assert way.files == ["t/a", "t/b", "t/c", "t/other", "t/z"]
 
 
 FORCED = [line for line in (ROOT / "docs" / "security.md").read_text().splitlines()

@@ -151,6 +151,7 @@ class Mirror:
             for spool in (self._files, self._folders):
                 for group in grouped_rows(self._to_remove(spool)):
                     self._gone(group)
+                    self._terms.counters.add(files_deleted=len(group))
                     self._show(group)
                     for path, *_ in group:
                         self._terms.reporter.differs(path, _UNWANTED, False)

@@ -11,7 +11,7 @@ complete -c pscp -n 'string match -qr "^[^/]*:" -- (commandline -ct)' -f -a '(__
 complete -c pscp -a '(__fish_complete_user_at_hosts):'
 complete -c pscp -s r -l recursive -d 'copy folders with what is in them'
 complete -c pscp -s p -l preserve -d 'keep times and modes'
-complete -c pscp -s a -l archive -d '-r and -p, and keep symlinks, hard links, extended attributes, and owners when root'
+complete -c pscp -s a -l archive -d '-r and -p, and keep links, hard links, extended attributes, groups one is in, and owners when root'
 complete -c pscp -s L -l copy-links -d 'with -a, copy what symlinks lead to instead of the links'
 complete -c pscp -s x -l one-file-system -d 'do not go into other file systems'
 complete -c pscp -s R -l relative -d 'keep the whole path of each source below DEST; after /./ in it, what follows that'
