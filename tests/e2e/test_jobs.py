@@ -540,6 +540,27 @@ def test_a_source_is_removed_once_every_destination_has_it(place: Place) -> None
     assert set(os.listdir(place.home / "no" / "three")) == {"a", "b"}
 
 
+@pytest.mark.parametrize("max_hosts", [None, 1])
+@pytest.mark.parametrize("are_twins", [True, False])
+def test_what_is_reached_over_sftp_by_two_names_counts_once(
+    place: Place, max_hosts: int | None, are_twins: bool
+) -> None:
+    """Whichever copy is first: what it has is the only copy, so the source stays."""
+    place.fill("a", "b")
+    if are_twins:
+        place.there(1).rmdir()
+        place.there(1).symlink_to(place.there(0))
+    options = {"remote": "sftp"}
+    run = place.run_one(place.job(ends=2, options=options, after="remove", max_hosts=max_hosts))
+    left = {each.name for each in (place.home / "here").iterdir()}
+    assert place.arrived(0) == place.arrived(1) == {"a", "b"}
+    if are_twins:
+        assert (run.outcome, run.exit_code, left) == (Outcome.FAILED, 1, {"a", "b"})
+        assert any("no source was removed" in each.message for each in run.destinations)
+    else:
+        assert (run.outcome, left) == (Outcome.DONE, set()), run
+
+
 @pytest.mark.parametrize(("after", "attempts"), [("keep", 2), ("remove", 1)])
 def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
     place: Place, quick_retries: None, monkeypatch: pytest.MonkeyPatch, after: str, attempts: int

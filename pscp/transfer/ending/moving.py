@@ -7,6 +7,7 @@ what several copies have landed (../terms/moves.py), and where (../terms/twins.p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -35,7 +36,7 @@ from pscp.transfer.terms.twins import Landed, Shown
 
 # What would have the names of the parts that are looked for: at the source, at the destination.
 _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
-_SHOWN_MOST = 64  # files by which another copy tells its place from this one's
+_SHOWN_MOST = 16  # files by which another copy tells its place from this one's
 
 
 class Moving:
@@ -99,22 +100,27 @@ class Moving:
             return
         twins, fence_name = self._moves.twins, self._fence_name()
         names = tuple(map(_folded, self._terms.target.names))
-        if self._kinds_there([fence_name]) == [tree.FILE]:
+        if self._kinds_there([fence_name]).get(fence_name) == tree.FILE:
             twins.show(self._to, Shown(fence_name, names))
         while unseen := twins.unseen(self._to):
-            for other, shown in unseen:
-                kinds = self._kinds_there(self._paths_of(shown))
-                is_there = True if kinds and None not in kinds else None
-                twins.saw(self._to, names, other, shown, False if "" in kinds else is_there)
+            asked = [(other, shown, self._paths_of(shown)) for other, shown in unseen]
+            kinds = self._kinds_there([path for _, _, paths in asked for path in paths])
+            for other, shown, paths in asked:
+                found = [kinds.get(path) for path in paths]
+                are_there = True if found and None not in found else None
+                twins.saw(self._to, names, other, shown, False if "" in found else are_there)
 
-    def _kinds_there(self, paths: list[str]) -> list[str | None]:
-        """Return the kind of what the destination has there, "" for nothing; None: not known."""
-        found: list[str | None] = []
+    def _kinds_there(self, paths: list[str]) -> dict[str, str | None]:
+        """Return the kinds of what the destination has there, "" for nothing; None: not known."""
+        found: dict[str, str | None] = {}
 
-        def then(answer: object) -> None:
-            found.extend(map(_kind_of, answers.items(answer)))
+        def then(asked: list[str], answer: object) -> None:
+            found.update(zip(asked, map(_kind_of, answers.items(answer)), strict=True))
 
-        self._wait(Ask(False, lookup.Lookup(paths), then, ignored))
+        for group in grouped_rows([path] for path in paths):
+            asked = [path for (path,) in group]
+            self._queue.put(Ask(False, lookup.Lookup(asked), partial(then, asked), ignored))
+        self._queue.wait_for(self._queue.is_idle)
         return found
 
     def _paths_of(self, shown: Shown) -> list[str]:
@@ -122,7 +128,9 @@ class Moving:
         if shown.fence:
             return [shown.fence]
         tops = self._terms.tops
-        return [self._place_of(tops.index(top), path) for top, path in shown.landed if top in tops]
+        with contextlib.suppress(failures.Refusal, ValueError):  # of other sources than these
+            return [self._place_of(tops.index(top), path) for top, path in shown.landed]
+        return []
 
     def _show_landed(self) -> None:
         """Show files that have landed: the fence will go. Best are those that were not there."""
