@@ -23,7 +23,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # for type checkers it is True; typing takes long to load
 if TYPE_CHECKING:  # what is in __all__ is public by that
-    from pscp.calls import aio as aio
+    from pscp import aio as aio
     from pscp.calls.api import Session, copy
     from pscp.calls.cleaning import Cleaned, clean
     from pscp.calls.deliveries import Delivery, fan_out
@@ -63,7 +63,7 @@ else:
         return getattr(importlib.import_module(f"pscp.{_HOMES.get(name, 'ground.errors')}"), name)
 
 
-_MODULES = {"aio": "calls.aio", "errors": "ground.errors"}
+_MODULES = {"aio": "aio", "errors": "ground.errors"}
 _HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.py
     "copy": "calls.api", "Session": "calls.api", "fan_out": "calls.deliveries",
     "Delivery": "calls.deliveries", "clean": "calls.cleaning", "Cleaned": "calls.cleaning",

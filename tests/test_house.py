@@ -34,7 +34,7 @@ LADDER = (
     ("jobs",),
     ("jobs/reports",),
     ("jobs/toml",),
-    ("zfs", "measuring"),
+    ("aio", "zfs", "measuring"),
     ("calls",),
     ("stream", "manifests"),
     ("transfer",),

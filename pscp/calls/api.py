@@ -1,7 +1,7 @@
 """The calls of a program: copy() for one copy, Session for several over the same connections.
 
-Not here: the same for asyncio (aio.py), what the arguments mean (call_arguments.py), how a call is
-ended early (../ground/stops.py), the command line (../cli/copy.py), the connections
+Not here: the same for asyncio (../aio/__init__.py), what the arguments mean (call_arguments.py),
+how a call is ended early (../ground/stops.py), the command line (../cli/copy.py), the connections
 (../connect/connections.py), how a copy goes (../transfer/coordinator.py).
 Read next: ../transfer/copy.py.
 """

@@ -5,8 +5,8 @@ The thread of a call has its Stop while here() runs. Where it waits it says with
 is ended: a channel's end, a queue's stop. Whoever comes to such a place later, once the call is
 stopped, waits for nothing any more.
 
-Not here: signals (signals.py), what a program calls (../calls/api.py, ../calls/aio.py), how a copy
-ends (../transfer/lanes/work_queue.py).
+Not here: signals (signals.py), what a program calls (../calls/api.py, ../aio/__init__.py), how a
+copy ends (../transfer/lanes/work_queue.py).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ ASYNCIO = """\
 ## pscp.aio
 
 `copy()`, `fan_out()` and `Session` as above, to be awaited, and `copying()`, a copy whose progress
-is read while it runs (`from pscp import aio`, or `pscp.aio`; `import pscp.aio` finds nothing):
+is read while it runs:
 
 ```python run=asyncio
 import asyncio, pscp

@@ -52,6 +52,11 @@ def test_to_import_it_loads_nothing() -> None:
     assert done.stderr.strip() == b""
 
 
+def test_aio_is_imported_by_its_name() -> None:
+    program = "import pscp.aio, pscp; from pscp.aio import copy; assert copy is pscp.aio.copy"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_an_error_that_may_pass_says_so() -> None:
     """A15: `retry` is for a program that waits, and changes nothing meanwhile."""
     passing = {name for name in ERRORS if getattr(errors, name).retry}

@@ -3,10 +3,12 @@
 Each takes what its namesake of pscp takes, and runs that in a thread of its own; functions that it
 is given are called in other threads than the event loop's. Where its task is cancelled the call is
 ended as by Session.cancel(): what had landed is kept, and CancelledError goes on only when it has
-ended. `pscp.aio` is this module.
+ended.
 
-Not here: what the calls do (api.py, deliveries.py), how they are ended (../ground/stops.py).
-Read next: api.py.
+Not here: what the calls do (../calls/api.py, ../calls/deliveries.py), how they are ended
+(../ground/stops.py). Read next: ../calls/api.py.
+
+For other rooms: nothing.
 """
 
 from __future__ import annotations
