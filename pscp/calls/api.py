@@ -26,11 +26,11 @@ from pscp.calls.call_arguments import (
     check_functions,
     command_words,
     filtered,
-    hinted,
     host_of,
     is_client,
     is_large,
     locations,
+    making_of,
     read_list,
     seconds,
 )
@@ -40,6 +40,7 @@ from pscp.ground.counters import Counters, LiveCounters
 from pscp.ground.locations import Location, as_location, parse_location
 from pscp.ground.log import Log
 from pscp.options.connection_options import OF_A_CONNECTION
+from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.callbacks import FileEvent, ProgramReporter
@@ -66,6 +67,7 @@ _log = Log("api")
 
 
 @with_keywords(Options)
+@in_keywords()
 def copy(
     sources: Source,
     destination: Place,
@@ -109,7 +111,7 @@ def copy(
     """
     chosen = filtered(with_fields(options or Options(), fields), exclude, include)
     froms, to = locations(sources, destination)
-    with Session(to if to.is_remote else froms[0], chosen) as session, hinted(raises):
+    with Session(to if to.is_remote else froms[0], chosen) as session:
         session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
         result = session._copy(
@@ -134,6 +136,7 @@ class Session:
     that call pscp, which block; pscp.aio.Session sees to that.
     """
 
+    @in_keywords()
     def __init__(
         self,
         host: str | Location | None = None,
@@ -233,6 +236,7 @@ class Session:
             if is_last:
                 self.connections.close(is_cut=True)
 
+    @in_keywords()
     def copy(
         self,
         sources: Source,
@@ -255,8 +259,7 @@ class Session:
             raise errors.UsageError(f"{host.text} is not on this session's host")
         options = filtered(self._options_with(fields), exclude, include)
         shown = reporter, progress, on_file
-        with hinted(raises):
-            result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
+        result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
         return checked(result) if raises else result
 
     # --- streams
@@ -282,6 +285,7 @@ class Session:
         """
         return self._piped(False, command_words(command), fields)
 
+    @in_keywords()
     def run(
         self, command: Command, *, timeout: float | None = None, **fields: Unpack[OptionFields]
     ) -> Ran:
@@ -304,12 +308,10 @@ class Session:
     ) -> Iterator[IO[bytes]]:
         from pscp.stream import stream
 
-        options = self._stream_options(fields)
-        with (
-            self._call() as stop,
-            stream.piped(self.connections, options, is_push, words, stop) as file,
-        ):
-            yield file
+        with in_keywords(), self._call() as stop:
+            options = self._stream_options(fields)
+            with stream.piped(self.connections, options, is_push, words, stop) as file:
+                yield file
 
     def _options_with(self, fields: OptionFields) -> Options:
         """Return a call's options. Raises UsageError where they ask for another connection."""
@@ -342,7 +344,7 @@ class Session:
             options = options.with_agent(what) if is_so else options
         given, progress, on_file = reporters
         check_functions(progress=progress, on_file=on_file)
-        with self._call() as stop, stop.here(), _making(options, froms, to) as making:
+        with self._call() as stop, stop.here(), making_of(options, froms, to) as making:
             if making is not None:
                 on_file = making.noting(on_file)
             reporter: Reporter = ProgramReporter(given or Silent(), on_file)
@@ -410,21 +412,6 @@ def _check(logins: Connections, options: Options, is_push: bool, reporter: Repor
         _log.info("%s", text)
         if options.itemize:
             reporter.note(text)
-
-
-@contextlib.contextmanager
-def _making(options: Options, froms: list[Location], to: Location) -> Iterator[Making | None]:
-    """Yield what makes the manifest of a copy, if one is to be made."""
-    if options.manifest is None:
-        yield None
-        return
-    from pscp.manifests.making import Making  # here: few copies need it
-
-    making = Making(options, froms, to)
-    try:
-        yield making
-    finally:
-        making.close()
 
 
 @contextlib.contextmanager

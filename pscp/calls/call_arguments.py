@@ -17,6 +17,7 @@ from pscp.ground.locations import Location, as_location, check_direction
 from pscp.options.options import Options
 
 if TYPE_CHECKING:
+    from pscp.manifests.making import Making
     from pscp.transfer.terms.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -98,17 +99,6 @@ def seconds(given: bool | float | None, name: str = "wait") -> float:
     return math.inf if given is True else float(given)
 
 
-@contextlib.contextmanager
-def hinted(is_program: bool) -> Iterator[None]:
-    """Have a CopyRunning of this block say what a program can do, and not who types a command."""
-    try:
-        yield
-    except errors.CopyRunning as error:
-        if is_program:
-            error.hint = "wait=True waits for it"
-        raise
-
-
 def check_functions(**given: object) -> None:
     """Raise UsageError for what is to be called and cannot be."""
     for name, value in given.items():
@@ -133,3 +123,18 @@ def read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
     if len(froms) != 1:
         raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
     return path_list.read_list(options)
+
+
+@contextlib.contextmanager
+def making_of(options: Options, froms: list[Location], to: Location) -> Iterator[Making | None]:
+    """Yield what makes the manifest of a copy, if one is to be made."""
+    if options.manifest is None:
+        yield None
+        return
+    from pscp.manifests.making import Making  # here: few copies need it
+
+    making = Making(options, froms, to)
+    try:
+        yield making
+    finally:
+        making.close()

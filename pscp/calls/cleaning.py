@@ -24,6 +24,7 @@ from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
 from pscp.ground.terminal_text import print_line, write_line
+from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import Failure, count, format_bytes
 
@@ -63,6 +64,7 @@ class Cleaned:
         return not self.failures
 
 
+@in_keywords()
 def clean(
     where: str | os.PathLike[str] | Location,
     options: Options | None = None,

@@ -34,8 +34,9 @@ from pscp.calls.call_arguments import (
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
+from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import with_keywords
-from pscp.options.options import Options, as_keywords, with_fields
+from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter, Result, problem_of
 from pscp.transfer.lanes.shared_reads import Reader, SharedReads
@@ -85,6 +86,7 @@ Again = Callable[[Delivery], float | None]
 
 
 @with_keywords(Options)
+@in_keywords()
 def fan_out(
     sources: Source,
     destinations: Iterable[Place],
@@ -144,7 +146,7 @@ def _checked_all(found: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
         place, problem = failed[0]
         more = f"; {len(failed)} of {len(found)} destinations failed" if len(found) > 1 else ""
         message = f"{place}: {problem.message}{more}"
-        raise errors.FanOutFailed(message, as_keywords(problem.hint), result=found)
+        raise errors.FanOutFailed(message, problem.hint, result=found)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.calls.api import Session
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
+from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.transports.remote_command import PYTHONS
 
@@ -42,6 +43,7 @@ class Look:
     is_writable: bool = False  # this user may make files in it
 
 
+@in_keywords()
 def look(
     where: str | os.PathLike[str] | Location,
     options: Options | None = None,

@@ -29,6 +29,7 @@ from pscp.manifests import signing, trees
 from pscp.manifests.comparing import Difference, compare
 from pscp.manifests.formats import Manifest
 from pscp.options.connection_options import ConnectionOptions
+from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import LiveCounters, Reporter, Silent
@@ -83,6 +84,7 @@ class VerifyTerms:
 
 
 @with_keywords(ConnectionOptions)
+@in_keywords()
 def verify(
     manifest: str | os.PathLike[str],
     root: Place,

@@ -29,7 +29,8 @@ from pscp.options.arguments import (
     short_help,
     version,
 )
-from pscp.options.options import Options, as_typed
+from pscp.options.keywords import as_typed
+from pscp.options.options import Options
 from pscp.progress.progress import Notes
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def run_command(
     """
     words = sys.argv[1:] if argv is None else argv
     try:
-        return 0 if answer_help(name, make, words) else act(words)
+        with as_typed():
+            return 0 if answer_help(name, make, words) else act(words)
     except PscpError as error:
         if error.hint == UsageError.hint:
             error.hint = f"{name} --help lists the options"

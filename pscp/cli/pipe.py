@@ -24,9 +24,10 @@ from pscp.ground.locations import Location, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import complain, is_terminal, print_line, write_line, write_text
 from pscp.options import arguments
+from pscp.options.keywords import as_typed
 from pscp.options.option_pairs import not_of_a_stream
 from pscp.options.option_rows import Group
-from pscp.options.options import Options, as_typed
+from pscp.options.options import Options
 from pscp.progress.display import RichBar, make_reporter
 from pscp.progress.progress import (
     NO_CIPHER,
@@ -126,9 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] == "--version":
             print_line(f"pscp-pipe {arguments.version()}")
             return 0
-        command = parse(words)
-        system.raise_descriptor_limit()
-        return move(command, "pscp-pipe", words)
+        with as_typed():
+            command = parse(words)
+            system.raise_descriptor_limit()
+            return move(command, "pscp-pipe", words)
     except (Interrupted, Terminated) as error:
         complain(error, "pscp-pipe")
         return error.exit_code

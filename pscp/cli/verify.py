@@ -21,7 +21,8 @@ from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
 from pscp.ground.terminal_text import print_line, printable, write_line
 from pscp.options.arguments import Parser, with_tables
-from pscp.options.options import Options, as_typed
+from pscp.options.keywords import as_typed
+from pscp.options.options import Options
 from pscp.progress.progress import count, format_bytes, format_duration
 
 USAGE = "pscp-verify [options] MANIFEST [HOST:]ROOT"

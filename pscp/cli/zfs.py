@@ -18,7 +18,8 @@ from pscp.cli.copy import run_command
 from pscp.cli.run_log import shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location
-from pscp.options.options import Options, as_typed
+from pscp.options.keywords import as_typed
+from pscp.options.options import Options
 from pscp.options.zfs_arguments import USAGE, make_parser
 from pscp.progress.progress import NO_CIPHER, count, format_bytes, format_duration
 from pscp.zfs.names import check_ends, parse_place

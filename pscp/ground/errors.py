@@ -94,8 +94,6 @@ class CopyError(PscpError):
 class FilesFailed(CopyError):
     """Files were not copied; `result` says which, and what was."""
 
-    hint = "raises=False returns the Result"
-
     def __init__(self, message: str, hint: str = "", *, result: Result) -> None:
         super().__init__(message, hint)
         self.result = result
@@ -104,8 +102,6 @@ class FilesFailed(CopyError):
 
 class FanOutFailed(CopyError):
     """Destinations of a fan-out have not got every file; `result` has what became of each."""
-
-    hint = "raises=False returns the Deliveries"
 
     def __init__(self, message: str, hint: str = "", *, result: Sequence[Delivery]) -> None:
         super().__init__(message, hint)

@@ -35,6 +35,7 @@ from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import summary
 from pscp.jobs.toml.job import Job
+from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.progress import (
     Counters,
@@ -210,6 +211,7 @@ def ordered(jobs: Mapping[str, Job], names: Iterable[str]) -> list[Job]:
     return list(found.values())
 
 
+@as_typed()
 def run(jobs: Iterable[Job], history: History, config_path: str, teller: Teller) -> list[JobRun]:
     """Run these jobs one after the other, in this order (see ordered()).
 

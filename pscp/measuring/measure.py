@@ -29,6 +29,7 @@ from pscp.ground.locations import Location
 from pscp.measuring import advice
 from pscp.measuring.advice import DirectionRate, Kernel, Measurement, Point
 from pscp.measuring.trial import CipherOpener, Trial
+from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern
 from pscp.transfer.begin_requests import choose_hash
 
@@ -51,6 +52,7 @@ _TEXT_MAX = 200  # characters of each
 Say = Callable[[str], None]
 
 
+@in_keywords()
 def measure(
     host: str | Location,
     options: Options | None = None,

@@ -5,18 +5,17 @@ below this module checks it again.
 
 Not here: each single option (copy_options.py, connection_options.py), which of them go together
 (option_pairs.py), locations (../ground/locations.py), how values are read (../ground/values.py),
-how a command line is read (arguments.py), and anything that opens a file or a connection.
+how a command line is read (arguments.py), what errors call an option (keywords.py), and anything
+that opens a file or a connection.
 Read next: ../progress/progress.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from pscp.options import option_pairs
 from pscp.options import option_rows as bounds
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.copy_options import CopyOptions
+from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import check_row, rows_of, with_keywords
 
 if TYPE_CHECKING:
@@ -133,48 +133,6 @@ def with_fields(options: Options, given: Mapping[str, object]) -> Options:
     if not isinstance(options, Options):
         raise UsageError(f"options must be pscp.Options, not {options!r}", "or give keywords")
     return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
-
-
-_thread = threading.local()
-
-
-@contextlib.contextmanager
-def as_typed() -> Iterator[None]:
-    """Have errors of this block call options as a command line does, which has them."""
-    before, _thread.is_typed = getattr(_thread, "is_typed", False), True
-    try:
-        yield
-    finally:
-        _thread.is_typed = before
-
-
-@contextlib.contextmanager
-def in_keywords() -> Iterator[None]:
-    """Have a UsageError of this block call options by their keywords, but within as_typed()."""
-    try:
-        yield
-    except UsageError as error:
-        if getattr(_thread, "is_typed", False):
-            raise
-        raise type(error)(as_keywords(error.message), as_keywords(error.hint)) from None
-
-
-def as_keywords(text: str) -> str:
-    """Return a message in which options of the command line are called by their keywords, but for
-    those of an ssh to try.
-    """
-    from pscp.options.zfs_options import ZfsOptions  # here: few errors need it
-
-    keywords = {
-        word: name
-        for name, _, row in (*rows_of(ZfsOptions), *ROWS.values())
-        for flag in row.flags
-        for word in flag.words.split()
-        if word.startswith("-")
-    } | {"--exclude": "exclude", "--include": "include"}
-    word = re.compile(r"try: ssh [^;]*|(?<![\w-])--?[a-zA-Z][\w-]*")
-    found = word.sub(lambda m: keywords.get(m[0], m[0]), text)
-    return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", found)
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pscp.ground.log import Log
-from pscp.options.options import as_keywords
+from pscp.options.keywords import as_keywords
 from pscp.progress.progress import Outcome, Passing, Reporter
 
 log_notes = Log("notes")
@@ -42,7 +42,7 @@ class ProgramReporter(Passing):
 
     def note(self, text: str) -> None:
         is_hint = text.startswith("  ")
-        log_notes.warning("%s", as_keywords(text) if is_hint else text)
+        log_notes.warning("%s", as_keywords(text, letters=is_hint))
         super().note(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:

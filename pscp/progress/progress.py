@@ -25,7 +25,7 @@ from pscp.ground import errors, terminal_text
 from pscp.ground.counters import Counters as Counters
 from pscp.ground.counters import LiveCounters as LiveCounters
 from pscp.ground.terminal_text import printable, write_line, write_text
-from pscp.options.options import as_keywords
+from pscp.options.keywords import said
 from pscp.progress.progress_words import Piece, describe
 from pscp.progress.progress_words import Rate as Rate
 from pscp.progress.progress_words import count as count
@@ -93,13 +93,14 @@ def count_failed(result: Result) -> int:
 
 
 def problem_of(result: Result) -> errors.FilesFailed | None:
-    """Return the error of a copy in which files failed, with the first one's remedy; else None."""
+    """Return the error of a copy in which files failed, with the first remedy; else None."""
     if result.ok:
         return None
     first, more = result.failures[0], count_failed(result) - 1
     rest = f", and {more} more" if more else ""
     message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
-    return errors.FilesFailed(message, as_keywords(first.hint), result=result)
+    hint = next((each.hint for each in result.failures if each.hint), "")
+    return errors.FilesFailed(message, said(hint), result=result)
 
 
 AnyResult = TypeVar("AnyResult", bound=Result)

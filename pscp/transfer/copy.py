@@ -254,7 +254,8 @@ class Run:
     def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
         if self._options.one_file_system and (sources or agents)[0].is_sftp:
             raise errors.CopyError(
-                "over SFTP one file system is not told from another, so -x needs python3 there"
+                "over SFTP one file system is not told from another: "
+                "--one-file-system needs python3 there"
             )
         return self._negotiation.far_tops(sources or agents)
 

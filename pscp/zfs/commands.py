@@ -139,9 +139,9 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
     leaves = settings.leave_properties
     for wanted, known, what in (
         (settings.raw, "w" in source.send, "--raw: the source's zfs has no send -w"),
-        (settings.properties, "p" in source.send, "-p: the source's zfs has no send -p"),
-        (settings.set_properties, "o" in dest.receive, "-o: the receiver's zfs has no receive -o"),
-        (leaves, "x" in dest.receive, "-x: the receiver's zfs has no receive -x"),
+        (settings.properties, "p" in source.send, "--properties: the source's zfs has no send -p"),
+        (settings.set_properties, "o" in dest.receive, "--set: the receiver's zfs has no -o"),
+        (leaves, "x" in dest.receive, "--leave: the receiver's zfs has no receive -x"),
         (settings.bookmark, source.bookmarks, "--bookmark: the source's zfs has no bookmarks"),
     ):
         if wanted and not known:
@@ -149,7 +149,8 @@ def check_abilities(settings: Settings, source: Abilities, dest: Abilities) -> N
     takes_all = settings.mount and settings.keep_mountpoints
     if settings.properties and "u" not in dest.receive and not takes_all:
         raise NoZfs(
-            "-p: the receiver's zfs has no receive -u, and would mount where the source does",
+            "--properties: the receiver's zfs has no receive -u, and would mount where the source "
+            "does",
             "use zfs set there; or, to have it so, add --mount --keep-mountpoints",
         )
 

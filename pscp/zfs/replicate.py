@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
+from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import with_keywords
-from pscp.options.options import Options, check_names, in_keywords, with_fields
+from pscp.options.options import Options, check_names, with_fields
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import (
     CallbackReporter,
@@ -66,6 +67,7 @@ class Replicated(Result):
 
 
 @with_keywords(Settings, Options)
+@in_keywords()
 def replicate(
     source: str | Location,
     dest: str | Location,
@@ -92,8 +94,7 @@ def replicate(
     check_names(given, {*Options.__dataclass_fields__, *_SETTINGS})
     of_zfs: dict[str, Any] = {n: value for n, value in given.items() if n in _SETTINGS}
     of_ssh: dict[str, Any] = {n: value for n, value in given.items() if n not in _SETTINGS}
-    with in_keywords():
-        asked = dataclasses.replace(settings or Settings(), **of_zfs)
+    asked = dataclasses.replace(settings or Settings(), **of_zfs)
     how = with_fields(options or Options(), of_ssh)
     froms, to = as_place(source), as_place(dest)
     check_ends(froms, to)
@@ -222,8 +223,8 @@ class _Run:
         if left := job.left_behind:
             self._remark(
                 f"{job.dest_top}: {count(len(left), 'snapshot')} of another replication, which "
-                f"{job.top} has no more, not pruned (such as {left[0]}): with -i no more of them "
-                "come, zfs destroy removes these"
+                f"{job.top} has no more, not pruned (such as {left[0]}): with --newest-only no "
+                "more of them come, zfs destroy removes these"
             )
         place = os.path.join(state.folder(), self.record.name)
         if strange := self.record.strange:

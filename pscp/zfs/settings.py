@@ -108,9 +108,9 @@ def _check_properties(settings: Settings) -> None:
     for text in check_tuple("set_properties", settings.set_properties):
         name, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"-o {text}: a property is set with NAME=VALUE")
+            raise UsageError(f"--set {text}: a property is set with NAME=VALUE")
         check_property(name)
         if any(ord(each) < 0x20 for each in value):
-            raise UsageError(f"-o {name}: the value has a control character in it")
+            raise UsageError(f"--set {name}: the value has a control character in it")
     for name in check_tuple("leave_properties", settings.leave_properties):
         check_property(name)

@@ -185,7 +185,7 @@ def test_a_top_of_that_kind(way: Way, kind: str) -> None:
     make_odd_tree(way.source)
     result = way.copy(kind, "a", recursive=False)
     assert (list(failures_of(result)), result.files) == ([kind], 1)
-    assert [(each.error, "--exclude" in each.hint) for each in result.failures] == [
+    assert [(each.error, "with exclude" in each.hint) for each in result.failures] == [
         ("UnsupportedFile", True)
     ]
     assert way.files == ["a"]

@@ -188,14 +188,17 @@ def test_a_refusal_names_the_destination_and_exits_1(way: Way) -> None:
     ran = way.command("-n", names=["one"], to="missing/nightly/")
     assert (ran.code, f"no such folder: {way.destination}/missing" in ran.err) == (1, True)
     assert "--mkpath makes" in ran.err
+    with pytest.raises(DestinationError, match="no such folder") as raised:
+        way.copy("one", to="missing/nightly/")
+    assert raised.value.hint.startswith("mkpath makes")
 
 
 def test_a_folder_needs_r(way: Way) -> None:
     fill(way.source, way.destination)
     before = tree_digest(way.destination)
     [failure] = way.copy("folder", to="existing", recursive=False).failures
-    assert (failure.path, failure.message) == ("folder", "is a folder (use -r)")
-    assert failure.hint == "-r copies folders, -a with everything"
+    assert (failure.path, failure.message) == ("folder", "is a folder (use recursive)")
+    assert failure.hint == "recursive copies folders, archive with everything"
     assert tree_digest(way.destination) == before
 
 
@@ -271,7 +274,7 @@ def test_what_replaces_a_folder_in_the_way_is_said(way: Way) -> None:
     assert way.copy("t").ok
     [failure] = way.copy("t", archive=True).failures
     assert failure.message == "is a folder at the destination"
-    assert failure.hint.startswith("--delete replaces it")
+    assert failure.hint.startswith("delete replaces it")
     assert way.copy("t", archive=True, delete=True).ok
     assert (way.destination / "t" / "link").is_symlink()
 

@@ -175,7 +175,7 @@ def test_what_needs_the_agent_is_refused(push: Way) -> None:
     (push.source / "x").write_text("x")
     with pytest.raises(UsageError, match="needs the agent"):
         push.copy("x", remote="sftp", transfer_test=True)
-    with pytest.raises(UsageError, match="--link-dest needs the agent"):
+    with pytest.raises(UsageError, match=r"^link_dest needs the agent"):
         push.copy("x", remote="sftp", link_dest=("../y",))
     with (
         pscp.Session(

@@ -31,7 +31,7 @@ from faults.conftest import MIB, Way, fill, until
 from pscp.cli import copy
 from pscp.connect import bootstrap
 from pscp.ground import state, stops
-from pscp.ground.errors import RUN_AGAIN, ConnectError, NoAgent, NoSftp, Unreachable
+from pscp.ground.errors import ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.ground.processes import descendants
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Counters
@@ -166,6 +166,7 @@ def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
     with pytest.raises(Unreachable, match=r"[Rr]efused") as raised:
         pscp.copy(str(file), "there:", batch=True, transport=transport, config_file=str(config(1)))
     assert raised.value.retry and raised.value.exit_code == 3
+    assert raised.value.hint.endswith(" true; retry_for_s=1800 keeps trying to connect for so long")
     with pytest.raises(Unreachable, match="resolve") as raised:
         pscp.copy(str(file), "no.such.host.invalid:", batch=True, transport=transport)
     assert raised.value.retry and raised.value.exit_code == 3
@@ -313,7 +314,7 @@ def test_a15_an_outage_is_ridden_out(
             retry_for_s=3,
         )  # fmt: skip
     assert raised.value.exit_code == 3
-    assert raised.value.hint == RUN_AGAIN
+    assert raised.value.hint == "make the same call again to go on from here"
     assert closed.is_set()
 
 

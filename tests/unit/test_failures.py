@@ -169,4 +169,4 @@ def test_there_are_not_too_many_lines(of_source: bool) -> None:
     failed = [(f"{n}/x", errno.EACCES, of_source) for n in range(LINES_MOST + 7)]
     said = lines(*failed)
     assert len(said) == LINES_MOST + 2  # one is the hint
-    assert said[-1] == "and 7 more: EACCES (-v shows each)"
+    assert said[-1] == "and 7 more: EACCES (verbose shows each)"

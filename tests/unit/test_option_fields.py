@@ -17,10 +17,11 @@ import pscp
 from pscp.ground.errors import UsageError
 from pscp.options import option_fields
 from pscp.options.connection_options import ConnectionOptions
+from pscp.options.keywords import as_typed
 from pscp.options.option_fields import OptionFields, ReplicateFields, SessionFields
 from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, is_given, spelled
 from pscp.options.option_rows import rows_of
-from pscp.options.options import Options, as_typed
+from pscp.options.options import Options
 from pscp.zfs.settings import Settings
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
 from pscp.ground.values import GIB, KIB, MIB, parse_cpus, parse_size, show_size
-from pscp.options.options import Options, as_typed
+from pscp.options.keywords import as_typed
+from pscp.options.options import Options
 
 NAMES = st.binary().filter(lambda name: b"\0" not in name).map(os.fsdecode)
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}|[0-9a-f]{1,4}::[0-9a-f]{1,4}", fullmatch=True)
@@ -287,6 +288,6 @@ def test_no_host_alone(text: str) -> None:
 
 
 def test_what_is_to_be_read_back_and_not_to_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="strong does not go with verify none"):
+    with pytest.raises(UsageError, match=r"strong does not go with verify=.none."):
         Options(strong=True, verify="none")
     assert not Options(strong=True, verify="none", transfer_test=True).strong

@@ -20,7 +20,7 @@ import pscp
 from pscp.ground import errors
 from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
-from pscp.options.options import as_keywords
+from pscp.options.keywords import as_keywords
 from pscp.progress.callbacks import ProgramReporter
 from pscp.progress.progress import Silent, checked
 
@@ -110,12 +110,17 @@ def test_a1_a_snapshot_of_counters_is_a_plain_value() -> None:
 
 
 def test_a4_the_hint_is_the_remedy_of_what_failed() -> None:
+    """Of the first that has one; else there is none."""
     failure = pscp.Failure("a", "UnsupportedFile", "a dangling link", "leave it out with --exclude")
-    for hint, said in ((failure.hint, "leave it out with exclude"), ("", "raises=False returns")):
-        failed = dataclasses.replace(failure, hint=hint)
+    other = pscp.Failure("b", "FileError", "is no file")
+    for failures, hint in (
+        ((failure,), "leave it out with exclude"),
+        ((other, failure), "leave it out with exclude"),
+        ((other,), ""),
+    ):
         with pytest.raises(pscp.FilesFailed) as raised:
-            checked(pscp.Result(failures=(failed,)))
-        assert raised.value.hint.startswith(said)
+            checked(pscp.Result(failures=failures))
+        assert raised.value.hint == hint
 
 
 def test_a_result_can_be_in_a_set() -> None:
@@ -243,7 +248,7 @@ def test_hints_in_the_log_speak_of_keywords(caplog: pytest.LogCaptureFixture) ->
 
 def test_the_ssh_to_try_is_as_it_is_typed() -> None:
     hint = "try: ssh -F /c -p 22 host true; --retry-for 30m keeps trying"
-    assert as_keywords(hint) == "try: ssh -F /c -p 22 host true; retry_for_s 30m keeps trying"
+    assert as_keywords(hint) == "try: ssh -F /c -p 22 host true; retry_for_s=1800 keeps trying"
 
 
 def test_a_misspelt_keyword_of_options() -> None:

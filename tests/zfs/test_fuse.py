@@ -516,7 +516,7 @@ def test_what_another_replication_leaves_behind_is_told(push: Ends) -> None:
     assert [name[:3] for name in other.receiver.guids(other.dest)] == ["toc"] * 2
     told = [note for note in push.told.notes if "of another replication" in note]
     assert [note.partition(": ")[2][:11] for note in told] == ["1 snapshot ", "2 snapshots"]
-    assert f"{push.dest}@toc-" in told[0] and "with -i" in told[0]
+    assert f"{push.dest}@toc-" in told[0] and "--newest-only" in told[0]
     assert not [note for note in other.told.notes if "of another replication" in note]
     push.receiver.destroy("-r", other.dest)
 

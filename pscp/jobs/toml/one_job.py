@@ -17,7 +17,8 @@ from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import HostOptions, Job
 from pscp.jobs.toml.positions import Place
 from pscp.options.arguments import with_files
-from pscp.options.options import Options, as_typed
+from pscp.options.keywords import as_typed
+from pscp.options.options import Options
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.settings import Settings
 

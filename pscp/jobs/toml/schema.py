@@ -39,8 +39,9 @@ from pscp.ground.locations import check_path, parse_location
 from pscp.ground.values import parse_kbit_s, parse_seconds
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
+from pscp.options.keywords import as_typed
 from pscp.options.option_rows import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
-from pscp.options.options import CHOICES, Options, as_typed
+from pscp.options.options import CHOICES, Options
 from pscp.zfs.settings import Settings
 
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"

@@ -21,6 +21,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.log import Log
+from pscp.options.keywords import said
 from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress import Outcome, Reporter
 from pscp.transfer.pieces.answers import ignored
@@ -36,7 +37,7 @@ _DOUBTED_MOST = 50_000  # paths; with more, all is doubted
 # Why a mirror deletes nothing once the destination has failed like this.
 _NO_ROOM = (
     "there was no room at the destination for all of the source; "
-    "-n lists what --delete would remove, to be deleted there by hand"
+    "--dry-run lists what --delete would remove, to be deleted there by hand"
 )
 _STOPS_DELETION = {
     errno.EIO: "what has landed may not be on the disk there",
@@ -173,14 +174,15 @@ class FailureLines:
     def close(self) -> None:
         for kind, number in self._left_out.items():
             if number > 1 and not self._all:
-                self._note(f"and {number - 1} more: {self._why_left_out[kind]} (-v shows each)")
+                what = self._why_left_out[kind]
+                self._note(f"and {number - 1} more: {what} ({said('-v')} shows each)")
         self._left_out.clear()
         for reason, lines in self._lines.items():
             for line in lines.values() if reason.has_folder else ():
                 if line.more or not self._is_live:
                     self._show(line.text, line.error)
             if beyond := self._beyond[reason]:
-                self._note(f"and {beyond} more: {reason.message} (-v shows each)")
+                self._note(f"and {beyond} more: {reason.message} ({said('-v')} shows each)")
         self._lines.clear()
 
     def _show(self, text: str, error: errors.FileError) -> None:
@@ -320,11 +322,12 @@ class Results:
 
 def as_error(failure: Failure) -> errors.FileError:
     """Return the error for an end's failure."""
-    path, message = failure["path"], failure["message"]
+    path, message = failure["path"], said(failure["message"])
     if failure["kind"] == failures.SYSTEM:
         hint = failure.get("hint", "")
-        hint = hint or hint_of(failure["errno"], failure.get("of_source", False))
+        hint = said(hint or hint_of(failure["errno"], failure.get("of_source", False)))
         return errors.SystemFailure(path, message, failure["errno"], hint)
-    if message == tree.NEEDS_R:
-        return errors.UnsupportedFile(path, message, "-r copies folders, -a with everything")
-    return _ERRORS[failure["kind"]](path, message, failure.get("hint", ""))
+    kind, hint = _ERRORS[failure["kind"]], failure.get("hint", "")
+    if failure["message"] == tree.NEEDS_R:
+        kind, hint = errors.UnsupportedFile, "-r copies folders, -a with everything"
+    return kind(path, message, said(hint or kind.hint))

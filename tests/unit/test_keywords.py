@@ -1,0 +1,97 @@
+"""A call's errors name options by their keywords, a command's as they are typed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pscp
+from pscp.ground import errors
+from pscp.options.keywords import as_keywords, as_typed, in_keywords, said
+
+PACKAGE = Path(pscp.__file__).parent
+# What only a command says, and the tables of options.
+OF_COMMANDS = re.compile(
+    r"cli/|jobs/|options/(habits|keywords|arguments|.*_arguments|.*_options)\.py"
+)
+# Words of other programs' command lines, and options that there are no more.
+OTHERS = {"--inplace", "--rcvbuf", "--sndbuf", "--yes", "--force", "--version", "--max-", "--min-"}
+LONG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+ERRORS = [each for each in vars(errors).values() if isinstance(each, type)]
+
+
+def texts() -> Iterator[str]:
+    """Every text in the source that is no docstring."""
+    for path in PACKAGE.rglob("*.py"):
+        if OF_COMMANDS.match(path.relative_to(PACKAGE).as_posix()):
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        alone = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        for each in ast.walk(tree):
+            is_text = isinstance(each, ast.Constant) and isinstance(each.value, str)
+            if is_text and id(each) not in alone:
+                yield each.value  # type: ignore[attr-defined]
+
+
+def test_every_option_that_a_message_names_has_its_keyword() -> None:
+    left = {word for text in texts() for word in LONG.findall(as_keywords(text))}
+    of_verify = {"--strict", "--times", "--repair", "--signer", "--sign", "--allowed-signers"}
+    assert left - OTHERS - of_verify == set()
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in ERRORS if issubclass(each, errors.PscpError) and each.hint]
+)
+def test_no_hint_has_a_letter_of_the_command_line(kind: type[errors.PscpError]) -> None:
+    said_of = re.sub(r"\b(ssh|zfs) [^;]*", "", as_keywords(kind.hint))  # but to try with those
+    assert not re.search(r"(?<![\w-])--?[a-zA-Z]", said_of)
+
+
+@pytest.mark.parametrize(
+    ("typed", "called"),
+    [
+        ("try again; --retry-for 30m keeps trying", "try again; retry_for_s=1800 keeps trying"),
+        ("--mkpath makes the folders", "mkpath makes the folders"),
+        ("--no-resume does not go with -u", "resume=False does not go with update"),
+        ("leave out --remote sftp", 'leave out remote="sftp"'),
+        ("or --zfs-command 'sudo zfs'", 'or zfs_command="sudo zfs"'),
+        ("or with -o ForwardAgent=yes", 'or with ssh_options=["ForwardAgent=yes"]'),
+        ("--password-file FILE reads it", "password_file reads it"),
+        ("add --mount --keep-mountpoints", "add mount keep_mountpoints"),
+        ("`pscp --clean` removes those", "pscp.clean() removes those"),
+        ("ls -l shows it; -r copies it", "ls -l shows it; recursive copies it"),
+        (
+            "make room (zfs list -o space), or use -n",
+            "make room (zfs list -o space), or use dry_run",
+        ),
+        ('such as "uname -s" there', 'such as "uname -s" there'),
+        (
+            "ssh HOST -o StrictHostKeyChecking=ask true",
+            "ssh HOST -o StrictHostKeyChecking=ask true",
+        ),
+        ("then run this command again", "then make this call again"),
+    ],
+)
+def test_what_an_option_is_called(typed: str, called: str) -> None:
+    assert as_keywords(typed) == said(typed) == called
+    with as_typed():
+        assert said(typed) == typed
+
+
+def test_the_letters_of_a_far_program_stay() -> None:
+    with pytest.raises(pscp.CopyError) as raised, in_keywords():
+        raise pscp.CopyError("zfs: must specify -F; --delete is on", "use -r")
+    assert raised.value.text == "zfs: must specify -F; delete is on\nuse recursive"
+
+
+def test_a_copy_that_runs_is_waited_for_by_a_keyword() -> None:
+    with pytest.raises(pscp.CopyRunning) as raised, in_keywords():
+        raise pscp.CopyRunning("it runs")
+    assert raised.value.hint == "wait=True waits for it"
+    with as_typed(), pytest.raises(pscp.CopyRunning) as raised, in_keywords():
+        raise pscp.CopyRunning("it runs")
+    assert raised.value.hint == errors.CopyRunning.hint
