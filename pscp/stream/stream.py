@@ -10,6 +10,7 @@ Read next: pipe.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import threading
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from pscp.transfer.lane_pool import LanePool
 
 _Command = str | Sequence[str]
+# The exit statuses of a program that cannot be run, as a shell has them.
+NOT_FOUND, NOT_RUN = 127, 126
+_NO_COMMAND = "a list is a program there and its words; a text is for the user's shell"
 _TERM_S = 5.0  # from SIGTERM to SIGKILL, of a consumer here
 # The most of a far program's output that run() keeps in memory: zfs get of a million snapshots.
 RUN_MAX_BYTES = 256 * 1024 * 1024
@@ -122,7 +126,11 @@ class Stream:
         answer, failed = far.ask(request, is_slow=True)
         if failed:
             failure = failures.parse_failure(answer)
-            raise errors.DestinationError(f"{failure['path']}: {failure['message']}".lstrip(": "))
+            message = f"{failure['path']}: {failure['message']}".lstrip(": ")
+            if self._target.path is None and failure["errno"]:  # of a list, which no shell reads
+                status = NOT_FOUND if failure["errno"] == errno.ENOENT else NOT_RUN
+                raise errors.CommandFailed(message, status, _NO_COMMAND)
+            raise errors.DestinationError(message)
         if not isinstance(answer, str):
             raise errors.ProtocolError("an answer of another shape: no socket")
         end = Cutter(os.dup(fd)) if is_push else Reorder(os.dup(fd), window)
@@ -266,6 +274,8 @@ def run(connections: Connections, options: Options, command: _Command, timeout_s
     try:
         with stops.ended_after(timeout_s, late):
             status = stream.run(writes)
+    except errors.CommandFailed as error:  # it was never started
+        return Ran(error.status, b"", error.message.encode(errors="surrogateescape"))
     finally:
         os.close(writes)
         reader.join()

@@ -26,10 +26,10 @@ from pscp.ground.log import Log
 from pscp.options.options import UNCOMPRESSED, Options
 from pscp.progress.progress import LiveCounters
 from pscp.stream.pipe import Target
+from pscp.stream.stream import NOT_FOUND as NOT_FOUND
 from pscp.stream.stream import Program, Stream
 from pscp.stream.stream import Ran as Ran
 
-NOT_FOUND = 127  # the exit status where there is no such program, as a shell's
 _log = Log("zfs")
 _ENDS_S = 1.0  # for a program to end after it closed its end of the stream
 _ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
@@ -81,10 +81,7 @@ class Link:
     def run(self, argv: Sequence[str]) -> Ran:
         """Run a command at the far end and wait for it."""
         with self._session() as session:
-            try:
-                ran = session.run(argv)
-            except errors.DestinationError as error:  # there is no such program
-                return Ran(NOT_FOUND, b"", error.message.encode())
+            ran = session.run(argv)
             _log.debug("there, status %d: %s", ran.status, shlex.join(argv))
             return ran
 

@@ -267,9 +267,14 @@ def test_a_command_that_is_not_there(world: World, session: pscp.Session) -> Non
     assert done.returncode == 127
     assert b"nosuch-command: " in done.stderr and b"not found" in done.stderr
     for pipe in (session.pipe_to, session.pipe_from):
-        with pytest.raises(DestinationError, match="nosuch-command: No such file"):  # noqa: SIM117
+        with pytest.raises(CommandFailed, match="nosuch-command: No such file") as raised:  # noqa: SIM117
             with pipe(["nosuch-command", "word"]):
                 pass
+        assert raised.value.status == 127
+    missing = session.run(["nosuch-command", "word"])
+    assert (missing.status, missing.out) == (127, b"")
+    assert missing.err == b"nosuch-command: No such file or directory"
+    assert session.run(["/"]).status == 126  # a folder
     with pytest.raises(DestinationError, match="null"):
         session.run(["echo", "a\0b"])
     assert session.run(["echo", "a b", "$HOME"]).out == b"a b $HOME\n"

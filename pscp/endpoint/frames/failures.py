@@ -51,9 +51,9 @@ Done = Callable[[Outcome], None]  # is called once the outcome is known
 class Refusal(Exception):
     """Raised where this end will not do what it was asked: why, and for which path."""
 
-    def __init__(self, kind: str, path: str, message: str) -> None:
+    def __init__(self, kind: str, path: str, message: str, errno: int = 0) -> None:
         Exception.__init__(self, message)
-        self.kind, self.path = kind, path
+        self.kind, self.path, self.errno = kind, path, errno
 
 
 class FileChanged(Exception):
@@ -74,7 +74,7 @@ def data(kind: str, path: str, message: str, errno: int = 0) -> Data:
 def from_exception(error: BaseException, path: str) -> Data:
     """Return the failure data of an exception met at `path`. Raises one that is not EXPECTED."""
     if isinstance(error, Refusal):
-        return data(error.kind, error.path or path, str(error))
+        return data(error.kind, error.path or path, str(error), error.errno)
     if isinstance(error, UnknownSize):
         return data(UNSUPPORTED, path, "its size is 0, but it has content")
     if isinstance(error, FileChanged):

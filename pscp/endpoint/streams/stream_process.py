@@ -138,7 +138,8 @@ class Command(Program):
         except (OSError, ValueError) as error:  # ValueError: a NUL in the command
             os.close(self.fd)
             reason = getattr(error, "strerror", None) or str(error)
-            raise failures.Refusal(failures.DESTINATION, str(argv[0]), reason)
+            number = getattr(error, "errno", 0)
+            raise failures.Refusal(failures.DESTINATION, str(argv[0]), reason, number)
         finally:
             os.close(its_fd)
         pipes = (self._process.stdout, self._process.stderr)
