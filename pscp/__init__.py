@@ -86,8 +86,9 @@ __all__ = [
     "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
     "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
     "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists", "SourceChanged",
-    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut", "Unreachable",
-    "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError", "ZfsDenied", "clean",
+    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut", "UnknownOption",
+    "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError",
+    "ZfsDenied", "clean",
     "copy", "fan_out", "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 

@@ -38,10 +38,13 @@ def locations(session: pscp.Session) -> None:
     pscp.copy(path, "host:b", config_file=path, identities=(path, "key"))
     pscp.copy("a", "host:b", verify="maybe")  # type: ignore[arg-type]
     pscp.Options(identities=[path, "key"], manifest=path, verify="none")
+    pscp.Options(identities="key", bind="192.0.2.1", ssh_options="Port=22", link_dest=path)
+    pscp.Options(connections="auto")  # type: ignore[arg-type]
     pscp.Options(verify="maybe")  # type: ignore[arg-type]
     pscp.Options(verfy="none")  # type: ignore[call-arg]
     pscp.copy([path, "b"], "host:")
     pscp.copy(pathlib.Path().glob("*"), "host:")
+    pscp.fan_out("a", "host:b")
     pscp.fan_out({path, path}, (f"{name}:" for name in "ab"))
     pscp.copy([b"a"], "host:b")  # type: ignore[list-item]
     session.copy("host:b", path, on_file=lambda event: print(event.path, event.outcome))

@@ -291,9 +291,10 @@ class Session:
     ) -> Ran:
         """Run a command at the far end, and wait for it.
 
-        A list is executed as it is, a text by the user's shell there. Returns its exit status and
-        what it wrote. Raises TimedOut, and ends it, where it is not over after `timeout` seconds,
-        CopyError where its output is longer than 256 MiB, and as copy() does.
+        A list is executed as it is, a text by the user's shell there. Returns its exit status (127:
+        there is no such program) and what it wrote. Raises TimedOut, and ends it, where it is not
+        over after `timeout` seconds, CopyError where its output is longer than 256 MiB, and as
+        copy() does.
         """
         from pscp.stream import stream
 
@@ -324,6 +325,9 @@ class Session:
 
     def _stream_options(self, fields: OptionFields) -> Options:
         check_concern("a command", fields, "verify")
+        if "timeout_s" in fields:
+            message = "timeout_s is for logging in, and says nothing to a command"
+            raise errors.UsageError(message, "run() has timeout; a session has timeout_s")
         options = self._options_with(fields).with_agent("a stream")
         return dataclasses.replace(options, direct=False)  # which is for copies
 

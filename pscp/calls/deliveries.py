@@ -15,7 +15,7 @@ import heapq
 import posixpath
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from pscp.calls import api
 from pscp.calls.call_arguments import (
     Patterns,
-    Place,
     Source,
     as_several,
     check_functions,
@@ -80,6 +79,21 @@ class Delivery:
         """The exit code of pscp, had it copied to this destination alone."""
         return self.error.exit_code if self.error is not None else int(not self.ok)
 
+    def as_dict(self) -> dict[str, object]:
+        """Return what json.dumps() takes: its result's, if it has one, and the error's words."""
+        error = self.error
+        return {
+            "destination": self.destination,
+            **({} if self.result is None else self.result.as_dict()),
+            "ok": self.ok,
+            "seconds": self.seconds,
+            "bytes_read": self.bytes_read,
+            "cpu_s": self.cpu_s,
+            "error": type(error).__name__ if error is not None else None,
+            "message": error.message if error is not None else "",
+            "hint": error.hint if error is not None else "",
+        }
+
 
 Copy = Callable[[str, Callable[[Counters], object]], Result]
 Again = Callable[[Delivery], float | None]
@@ -89,7 +103,7 @@ Again = Callable[[Delivery], float | None]
 @in_keywords()
 def fan_out(
     sources: Source,
-    destinations: Iterable[Place],
+    destinations: Source,
     *,
     options: Options | None = None,
     max_hosts: int | None = None,
@@ -112,7 +126,7 @@ def fan_out(
 
     Args:
         sources: all are on this machine.
-        destinations: locations on other machines, each once.
+        destinations: one location or several on other machines, each once.
         max_hosts: copy to so many of them at a time; None: to all.
         reporter: is called with each destination, and returns what shows its copy.
         progress: is called with the destination and its Counters.
@@ -170,12 +184,10 @@ def _telling(
 
 
 def _checked(
-    sources: Source, destinations: Iterable[Place], options: Options, most: int | None
+    sources: Source, destinations: Source, options: Options, most: int | None
 ) -> list[Location]:
     """Return the destinations. Raises UsageError for what cannot be fanned out."""
-    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
-        raise errors.UsageError(f"the destinations are several, not {destinations!r}")
-    places = [as_location(each) for each in destinations]
+    places = [as_location(each) for each in as_several(destinations)]
     if not places:
         raise errors.UsageError("there is no destination")
     if most is not None and (type(most) is not int or most < 1):

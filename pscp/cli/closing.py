@@ -106,7 +106,7 @@ def dry_run_summary(result: Result, moving: str = "") -> str:
 def check_summary(result: Result) -> str:
     same = result.files_resumed + result.files_unchanged
     compared = f"{count(same, 'file')} the same ({result.files_resumed} hashed)"
-    found = f"nothing was copied (check); {result.files} different, {compared}"
+    found = f"nothing was copied (check); {result.differing} different, {compared}"
     return ", ".join([found, *not_done(result)])
 
 
@@ -120,6 +120,7 @@ _ROWS = {
     "files_left_out": "left out",
     "files_deleted": "deleted",
     "files_removed": "removed at the source",
+    "differing": "different",
 }
 
 

@@ -314,7 +314,6 @@ def run_copy(command: Command, words: Sequence[str], terms: JobTerms | None) -> 
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)
-        differs = options.check and result.files > 0
-        code = 0 if result.ok and not differs else 1
+        code = 0 if result.ok else 1
         kept.write(f"ended: exit code {code}")
     return code

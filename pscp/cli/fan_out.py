@@ -11,7 +11,6 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pscp.calls.deliveries import Delivery, fan_out
@@ -191,8 +190,10 @@ class RowReporter(Silent):
 
     def stop(self, result: Result | None = None) -> None:
         if not self._row.end:
-            failed = "not everything was copied" if result is not None else "failed"
-            self._row.end = "done" if result is not None and result.ok else failed
+            failed = "failed" if result is None else "not everything was copied"
+            differs = result is not None and result.differing
+            is_good = result is not None and result.ok
+            self._row.end = "done" if is_good else "it differs" if differs else failed
 
 
 def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
@@ -239,8 +240,7 @@ def run(
         finally:
             display.stop(None)
         conclude(found, options, display, kept)
-    differs = options.check and any(each.result and each.result.files for each in found)
-    return max([*(each.exit_code for each in found), int(differs)])
+    return max(each.exit_code for each in found)
 
 
 def conclude(found: Sequence[Delivery], options: Options, display: Display, log_: RunLog) -> None:
@@ -255,7 +255,7 @@ def conclude(found: Sequence[Delivery], options: Options, display: Display, log_
             for text in table(each.result):
                 write_line(sys.stderr, text)
         if isinstance(display, JsonRows):
-            display.event_of(each.destination, "end", ended(each))
+            display.event_of(each.destination, "end", each.as_dict())
     text = together(found, stats=options.stats)
     log_.write(text)
     if is_shown:
@@ -291,17 +291,3 @@ def together(found: Sequence[Delivery], *, stats: bool) -> str:
     )
     cost = f"{format_bytes(read_bytes)} read, CPU here: {here:.2f} s pscp, {below:.2f} s ssh"
     return f"{text}; {cost}"
-
-
-def ended(delivery: Delivery) -> dict[str, object]:
-    """Return what the "end" event of a destination holds."""
-    error = delivery.error
-    return {
-        "ok": delivery.ok,
-        **(asdict(delivery.result) if delivery.result is not None else {}),
-        "seconds": delivery.seconds,
-        "bytes_read": delivery.bytes_read,
-        "cpu_s": delivery.cpu_s,
-        "error": type(error).__name__ if error is not None else None,
-        "message": error.message if error is not None else "",
-    }

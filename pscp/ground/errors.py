@@ -2,7 +2,7 @@
 
     PscpError
     +-- UsageError 2
-    |   +-- BadManifest
+    |   +-- UnknownOption (a TypeError, too), BadManifest
     +-- CopyError 1
     |   +-- DestinationError, CopyRunning, CommandFailed, TimedOut, FilesFailed, FanOutFailed
     +-- ItemError 1
@@ -79,6 +79,10 @@ class UsageError(PscpError):
 
     exit_code = 2
     hint = "help(pscp.Options) lists the keywords"  # a command names its own --help
+
+
+class UnknownOption(UsageError, TypeError):
+    """A keyword of a call is none of its own, and of no option."""
 
 
 class BadManifest(UsageError):

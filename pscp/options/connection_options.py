@@ -10,6 +10,7 @@ Read next: options.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import MAX_PORT
@@ -19,6 +20,7 @@ from pscp.ground.values import (
     MIB,
     check_address,
     check_argument,
+    check_range,
     parse_cpus,
     parse_kbit_s,
     parse_number,
@@ -30,6 +32,7 @@ from pscp.options import option_rows as bounds
 from pscp.options.option_rows import (
     ALL,
     COPYING,
+    Check,
     Flag,
     Group,
     argument,
@@ -63,6 +66,15 @@ def _number_or_auto(text: str, what: str) -> int | None:
     return parse_number(text, what)
 
 
+def _count(what: str, most: int) -> Check:
+    def check(value: Any) -> None:
+        if value == "auto":  # as a command line has it
+            raise UsageError(f"{what} must be a whole number or None", "None finds it out")
+        check_range(what, value, 1, most)
+
+    return check
+
+
 def _check_jump(value: str) -> None:
     check_argument("the jump", value)
     if value.startswith("-"):
@@ -88,14 +100,14 @@ class ConnectionOptions:
         "-c --connections N",
         "the number of connections, or auto (the default)",
         "The number of connections; None: found out while it runs.",
-        check=whole("the number of connections", bounds.MAX_CONNECTIONS),
+        check=_count("the number of connections", bounds.MAX_CONNECTIONS),
         read=_number_or_auto,
     )
     channels: int | None = SENT.value(
         "--channels M",
         "the number of channels of each connection, or auto (the default)",
         "The number of channels of each connection; None: found out.",
-        check=whole("the number of channels", 64),  # sshd lets in MaxSessions, by default 10
+        check=_count("the number of channels", 64),  # sshd lets in MaxSessions, by default 10
         read=_number_or_auto,
     )
     block_bytes: int = SENT.value(

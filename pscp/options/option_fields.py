@@ -25,7 +25,8 @@ def types_of(*tables: type) -> dict[str, str]:
     found = {}
     for table in tables:
         for name, _, row in rows_of(table):
-            kind = re.sub(r"tuple\[(.*), \.\.\.\]", r"Sequence[\1]", table.__annotations__[name])
+            kind = table.__annotations__[name].replace("tuple[str, ...]", "str | Sequence[str]")
+            kind = re.sub(r"tuple\[(.*), \.\.\.\]", r"Sequence[\1]", kind)
             if row.is_path:
                 kind = re.sub(r"\bstr\b", "str | os.PathLike[str]", kind)
             elif row.among:

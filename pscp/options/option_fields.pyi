@@ -63,7 +63,7 @@ class _CommonFields(TypedDict, total=False):
     """Keep it below this folder, relative to the destination, on its disk; says `backup`."""
     suffix: str | None
     """What `backup` adds to names; None: "~", and nothing with `backup_dir`."""
-    link_dest: Sequence[str | os.PathLike[str]]
+    link_dest: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """Make hard links to files that are the same in these folders, which are relative to DEST."""
     chmod: str | None
     """Change the modes on the way, such as D755,F644 or go-w."""
@@ -107,7 +107,7 @@ class _CommonFields(TypedDict, total=False):
     """The receive buffer of each connection's socket; None: the kernel decides."""
     sndbuf_bytes: int | None
     """The send buffer of each connection's socket; None: the kernel decides."""
-    bind: Sequence[str]
+    bind: str | Sequence[str]
     """Connect from these addresses of this machine, in turn."""
     cpus: Sequence[int]
     """Pin the ssh processes to these processors, in turn."""
@@ -119,13 +119,13 @@ class _CommonFields(TypedDict, total=False):
     """Memory for a stream's chunks in order (256M)."""
     port: int | None
     """The port of the far end; None: ssh_config's."""
-    identities: Sequence[str | os.PathLike[str]]
+    identities: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """Files with private keys to log in with."""
     config_file: str | os.PathLike[str] | None
     """The ssh_config to use."""
     jump: str | None
     """Go through this host."""
-    ssh_options: Sequence[str]
+    ssh_options: str | Sequence[str]
     """KEY=VALUE each, as ssh's -o."""
     timeout_s: int | None
     """How long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)."""
@@ -185,7 +185,7 @@ class ReplicateFields(_CommonFields, total=False):
     """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
     recursive: bool
     """With all datasets below it, parents first."""
-    exclude: Sequence[str]
+    exclude: str | Sequence[str]
     """Patterns of datasets to leave out, with all below them."""
     all_between: bool
     """With all snapshots since the last replication; False: the newest alone."""
@@ -195,9 +195,9 @@ class ReplicateFields(_CommonFields, total=False):
     """As they lie on the disk; encrypted ones without their keys."""
     properties: bool
     """With the datasets' properties."""
-    set_properties: Sequence[str]
+    set_properties: str | Sequence[str]
     """NAME=VALUE each: set these properties there."""
-    leave_properties: Sequence[str]
+    leave_properties: str | Sequence[str]
     """Do not take these properties."""
     keep_mountpoints: bool
     """Take also mountpoint, canmount, sharenfs and sharesmb from the stream."""

@@ -138,6 +138,9 @@ def with_keywords(*tables: type) -> Callable[[_Documented], _Documented]:
 def check_row(table: object, name: str, default: object, row: Row) -> None:
     """Make texts of an option's paths, and check it. Raises UsageError."""
     value = getattr(table, name)
+    if default == () and isinstance(value, str | (os.PathLike if row.is_path else str)):
+        value = (value,)  # one of them
+        object.__setattr__(table, name, value)
     if row.is_path:
         value = _as_texts(value)
         object.__setattr__(table, name, value)

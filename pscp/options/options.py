@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pscp.ground.errors import UsageError
+from pscp.ground.errors import UnknownOption, UsageError
 from pscp.ground.locations import check_path
 from pscp.ground.values import check_argument, check_range, check_tuple, show_size
 from pscp.options import option_pairs
@@ -136,7 +136,7 @@ def with_fields(options: Options, given: Mapping[str, object]) -> Options:
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UsageError for a keyword that there is not, with the one that was meant, perhaps."""
+    """Raise UnknownOption for a keyword that there is not, with the one that was meant, perhaps."""
     names = set(known)
     for name in given:
         if name not in names:
@@ -149,7 +149,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
                 meant, hint = "", "run() alone has one; timeout_s is for the connection"
             if name == "inplace":
                 meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
-            raise UsageError(f"no such option: {name}{meant}", hint)
+            raise UnknownOption(f"no such option: {name}{meant}", hint)
 
 
 def check_concern(call: str, given: Iterable[str], *taken: str) -> None:
@@ -157,7 +157,10 @@ def check_concern(call: str, given: Iterable[str], *taken: str) -> None:
     of_copies = {name for name, *_ in rows_of(CopyOptions)}.difference(taken)
     for name in given:
         if name in of_copies:
-            raise UsageError(f"{name} is for copies, and says nothing to {call}", "leave it out")
+            hint = "leave it out"
+            if name == "check" and call == "a command":  # as subprocess.run() has it
+                hint = "run() returns the exit status, and raises nothing for one that is not 0"
+            raise UsageError(f"{name} is for copies, and says nothing to {call}", hint)
 
 
 def _check_together(options: Options) -> None:

@@ -58,7 +58,7 @@ class Failure:
 class Result:
     """The result of a copy."""
 
-    files: int = 0  # copied in this run
+    files: int = 0  # copied in this run; with dry_run, that would be
     files_resumed: int = 0  # there already, and verified
     files_unchanged: int = 0  # there already, of the same size and time; not read
     files_linked: int = 0  # made names of unchanged files in other folders, with link_dest
@@ -66,6 +66,7 @@ class Result:
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
     files_removed: int = 0  # at the source, with remove_source_files
+    differing: int = 0  # with check: files that differ, or are missing at the destination
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0
     bytes_resumed: int = 0
@@ -83,8 +84,12 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """True if no file failed."""
-        return not self.failures
+        """True if no file failed and, with check, none differs."""
+        return not (self.failures or self.differing)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return `ok` and the fields, of what json.dumps() takes: the end event's of JSON."""
+        return {"ok": self.ok, **asdict(self)}
 
 
 def count_failed(result: Result) -> int:
@@ -94,7 +99,7 @@ def count_failed(result: Result) -> int:
 
 def problem_of(result: Result) -> errors.FilesFailed | None:
     """Return the error of a copy in which files failed, with the first remedy; else None."""
-    if result.ok:
+    if not result.failures:
         return None
     first, more = result.failures[0], count_failed(result) - 1
     rest = f", and {more} more" if more else ""
@@ -351,8 +356,7 @@ class JsonLines(Ticking):
 
     def finish(self, result: Result | None) -> None:
         self.tick()
-        ok = result is not None and result.ok
-        self._event("end", {"ok": ok, **(asdict(result) if result else {})})
+        self._event("end", {"ok": False} if result is None else result.as_dict())
 
     def _event(self, event: str, values: dict[str, object]) -> None:
         self._write_out(json.dumps({"event": event, **values}))

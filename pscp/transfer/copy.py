@@ -97,7 +97,7 @@ class Run:
                 replace_dead(agents, connections, self._options, note)
                 connections.expect_lanes(self._options, agents[0])
                 result = self._copy(agents, tops, token, journal)
-                complete = result.ok
+                complete = not result.failures
                 return result
             except errors.ConnectError as error:
                 if error.retry:
@@ -253,10 +253,8 @@ class Run:
 
     def _far_tops(self, agents: list[RemoteAgent], sources: list[RemoteAgent]) -> list[source.Top]:
         if self._options.one_file_system and (sources or agents)[0].is_sftp:
-            raise errors.CopyError(
-                "over SFTP one file system is not told from another: "
-                "--one-file-system needs python3 there"
-            )
+            what = "over SFTP one file system is not told from another"
+            raise errors.CopyError(f"{what}: --one-file-system needs python3 there")
         return self._negotiation.far_tops(sources or agents)
 
     def _terms(
@@ -337,7 +335,8 @@ class Run:
         counters = self._request.counters
         results = coordinator.results if coordinator is not None else None
         return Result(
-            files=counters.files_done,
+            files=0 if self._options.check else counters.files_done,
+            differing=counters.files_done if self._options.check else 0,
             files_resumed=counters.files_resumed,
             files_unchanged=counters.files_unchanged,
             files_linked=counters.files_linked,

@@ -30,6 +30,9 @@ class Settings(ZfsOptions):
     """The settings of a replication; every field has a default. A value of this class is sound."""
 
     def __post_init__(self) -> None:
+        for name in ("exclude", "set_properties", "leave_properties"):
+            if isinstance(getattr(self, name), str):  # one of them
+                object.__setattr__(self, name, (getattr(self, name),))
         if self.snapshot_name is not None:
             check_snapshot_name(self.snapshot_name.replace(TIME, "0"))
         _check_number("parallel", self.parallel, MAX_PARALLEL)

@@ -31,15 +31,17 @@ this page names stays as it is within a minor version (0.2.x); what it does not 
 programs to call.
 
 `**fields` are [options](options.md), typed: `pscp.copy("a", "host:b", recursve=True)` is an error
-for mypy and in an editor, and a `pscp.UsageError` when it runs, before anything is contacted.
-`pscp.Options(...)` takes the same, and `options` such an object, whose values `fields` replace. A
-place is a `str`, a `Location`, or a `pathlib.Path` or the like, which always is a path of this
-machine; "-" is a file. Sources are one or an iterable of them (`[]` is a `UsageError`), `exclude`
-and `include` a pattern or a sequence ([which files](filters.md)). `progress` is a function of a
-`Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`. A command is a list of words,
-which is executed as it is, or a text for the user's shell at the far end. `reporter` is a
-`Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each argument. A
-field of a result is a number, a text or a flag where no type is said.
+for mypy and in an editor, and when it runs a `pscp.UnknownOption`, a `UsageError` that is a
+`TypeError` too. `pscp.Options(...)` takes the same, and `options` such an object, whose values
+`fields` replace. One text does for an option of several; None is the `auto` of `-c`. A place is a
+`str`, a `Location`, or a `pathlib.Path` or the like, which always is a path of this machine; "-" is
+a file. Sources, and the destinations of fan_out(), are one or an iterable of them (`[]` is a
+`UsageError`), `exclude` and `include` a pattern or a sequence ([which files](filters.md)).
+`progress` is a function of a `Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`. A
+command is a list of words, which is executed as it is, or a text for the user's shell at the far
+end. `reporter` is a `Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has
+each argument. A field of a result is a number, a text or a flag where no type is said; `as_dict()`
+of a Result or a Delivery is what `json.dumps()` takes.
 
 An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
 raised by it; what had landed is kept, and the same call goes on from there. Where files failed,

@@ -238,8 +238,8 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(hosts: Hosts) ->
         pscp.fan_out("host:file", [a, b])
     with pytest.raises(pscp.UsageError, match="twice"):
         pscp.fan_out(hosts.source, [pscp.Location("there", "there", host) for host in "ab"])
-    with pytest.raises(pscp.UsageError, match="are several"):
-        pscp.fan_out(hosts.source, a)
+    with pytest.raises(pscp.UsageError, match="here: a destination of a fan-out is HOST:PATH"):
+        pscp.fan_out(hosts.source, "here")  # one text is one destination
 
 
 # --- the command line

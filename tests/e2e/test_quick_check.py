@@ -282,7 +282,7 @@ def test_check_lists_what_differs_and_copies_nothing(way: Way) -> None:
 
 @pytest.mark.parametrize("how", ["check", "dry_run"])
 def test_h3_a_program_is_told_what_differs(push: Way, how: str) -> None:
-    """`r.ok` is True, and no name was anywhere."""
+    """No name was anywhere."""
     fill(push.source)
     assert push.copy(".", preserve=True).ok
     write(push.destination / "sub/b", "short")
@@ -304,6 +304,10 @@ def test_h3_a_program_is_told_what_differs(push: Way, how: str) -> None:
 def test_check_hashes_where_no_times_are_kept(push: Way) -> None:
     fill(push.source)
     push.copy(".")
-    assert push.copy(".", check=True).files_resumed == 5
+    same = push.copy(".", check=True)
+    assert (same.ok, same.differing, same.files_resumed) == (True, 0, 5)
     alter(push.destination / "a")
-    assert push.copy(".", check=True).files == 1
+    checked = push.copy(".", check=True)
+    assert (checked.ok, checked.differing, checked.files) == (False, 1, 0)
+    would = push.copy(".", dry_run=True)
+    assert (would.ok, would.differing, would.files) == (True, 0, 1)

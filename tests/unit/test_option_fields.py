@@ -39,7 +39,9 @@ def types_of(fields: Any) -> dict[str, str]:
 def as_text(types: dict[str, str]) -> dict[str, str]:
     """The types of what an Options has: of paths texts, of several a tuple, of choices texts."""
     found = {name: kind.replace(" | os.PathLike[str]", "") for name, kind in types.items()}
-    several = {n: re.sub(r"Sequence\[(.*)\]", r"tuple[\1, ...]", k) for n, k in found.items()}
+    several = {
+        n: re.sub(r"(?:str \| )?Sequence\[(.*)\]", r"tuple[\1, ...]", k) for n, k in found.items()
+    }
     return {name: re.sub(r"Literal\[.*?\]", "str", kind) for name, kind in several.items()}
 
 

@@ -109,6 +109,27 @@ def test_a1_a_snapshot_of_counters_is_a_plain_value() -> None:
         now.bytes_done = 4  # type: ignore[misc]
 
 
+def test_what_a_copy_and_a_fan_out_return_is_json() -> None:
+    """Also where a copy ended with an error, and of a name that is no UTF-8."""
+    failed = pscp.Result(files=1, failures=(pscp.Failure("b\udcff", "FileError", "is no file"),))
+    assert json.loads(json.dumps(failed.as_dict())) == {
+        **dataclasses.asdict(failed), "ok": False, "failures": [vars(failed.failures[0])],
+    }  # fmt: skip
+    gone = pscp.Unreachable("no route", "a hint")
+    for result, error, wanted in (
+        (failed, None, {"ok": False, "error": None, "files": 1}),
+        (None, gone, {"ok": False, "error": "Unreachable", "message": "no route"}),
+    ):
+        delivery = pscp.Delivery("host:", result, error, 1.0, pscp.Counters())
+        found = json.loads(json.dumps(delivery.as_dict()))
+        assert found.items() >= {"destination": "host:", "seconds": 1.0, **wanted}.items()
+
+
+def test_what_differs_is_not_ok() -> None:
+    assert not pscp.Result(differing=1).ok
+    checked(pscp.Result(differing=1))  # no file has failed
+
+
 def test_a4_the_hint_is_the_remedy_of_what_failed() -> None:
     """Of the first that has one; else there is none."""
     failure = pscp.Failure("a", "UnsupportedFile", "a dangling link", "leave it out with --exclude")
@@ -169,6 +190,7 @@ def test_a_misspelt_keyword(call: Callable[..., object]) -> None:
     with pytest.raises(pscp.UsageError) as raised:
         call(recurcive=True)
     assert raised.value.message == "no such option: recurcive; did you mean recursive?"
+    assert isinstance(raised.value, pscp.UnknownOption) and isinstance(raised.value, TypeError)
     assert "pscp.Options" in raised.value.hint
     with pytest.raises(pscp.UsageError, match=r"no such option: inplace$") as raised:
         call(inplace=True)
@@ -204,6 +226,21 @@ def test_values_of_another_type(fields: dict[str, Any], message: str) -> None:
 def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object]) -> None:
     with pytest.raises(pscp.UsageError, match=r"^delete is for copies, and says nothing to "):
         call(delete=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "hint"),
+    [
+        ({"timeout_s": 5}, "timeout_s is for logging in", "run() has timeout"),
+        ({"check": True}, "check is for copies", "run() returns the exit status"),
+    ],
+)
+def test_what_subprocess_has_and_a_command_here_has_not(
+    fields: Any, message: str, hint: str
+) -> None:
+    with pytest.raises(pscp.UsageError, match=message) as raised:
+        pscp.Session("host").run("true", **fields)
+    assert raised.value.hint.startswith(hint)
 
 
 def test_24_what_options_says_of_them_is_in_keywords() -> None:
