@@ -124,7 +124,6 @@ def test_a_zfs_command_is_words_and_no_shell() -> None:
         {"snapshot_name": "a/b"},
         {"keep_last": 0}, {"prune": "both"}, {"prune": "none", "keep_last": 1}, {"parallel": 0},
         {"keep_last": 3}, {"snapshot_name": "a", "keep_last": 0},
-        {"exclude": "tmp"},
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense(fields: dict[str, object]) -> None:
