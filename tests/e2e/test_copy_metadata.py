@@ -21,7 +21,7 @@ from conftest import MakeServer, unavailable
 from tree_data import may_make_devices
 
 from e2e.conftest import ShellThat
-from e2e.ways import VERIFY, Way, make, run
+from e2e.ways import VERIFY, Way, files_of, make, run
 
 EVERY_WAY = True
 
@@ -540,6 +540,45 @@ def test_read_only_folders_are_written_in_and_stay_so(as_other: Way) -> None:
     there.chmod(0o755)  # as a killed run leaves it
     assert as_other.copy("t", archive=True).ok
     assert stat.S_IMODE(there.stat().st_mode) == 0o555
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200, 0o600])
+def test_closed_folders_are_opened_up_and_closed_again(as_other: Way, mode: int) -> None:
+    """As with rsync. What is in them is seen, so that what is the same is not sent again."""
+    here, there = as_other.source / "t" / "shut", as_other.destination / "t" / "shut"
+    make(as_other.source, "t/shut/a", "t/shut/in/b", "t/shut/old", "t/shut/gone/c", "t/other")
+
+    def shut() -> None:
+        for folder in (here / "in", here / "gone", here):
+            if folder.exists():
+                folder.chmod(mode)
+
+    shut()
+    assert as_other.copy("t", archive=True).ok
+    assert as_other.copy("t", archive=True, delete=True).files == 0
+    make(here, "new", "in/deep/new", "in/large")
+    (here / "in" / "large").write_bytes(bytes(300_000))
+    (here / "a").write_text("changed")
+    os.link(here / "new", here / "in" / "linked")
+    os.link(as_other.source / "t" / "other", here / "other")
+    (here / "old").unlink()
+    shutil.rmtree(here / "gone")
+    shut()
+    assert as_other.copy("t", archive=True, dry_run=True).ok
+    assert stat.S_IMODE(there.stat().st_mode) == mode
+    made = as_other.copy("t", archive=True, delete=True, backup=True, backup_dir="kept")
+    assert (made.ok, made.files, made.files_unchanged) == (True, 6, 2), made
+    assert_same_tree(
+        as_other.source / "t", as_other.destination / "t", modes=True, times=True, hard_links=True
+    )
+    assert files_of(as_other.destination / "kept") == {
+        f"t/shut/{name}" for name in ("a", "old", "gone/c")
+    }
+    there.chmod(0o700)  # as a killed run leaves it
+    assert as_other.copy("t", archive=True).files == 0
+    assert stat.S_IMODE(there.stat().st_mode) == mode
+    dated = as_other.copy("t", to="2/", archive=True, link_dest=["../t"])
+    assert dated.ok and stat.S_IMODE(there.stat().st_mode) == mode
 
 
 def test_only_our_own_folders_are_opened_up_and_only_for_a_while(as_other: Way) -> None:

@@ -15,9 +15,10 @@ import os
 import re
 import stat
 import threading
-from typing import Callable, Iterable, List, Optional, Tuple
+from typing import Callable, ContextManager, Iterable, List, Optional, Tuple, Union
 
 from ..frames.failures import UNSAFE, Refusal
+from . import files
 
 PART_SUFFIX = b".pscp-part"
 NAME_MAX = 255  # bytes, on every filesystem that matters
@@ -29,6 +30,7 @@ _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 # The mode of a folder that a copy makes, until all in it has landed: for its owner alone. The
 # sticky bit tells it from a private folder of the user's, so that a later run finishes it.
 UNFINISHED = 0o1700
+_ENTERED = stat.S_IRUSR | stat.S_IXUSR  # what a folder's owner needs to list it and look in it
 _FOLDERS_KEPT = 32  # open descriptors; a tree is walked folder by folder, so few are needed
 
 
@@ -116,7 +118,9 @@ class Root:
         # Removes the file or link at this path, in whose place a folder comes.
         self.make_way: Optional[Callable[[str], None]] = None
         self.replaced: Tuple[str, ...] = ()  # paths that begin so have way made for them
-        self.opens_up = False  # folders below get their source's modes at the end of the copy
+        # What to hold while a closed folder of ours is opened up. For folders below that get their
+        # source's modes at the end of the copy; else None.
+        self.opens_up: Optional[Callable[[], ContextManager[None]]] = None
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -204,6 +208,7 @@ class Root:
                         raise FileNotFoundError(errno.ENOENT, "")
                     self.make_way(known)
                     fd = self._open(fd, to_bytes(name), path, make)
+                self.open_up(fd, _ENTERED)
                 if make and known == self._marked:
                     self._put_marker(fd)
                 self._folders[known] = fd = _Folder(fd)
@@ -219,6 +224,12 @@ class Root:
         except FileNotFoundError:
             if not make:
                 raise
+        except PermissionError:
+            if self.opens_up is None:
+                raise
+            with files.unopened((parent, name), False) as known:
+                self._add_mode(known, _ENTERED)
+            return os.open(name, FOLDER_FLAGS, dir_fd=parent)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP, getattr(errno, "EMLINK", 0)):
                 message = "%s is a link or a file there, not a folder" % ascii(to_text(name))
@@ -235,12 +246,21 @@ class Root:
                 os.fchmod(fd, UNFINISHED)
         return fd
 
-    def open_up(self, fd: int) -> None:
-        """Have the owner write in a read-only folder of ours, until it gets its source's mode."""
-        if self.opens_up and fd != self.fd:
-            status = os.fstat(fd)
-            if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWUSR:
-                os.fchmod(fd, stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
+    def open_up(self, fd: int, wanted: int = stat.S_IWUSR) -> None:
+        """Have the owner write in a read-only folder of ours, or do what else is `wanted`, until it
+        gets its source's mode. Raises OSError, Refusal.
+        """
+        if self.opens_up is not None and fd != self.fd:
+            self._add_mode(fd, wanted)
+
+    def _add_mode(self, folder: Union[int, str], wanted: int) -> None:
+        """Give a folder of ours these bits of a mode. `folder` is open, or as of unopened()."""
+        status = os.stat(folder)
+        if status.st_uid == os.geteuid() and status.st_mode & wanted != wanted:
+            assert self.opens_up is not None
+            if stat.S_ISDIR(status.st_mode):
+                with self.opens_up():
+                    os.chmod(folder, stat.S_IMODE(status.st_mode) | wanted)
 
     def close(self) -> None:
         self._folders.clear()

@@ -73,7 +73,8 @@ class Sink(NullSink):
         """Raises OSError where the root cannot be opened, Refusal where the run is superseded."""
         super().__init__(algorithm, strong)
         self.root = Root(root)
-        self.root.opens_up = policy.preserve and os.geteuid() != 0  # root needs no leave
+        if policy.preserve and copy.nonce and os.geteuid() != 0:  # root needs no leave
+            self.root.opens_up = self.held
         self.copy, self.policy = copy, policy
         try:
             self._fence = self._open_fence()
