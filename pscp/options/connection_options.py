@@ -287,7 +287,7 @@ class ConnectionOptions:
     quiet: bool = SHOWN.flag("-q --quiet", "errors only", "For the command line: errors only.")
     verbose: bool = SHOWN.flag(
         "-v --verbose",
-        "name each file that is copied, and what is deleted",
+        "name what is copied, folders too, and what is deleted",
     )
     itemize: bool = SHOWN.flag(
         "-vv --itemize",

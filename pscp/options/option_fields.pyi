@@ -150,7 +150,7 @@ class _CommonFields(TypedDict, total=False):
     quiet: bool
     """For the command line: errors only."""
     verbose: bool
-    """Name each file that is copied, and what is deleted."""
+    """Name what is copied, folders too, and what is deleted."""
     itemize: bool
     """For the command line: name each file with what becomes of it, and say how it is sent."""
     debug: bool

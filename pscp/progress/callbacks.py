@@ -48,7 +48,8 @@ class ProgramReporter(Passing):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files or self._inner.names_copied:
             super().file(path, outcome, digest, is_new)
-        self._tell(FileEvent(path, outcome, digest, is_new))
+        if not path.endswith("/"):
+            self._tell(FileEvent(path, outcome, digest, is_new))
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
         self._tell(FileEvent(path, "different", is_new=is_new, why=why))

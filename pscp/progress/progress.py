@@ -149,6 +149,8 @@ class Reporter(Protocol):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         """A file or a link has come to its end; one call at a time, in the order of what is done.
 
+        Where copied names are wanted, also: a folder was made, and `path` ends in "/".
+
         `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
         is copied or unchanged), else "". `is_new` is False where it replaced one.
         """
@@ -336,7 +338,7 @@ class JsonLines(Ticking):
         self._event("note", {"text": text})
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        if self.wants_files:
+        if self.wants_files and not path.endswith("/"):
             became = what_became(outcome, is_new)
             self._event("file", {"path": path, "became": became, "digest": digest})
 

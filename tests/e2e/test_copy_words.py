@@ -16,7 +16,7 @@ import pytest
 from compare import assert_same_tree
 
 import pscp
-from e2e.ways import PSCP, Way
+from e2e.ways import PSCP, Way, make
 from pscp.ground.values import MIB
 from pscp.progress.progress import Counters
 
@@ -160,13 +160,16 @@ def test_options_and_fields_of_them(filled: Way) -> None:
         filled.copy("t", no_such_field=1)  # type: ignore[call-arg]
 
 
+FILLED = "t/", "t/large", "t/small"
+
+
 def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
     ran = filled.command("-rv", names=["t"])  # as rsync's: the names of what is copied
-    assert (sorted(ran.out.splitlines()), "cipher" in ran.err) == (["t/large", "t/small"], False)
+    assert (sorted(ran.out.splitlines()), "cipher" in ran.err) == ([*FILLED], False)
     assert filled.command("-rpv", names=["t"]).out == ""
     shutil.rmtree(filled.destination / "t")
     ran = filled.command("-vv", "-r", names=["t"])
-    assert sorted(ran.out.splitlines()) == ["new       t/large", "new       t/small"]
+    assert sorted(ran.out.splitlines()) == [f"new       {name}" for name in FILLED]
     assert "1 lane: " in ran.err and "1 lane at once at most" in ran.err
     (filled.source / "t" / "small").write_bytes(b"another")
     (filled.source / "t" / "gone").symlink_to("nowhere")
@@ -178,6 +181,21 @@ def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
     became = {each["path"]: each["became"] for each in events(ran.out) if each["event"] == "file"}
     assert became.pop("t/gone") == "failed"
     assert "skipped" in became.values() and len(became) == 2
+
+
+@pytest.mark.parametrize("option", ["-av", "-avv"])
+def test_a_dry_run_names_what_the_copy_does(filled: Way, option: str) -> None:
+    """Folders too, which rsync names as well, but those alone that are made."""
+    make(filled.source, "t/in/deep/a", "t/in/b")
+    (filled.source / "t" / "none").mkdir()
+    for _ in range(2):
+        listed = sorted(filled.command(option, "-n", names=["t"]).out.splitlines())
+        ran = filled.command(option, names=["t"])
+        told = [line for line in ran.out.splitlines() if not line.startswith("unchanged")]
+        assert (ran.code, sorted(told)) == (0, listed)
+        assert any(line.endswith("/none/") for line in listed)
+        (filled.destination / "t" / "none").rmdir()
+        shutil.rmtree(filled.destination / "t" / "in")
 
 
 DATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} pscp\[\d+\]: (.*)")

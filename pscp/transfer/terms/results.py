@@ -283,6 +283,12 @@ class Results:
             self._replaced -= {path for path, _ in listed}
             self._terms.queue.write_later(lambda: self._tell(outcome, told))
 
+    def folder_made(self, entry: tree.Entry) -> None:
+        """Tell the reporter, if it names what is copied, of a folder that is new."""
+        if self._names_copied and entry.path and "new" in entry.extra:
+            made = entry.path + "/", "", True
+            self._terms.queue.write_later(lambda: self._tell("copied", [made]))
+
     def _tell(self, outcome: Outcome, files: Iterable[tuple[str, str, bool]]) -> None:
         for path, digest, is_new in files:
             self._terms.reporter.file(path, outcome, digest, is_new)

@@ -174,7 +174,9 @@ class Items:
             failure = failure_at.get(place)
             if failure is None:
                 landed.append(item.entry)
-                if item.entry.kind != tree.FOLDER:
+                if item.entry.kind == tree.FOLDER:
+                    results.folder_made(item.entry)
+                else:
                     digest = row[1] if isinstance(row, list) and self._options.strong else ""
                     digests.append((item.entry.path, digest))
                     results.is_there(item.entry)
