@@ -159,6 +159,19 @@ def test_what_is_below_a_folder_that_cannot_be_listed_stays(powerless: Way) -> N
     assert powerless.arrived == {"t", "t/a", *kept}
 
 
+def test_a_folder_that_is_closed_there_is_named_once(powerless: Way) -> None:
+    make(powerless.source, "t/a", "t/closed/x")
+    make(powerless.destination, "t/old", "t/closed/x")
+    (powerless.destination / "t" / "closed").chmod(0)
+    try:
+        ran = powerless.command("-rv", "--delete", names=["t"])
+    finally:
+        (powerless.destination / "t" / "closed").chmod(0o755)
+    assert ran.err.count("t/closed: Permission denied") == 1
+    assert (ran.code, ran.err.splitlines()[-1].rpartition(", ")[2]) == (1, "2 failed")
+    assert powerless.arrived == {"t", "t/a", "t/closed", "t/closed/x"}
+
+
 @pytest.mark.parametrize("mode", [0, 0o200])
 def test_a_file_that_may_not_be_opened_there_stops_nothing(powerless: Way, mode: int) -> None:
     """H6: "Permission denied" of a file that is the same, and nothing was deleted any more."""

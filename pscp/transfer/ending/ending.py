@@ -204,10 +204,7 @@ class Ending:
             failed = [(n, _explained(request, each)) for n, each in failed if (n, each) not in kept]
             self._kept_folders += len(kept)
             self._results.doubt(entries[place].path for place, _ in failed)
-            reported = {each.path for each in self._results.failures} if failed else ()
-            for _, failure in failed:
-                if failure["path"] not in reported:  # a folder that could not be made, for instance
-                    self._results.failed(failure)
+            self._results.failed_also(failure for _, failure in failed)
             if is_links:
                 replaced = set(map(answers.integer, answers.items(others)))
                 for place in replaced & {*range(len(entries))}:

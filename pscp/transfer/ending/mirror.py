@@ -225,7 +225,7 @@ class Mirror:
             pairs = zip(pieces, answers.items(answer), strict=True)
             for place, (piece, row) in enumerate(list(pairs)):
                 if isinstance(row, dict):
-                    self._results.failed(failures.parse_failure(row))
+                    self._results.failed_also([failures.parse_failure(row)])
                 else:
                     self._take_answer(piece, row, is_first=place == 0)
 

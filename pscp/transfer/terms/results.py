@@ -325,6 +325,16 @@ class Results:
         self.lines.add(error, of_source, failure.get("place", ""))
         self.record_outcome("failed", [(error.path, "")])
 
+    def failed_also(self, found: Iterable[Failure]) -> None:
+        """Count and show those of paths that are not among the failures yet: a folder that could
+        not be made, for instance, can be given no time and not be listed either.
+        """
+        wanted = list(found)
+        reported = {each.path for each in self.failures} if wanted else ()
+        for failure in wanted:
+            if failure["path"] not in reported:
+                self.failed(failure)
+
 
 def as_error(failure: Failure) -> errors.FileError:
     """Return the error for an end's failure."""
