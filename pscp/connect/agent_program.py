@@ -28,7 +28,7 @@ ROOMS = {
     ),
     "there": (
         "sameness", "lookup", "listings", "listed_paths", "hardlinks", "linkdest", "reuse",
-        "mirror", "moving", "leftovers", "owners", "kernel", "counting",
+        "mirror", "moving", "leftovers", "owners", "kernel", "counting", "attributes",
     ),
     "streams": ("machine", "stream_states", "stream", "stream_process", "stream_server"),
     "plane": ("link", "gate", "congestion", "direct"),
@@ -46,7 +46,7 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 COPY_MODULES: tuple[str, ...] = (
     "ownership", "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup",
     "mirror", "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "onward",
-    "kernel", "counting",
+    "kernel", "counting", "attributes",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

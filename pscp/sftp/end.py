@@ -16,7 +16,15 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import not_here
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.there import counting, hardlinks, leftovers, listed_paths, lookup, owners
+from pscp.endpoint.there import (
+    attributes,
+    counting,
+    hardlinks,
+    leftovers,
+    listed_paths,
+    lookup,
+    owners,
+)
 from pscp.endpoint.writing import fence
 from pscp.sftp import placing
 from pscp.sftp.digests import Hashing
@@ -109,6 +117,10 @@ class End:
             raise failures.Refusal(failures.UNSUPPORTED, "", what)
         return [None, None, None]
 
+    async def lacks(self, request: attributes.Lacks) -> list[str]:
+        """Name none: that there are none over SFTP is said when the copy begins."""
+        return []
+
     async def clean(self, request: leftovers.Clean) -> dict[str, object]:
         if request.path is not None:
             self._search = Search(self._client, request.path, request.remove, force=request.force)
@@ -144,6 +156,7 @@ ANSWERS: dict[type, Answer] = {
     requests.Claim: End.claim,
     leftovers.Clean: End.clean,
     owners.Owners: End.owners,
+    attributes.Lacks: End.lacks,
     requests.Walk: _by_source(Source.walk),
     listed_paths.WalkPaths: _by_source(Source.walk),
     listed_paths.Above: _by_source(Source.above),

@@ -130,6 +130,7 @@ def sink_request(
         "backup": options.backup,
         "listings": lists,
         "owners": options.chown is not None,
+        "attributes": options.archive,
     }
     return requests.BeginSink(
         root=root,

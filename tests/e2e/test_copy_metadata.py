@@ -226,6 +226,30 @@ def test_one_file_system_over_sftp_is_refused_where_it_cannot_be_told(push: Way)
     assert dataclasses.replace(push, remote="sftp").command("-rx", names=["."]).code == 0
 
 
+@pytest.mark.needs_agent(reason="SFTP has no attributes, as it says when a copy begins")
+def test_attributes_that_the_file_system_cannot_have_are_told(way: Way) -> None:
+    make(way.source, "a", "b", "c", "in/d")
+    for name in ("a", "b"):
+        os.setxattr(way.source / name, "user.kept", b"x")
+    for name in ("b", "in"):
+        set_acl(way.source / name)
+    argv = ["mount", "-t", "ramfs", "none", str(way.destination)]
+    if os.geteuid() != 0 or subprocess.run(argv, capture_output=True, check=False).returncode != 0:
+        unavailable("mounting a file system without attributes takes root's powers")
+    said = (
+        "left out, as the destination's file system has none: "
+        "ACLs of 2 files and folders, user.* attributes of 2 files and folders"
+    )
+    try:
+        for _ in range(2):
+            ran = way.command("-a", names=["."])
+            assert (ran.code, said in ran.err) == (0, True), ran
+        assert "left out" not in way.command("-aq", names=["."]).err
+    finally:
+        subprocess.run(["umount", "-l", str(way.destination)], check=True)
+    assert "left out" not in way.command("-a", names=["."]).err
+
+
 def test_a_top_that_is_a_link(way: Way) -> None:
     make_links(way.source)
     assert way.copy("to file", "to sub", archive=True).ok

@@ -22,6 +22,7 @@ from pscp.endpoint.serving import (
     onward,
 )
 from pscp.endpoint.there import (
+    attributes,
     counting,
     hardlinks,
     kernel,
@@ -44,7 +45,7 @@ ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 KINDS = [
     *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
     kernel.Kernel, leftovers.Clean, owners.Owners, listed_paths.WalkPaths, listed_paths.Above,
-    counting.Count, counting.StopCounting, *ONWARD,
+    counting.Count, counting.StopCounting, attributes.Lacks, *ONWARD,
     lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
     hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
     mirror.Extras, mirror.InTheWay, mirror.Absent, mirror.Remove,

@@ -1,7 +1,7 @@
 """Extended attributes of files, also POSIX ACLs: read at the source, set at the sink.
 
 Sent when a copy begins with -a, or that may find something at its destination. Not here: modes,
-times and owners (metadata.py).
+times and owners (metadata.py), which attributes a file system cannot have (../there/attributes.py).
 """
 
 import base64

@@ -4,6 +4,6 @@ Each module is sent only when a copy begins that needs it. Not here: the walk of
 (../reading/tree.py).
 Read next: lookup.py, then listings.py.
 
-For other rooms: counting, hardlinks, kernel, leftovers, linkdest, listed_paths, listings, lookup,
-mirror, moving, owners, reuse, sameness (is_same_time).
+For other rooms: attributes, counting, hardlinks, kernel, leftovers, linkdest, listed_paths,
+listings, lookup, mirror, moving, owners, reuse, sameness (is_same_time).
 """

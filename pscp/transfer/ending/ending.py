@@ -13,13 +13,14 @@ import contextlib
 import errno
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
-from pscp.endpoint.there import hardlinks, lookup
+from pscp.endpoint.there import attributes, hardlinks, lookup
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
@@ -36,6 +37,12 @@ CopyNow = Callable[[list[PlannedEntry]], None]
 # A request that is made for many entries at once.
 _OfEntries = type[lookup.Adopt] | type[hardlinks.HardLinks] | type[requests.Folders]
 _OF_ITS_OWNER = "its owner there can set them, and root; without -p and -a they stay as they are"
+_ATTRIBUTES = {
+    "system": "ACLs",
+    "user": "user.* attributes",
+    "trusted": "trusted.* attributes",
+    "security": "security.* attributes",
+}
 _QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
 
 
@@ -52,6 +59,7 @@ class Ending:
         # Files over SFTP, to which a lane that another has overtaken may still write, in memory as
         # _unwanted is.
         self.overtaken: list[tree.Entry] = []
+        self._with_attributes = Counter[str]()  # entries, by the beginnings of attributes' names
         self._kept_folders = 0  # of other users, which keep their metadata
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
@@ -92,6 +100,7 @@ class Ending:
         folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
         self._finish(folders, requests.Folders)  # a folder comes after its content
         self._note_kept_folders()
+        self._note_attributes()
         if not is_dry:
             self._release()
         if moving is not None:
@@ -120,6 +129,32 @@ class Ending:
             which = "belongs to another user and keeps its time and mode"
         if kept and not self._terms.options.quiet:
             self._terms.reporter.note(f"{count(kept, 'folder')} {which}")
+
+    def count_attributes(self, entry: tree.Entry) -> None:
+        """Count which kinds of attributes the source of this entry has."""
+        names = entry.extra.get("x")
+        if isinstance(names, dict) and not self._terms.options.transfer_test:
+            kinds = {str(name).partition(".")[0] for name in names}
+            self._with_attributes.update(kinds & _ATTRIBUTES.keys())
+
+    def _note_attributes(self) -> None:
+        """Tell of attributes that the destination's file system cannot have."""
+        if not self._with_attributes or self._terms.options.quiet:
+            return
+
+        def then(answer: object) -> None:
+            lacking = self._with_attributes.keys() & {*answers.texts(answer)}
+            numbers = {_ATTRIBUTES[kind]: self._with_attributes[kind] for kind in sorted(lacking)}
+            lost = [
+                f"{what} of {n} {'file or folder' if n == 1 else 'files and folders'}"
+                for what, n in numbers.items()
+            ]
+            if lost:
+                why = "the destination's file system has none"
+                self._terms.reporter.note(f"left out, as {why}: {', '.join(lost)}")
+
+        self._queue.add(Ask(False, attributes.Lacks(), then, ignored))
+        self._queue.wait_for(self._queue.is_idle)
 
     def _sweep(self) -> None:
         """Remove parts of small files, whose names no lane knows but the one that made them."""

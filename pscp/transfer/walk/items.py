@@ -55,6 +55,7 @@ class Items:
         `why` says how it differs from what is at the destination.
         """
         entry = item.entry
+        self.ending.count_attributes(entry)
         if self._options.dry_run:
             self._would_copy(entry, why)
             return
@@ -138,6 +139,7 @@ class Items:
         """Note what is there: verified are all, or those with digests or without content."""
         for item, digest in zip(items, digests, strict=True):
             self.results.is_there(item.entry)
+            self.ending.count_attributes(item.entry)
             if is_verified or digest or item.entry.kind in _CONTENTLESS:
                 self.results.was_there(item.known)
         known = digests if self._options.strong else [""] * len(items)
