@@ -105,6 +105,17 @@ def test_a_small_file(pull: Way) -> None:
     assert_told(pull, copied_with_a_change(pull, breaking, grow))
 
 
+def test_a_small_file_that_vanishes(pull: Way) -> None:
+    """It is no missing source: it was there when the walk saw it, and may have another name now."""
+    make_old(pull.source / "changing", 5000)
+    fill(pull.source / "other", 5000)
+    rule = pull.breaking().rule("block", way="to", type=wire.ASK, contains=asking(requests.Pack))
+    ended = copied_with_a_change(pull, rule, Path.unlink)
+    assert_told(pull, ended, "SystemFailure")
+    [failure] = ended.end["failures"]
+    assert failure["message"] == "was removed, or renamed, before it was copied"
+
+
 def test_a_change_before_the_strong_check(way: Way) -> None:
     """-s reads the source once more: what changed since it was sent is found."""
     make_old(way.source / "changing", 3 * MIB)

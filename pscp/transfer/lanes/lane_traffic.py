@@ -148,7 +148,7 @@ class LaneTraffic:
 
     def _source_failed(self, number: int, chunk: Chunk, payload: bytes) -> None:
         failure = failures.parse_failure(wire.Frame(0, 0, 0, 0, memoryview(payload)).json())
-        of_source = answers.from_source(failure)
+        of_source = answers.of_known(failure)
         self._settle(number, lambda: chunk.job.failed(chunk, of_source))
 
     # --- sending

@@ -8,6 +8,7 @@ Not here: what is asked (endpoint/asking/requests.py), what an answer means (../
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ from pscp.transfer.pieces.plan import Failure
 # struct.error for a frame that is too short.
 _OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
 MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
+
+_VANISHED = "was removed, or renamed, before it was copied"
 
 Digests = list[str | None]  # in hex; None where the file is shorter than that
 
@@ -60,6 +63,13 @@ def text(value: object) -> str:
 def from_source(failure: Failure) -> Failure:
     """Return a failure, marked as one that the source has reported; others are the sink's."""
     return {**failure, "of_source": True}
+
+
+def of_known(failure: Failure) -> Failure:
+    """Return the source's failure to read a file that the walk had found."""
+    if failure["kind"] == failures.SYSTEM and failure["errno"] == errno.ENOENT:
+        failure = {**failure, "message": _VANISHED}
+    return from_source(failure)
 
 
 def texts(value: object) -> list[str]:
