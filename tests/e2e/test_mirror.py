@@ -168,7 +168,7 @@ def test_a_folder_that_is_closed_there_is_named_once(powerless: Way) -> None:
     finally:
         (powerless.destination / "t" / "closed").chmod(0o755)
     assert ran.err.count("t/closed: Permission denied") == 1
-    assert (ran.code, ran.err.splitlines()[-1].rpartition(", ")[2]) == (1, "2 failed")
+    assert (ran.code, ", 2 failed" in ran.err.splitlines()[-1]) == (1, True)
     assert powerless.arrived == {"t", "t/a", "t/closed", "t/closed/x"}
 
 
