@@ -77,8 +77,8 @@ class Attempts:
         elif error is not None:
             self.end(outcome_of(error), words_of(error, self._retry_for_s))
         elif failures or self.run.files_failed:
-            failed = self.run.files_failed
-            why = f"{count(failed, 'file')} failed" if failed else failures[0].message
+            failed, noun = self.run.files_failed, delivery.counters.nouns[0]
+            why = f"{count(failed, noun)} failed" if failed else failures[0].message
             self.end(Outcome.FAILED, why)
         else:
             self.end(Outcome.DONE)

@@ -163,7 +163,7 @@ class Copying:
         job, options = self._job, self._job.chosen(destination).options
         if job.limit:  # the one that holds when it begins: a stream has no other
             options = replace(options, limit_kbit_s=job.limit_now())
-        whole, failures = LiveCounters(), list[Failure]()
+        whole, failures = LiveCounters(nouns=("dataset", "stream")), list[Failure]()
         for dataset, to in job.replications(destination):
             found = replicate(
                 dataset, to, options=options,

@@ -34,6 +34,7 @@ from pscp.jobs.reports.history import History, history_of
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import JobRun, Outcome
+from pscp.jobs.reports.status import why_of
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
@@ -512,6 +513,17 @@ def test_jobs_of_datasets_are_replicated(place: Place, monkeypatch: pytest.Monke
     assert [(p.outcome, p.files, p.bytes) for p in run.destinations] == [
         (Outcome.DONE, 4, 20), (Outcome.UNREACHABLE, 0, 0),
     ]  # fmt: skip
+
+
+def test_a_dataset_that_failed_is_called_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pscp.zfs.replicate import Replicated
+
+    failed = Replicated(failures=(Failure("pool/a", "NoSnapshot", "it has no snapshot"),))
+    monkeypatch.setattr("pscp.zfs.replicate.replicate", lambda *_, progress, **__: failed)
+    run = place.run_one(Job("zfs", ("up:tank/",), datasets=("pool/a",)))
+    [part] = run.destinations
+    assert (part.outcome, part.message) == (Outcome.FAILED, "1 dataset failed")
+    assert why_of(run, part) == "1 dataset failed: pool/a"
 
 
 def test_a_night_with_one_file_makes_no_file_of_the_folders_name(place: Place) -> None:

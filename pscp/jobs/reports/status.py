@@ -88,13 +88,14 @@ def why_of(run: JobRun, part: DestinationRun | None) -> str:
     """Return what failed of a run for a destination, which had this part in it; "" for nothing."""
     its, whole = (part.message if part else "").partition("\n")[0], run.message.partition("\n")[0]
     if part and part.outcome not in GOOD and run.destinations:
-        failed = f"{count(part.files_failed, 'file')} failed"
+        counted = [f"{count(part.files_failed, noun)} failed" for noun in ("file", "dataset")]
+        failed = its or counted[0]
         paths = [each.path for each in part.failures if each.path]
-        if paths and its in ("", failed):
+        if paths and its in ("", *counted):
             return f"{failed}: {paths[0]}{', ...' if part.files_failed > 1 else ''}"
         if not part.attempts and whole:
             return f"{its}: {whole}"  # not begun
-        return its or (failed if part.files_failed else part.outcome)
+        return failed if its or part.files_failed else part.outcome
     if run.outcome in GOOD or any(each.outcome == run.outcome for each in run.destinations):
         return ""  # it is another's
     return whole or run.outcome
