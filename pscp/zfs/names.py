@@ -83,6 +83,8 @@ def check_snapshot_name(name: str) -> None:
     """Refuse a name for a new snapshot, which has no blank in it."""
     if not (is_snapshot_name(name) and _NEW_SNAPSHOT.fullmatch(name)):
         hint = "it has letters, digits, and any of _ . : -"
+        if len(name) >= MAX_NAME:
+            hint = f"with its dataset's before it, it has at most {MAX_NAME} characters"
         if "{" in name:
             hint = "{time} alone stands for something: the time, with its date"
         raise UsageError(f"{name!r} is no name of a snapshot", hint)

@@ -139,6 +139,7 @@ def test_stats_speak_of_what_zfs_has(push: Ends, typed: Typed) -> None:
         (["--prune", "both", "tank/a", "host:tank/b"], "--keep-last"),
         (["--zfs-command", "'", "tank/a", "host:tank/b"], "zfs command"),
         (["--snapshot-name", "bad name", "tank/a", "host:tank/b"], "it has letters, digits"),
+        (["--snapshot-name", "a" * 300, "tank/a", "host:tank/b"], "at most 255 characters"),
         (["--snapshot-name", "a-{date}", "tank/a", "host:tank/b"], "{time} alone stands for"),
         (["tank/a/", "host:tank/b"], "without a slash before or behind"),
         (["--keep-last", "3", "tank/a", "host:tank/b"], "goes with --snapshot-name"),
