@@ -27,6 +27,11 @@ class Speech:
     settings: Settings
     common: Common
 
+    @property
+    def must_unmount(self) -> bool:
+        """True where zfs receive mounts what it makes, and nothing is to be mounted."""
+        return not (self.common.unmounted or self.settings.mount)
+
     def send(self, stream: Stream) -> Words:
         if stream.is_resumed:  # the token has all the rest
             return ("send", "-t", stream.token)
@@ -108,9 +113,10 @@ def parse_placing(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def unmounted(dataset: str) -> tuple[Words, ...]:
+def unmounted(dataset: str, *, is_mounted: bool) -> tuple[Words, ...]:
     """Return the commands that leave a dataset as zfs receive -u does, also after a reboot."""
-    return ("set", "canmount=noauto", dataset), ("unmount", dataset)
+    unmount = (("unmount", dataset),) if is_mounted else ()
+    return ("set", "canmount=noauto", dataset), *unmount
 
 
 def undo_received_property(dataset: str, name: str) -> Words:

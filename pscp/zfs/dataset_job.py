@@ -102,6 +102,10 @@ class Job:
 
     def plan(self, pair: Pair) -> Plan:
         settings = self.speech.settings
+        if pair.lacks:
+            kind = "dataset" if "/" in pair.lacks else "pool"
+            what = f"{self.dest.where}: there is no {kind} {pair.lacks}"
+            raise errors.NoSuchDataset(pair.dest_name, what)
         try:
             return make_plan(
                 pair.source,
@@ -111,6 +115,7 @@ class Job:
                 force_rollback=settings.force_rollback,
                 can_resume=self.speech.common.resume,
                 has_origin=pair.source.origin_guid != 0 and pair.source.origin_guid in self.at_dest,
+                last=pair.last,
             )
         except errors.DestinationExists:
             if not self.dest.is_unfinished(pair.dest_name):
@@ -144,7 +149,7 @@ class Job:
         if stream.is_resumed:
             self._check_token(source, stream, foreseen, ran.status == 0)
         if ran.status != 0:
-            raise error_messages.meaning(stream.source, ran.err)
+            raise self.source.meaning(stream.source, ran.err)
         return foreseen
 
     def _check_token(
@@ -216,7 +221,8 @@ class Job:
             raise errors.NoSuchDataset(name, "it is not there any more")
         there = self.dest.look([dest_name], dest_name).get(dest_name)
         self.at_dest.update(each.guid for each in (there.snapshots if there else ()))
-        return Pair(replace(found[name], origin_guid=pair.source.origin_guid), dest_name, there)
+        source = replace(found[name], origin_guid=pair.source.origin_guid)
+        return replace(pair, source=source, dest=there)
 
     def _carry_out(self, pair: Pair, tally: Tally) -> Plan:
         source, dest_name, dest = pair.source, pair.dest_name, pair.dest
@@ -237,7 +243,7 @@ class Job:
             if why_not := self.holds.take(source.name, stream.needed):
                 self.note(f"{source.name}: going on without a hold: {why_not}")
             is_first = number == 0 and plan.makes_new
-            self._move(stream, tally, makes_readonly=is_first and self.makes_readonly(plan))
+            self._move(stream, tally, plan if is_first else None)
             self._settle_mounts(stream, is_first)
             self._settle_readonly(dest_name, tally)
         self._settle_readonly(dest_name, tally)  # also where that was cut off before
@@ -258,7 +264,9 @@ class Job:
         except errors.NoSuchDataset:
             return False
 
-    def _move(self, stream: Stream, tally: Tally, *, makes_readonly: bool) -> None:
+    def _move(self, stream: Stream, tally: Tally, makes_new: Plan | None) -> None:
+        """Send and receive a stream. `makes_new` is its plan if it makes the dataset."""
+        makes_readonly = makes_new is not None and self.makes_readonly(makes_new)
         self.began.add(stream.source)
         self.counters.add(lanes_alive=1, lanes_wanted=1)
         try:
@@ -272,7 +280,9 @@ class Job:
             raise errors.StreamCut(stream.dest, cut.message) from None
         finally:
             self.counters.add(lanes_alive=-1, lanes_wanted=-1)
-        error = error_messages.of_stream(stream.source, stream.dest, piped)
+        error = error_messages.of_stream(stream.source, stream.dest, piped, self.is_push)
+        if makes_new and self.speech.must_unmount and error_messages.is_unmounted_alone(piped):
+            error = None  # zfs-fuse could not mount it, nor is it to be mounted
         if isinstance(error, errors.DatasetBusy):  # which took nothing of it
             self.counters.add(bytes_done=-piped.bytes)
             raise error
@@ -302,7 +312,7 @@ class Job:
         Only where zfs receive has no -u or no -x, which OpenZFS has had since 0.8.
         """
         common, settings = self.speech.common, self.speech.settings
-        unmount = is_new and not (common.unmounted or settings.mount)
+        unmount = is_new and self.speech.must_unmount
         take_back = not (common.leaves or settings.keep_mountpoints)
         if not unmount and not take_back:
             return
@@ -314,8 +324,10 @@ class Job:
         if properties["type"][0] != "filesystem":
             return
         todo: list[Words] = []
-        if unmount and properties["mounted"][0] == "yes":
-            todo += commands.unmounted(stream.dest)
+        is_mounted = properties["mounted"][0] == "yes"
+        if unmount:
+            todo += commands.unmounted(stream.dest, is_mounted=is_mounted)
+        if unmount and is_mounted:
             where, source = properties.get("mountpoint", ("", ""))
             if source.startswith(("inherited", "default")):  # a received one may be any folder
                 self.mountpoints[stream.dest] = where
@@ -330,17 +342,24 @@ class Job:
     def clear_mountpoints(self) -> None:
         """Remove the empty folders that stand where a dataset's parent would be mounted.
 
-        zfs receive without -u makes them when it mounts what it received, and what is not empty is
-        not mounted on. In a dataset that is mounted they stay: its own snapshot may have them.
+        zfs receive without -u makes them, and those above them, when it mounts what it received,
+        and what is not empty is not mounted on. In a dataset that is mounted they stay: its own
+        snapshot may have them.
         """
         above = {name: self._above(name) for name in self.mountpoints}
         if not above or not (rmdir := self.dest.beside("rmdir")):
             return
-        names = sorted(set().union(*above.values()))
-        asked = self.dest.run("get", "-H", "-o", "name,value", "mounted", *names)
-        said = asked.out.decode("utf-8", "replace")
-        unmounted = {line.removesuffix("\tno") for line in said.splitlines()}
-        empty = [at for name, at in self.mountpoints.items() if above[name] <= unmounted]
+        between = set().union(*above.values())
+        names = sorted({*between, parent(self.dest_top)} - {""})
+        columns = ("get", "-H", "-o", "name,value,property", "mounted,mountpoint")
+        said = self.dest.run(*columns, *names).out.decode("utf-8", "replace")
+        rows = [line.split("\t") for line in said.splitlines()]
+        unmounted = {row[0] for row in rows if row[1:] == ["no", "mounted"]}
+        empty = {at for name, at in self.mountpoints.items() if above[name] <= unmounted}
+        for name, at in (row[:2] for row in rows if row[2:] == ["mountpoint"]):
+            is_below = relative(name, self.dest_top) is not None and name in unmounted
+            if is_below and self._above(name) <= unmounted:
+                empty |= {at} if any(each.startswith(f"{at}/") for each in empty) else set()
         for some in in_batches(sorted(empty, reverse=True)):  # what is below comes first
             ran = self.dest.run_there([*rmdir, "--", *some])
             lines = [line for line in ran.err.splitlines() if not line.endswith(_GONE)]

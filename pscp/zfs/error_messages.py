@@ -50,6 +50,7 @@ _NOISE = re.compile(
     r"|Warning: .* does not apply to datasets of this type)"  # zfs receive -x for a volume
 )
 _BEGINS = re.compile(r"cannot |warning|[A-Z]|\S+: ")
+HERE, THERE = "--zfs-command", "--far-zfs-command"
 _MOST = 400  # characters of zfs's words that are shown
 
 
@@ -63,26 +64,46 @@ def complaint(err: bytes) -> str:
     return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 
-def meaning(dataset: str, err: bytes) -> errors.DatasetError:
-    """Return the error that this stderr of zfs means."""
+def meaning(dataset: str, err: bytes, option: str = HERE) -> errors.DatasetError:
+    """Return the error that this stderr of zfs means; `option` says what zfs is at that end."""
     said = complaint(err)
     for pattern, kind in _MEANINGS:
         if re.search(pattern, said, re.IGNORECASE):
-            return kind(dataset, said)
+            error = kind(dataset, said)
+            error.hint = error.hint.replace(HERE, option)
+            return error
     return errors.StreamRejected(dataset, said or "zfs failed and said nothing")
 
 
-def of_stream(source: str, dest: str, piped: PipeStatuses) -> errors.DatasetError | None:
+def of_stream(
+    source: str, dest: str, piped: PipeStatuses, is_push: bool = True
+) -> errors.DatasetError | None:
     """Return why a stream failed; None if it was sent and received whole."""
+    ends = (HERE, THERE) if is_push else (THERE, HERE)
     if piped.producer.status == 0 and piped.consumer.status == 0:
         return None
-    for dataset, ran in ((dest, piped.consumer), (source, piped.producer)):
+    sides = ((dest, piped.consumer, ends[1]), (source, piped.producer, ends[0]))
+    for dataset, ran, option in sides:
         said = complaint(ran.err)
         if ran.status != 0 and said and not _CONSEQUENCE.search(said):
-            return meaning(dataset, ran.err)
+            return meaning(dataset, ran.err, option)
     if piped.producer.status != 0:
         return errors.StreamCut(source, f"zfs send did not finish: {_how(piped.producer)}")
     return errors.StreamCut(dest, f"zfs receive did not finish: {_how(piped.consumer)}")
+
+
+def is_unmounted_alone(piped: PipeStatuses) -> bool:
+    """Return whether all was received, and zfs receive failed only to mount it, as zfs-fuse says.
+
+    Whether it is there is looked up before it counts as replicated.
+    """
+    lines = [line for line in piped.consumer.err.splitlines() if line.strip()]
+    fails = [line for line in lines if line.startswith(b"cannot ")]
+    return (
+        piped.producer.status == 0
+        and bool(fails)
+        and all(line.startswith(b"cannot mount ") for line in fails)
+    )
 
 
 def _how(ran: Ran) -> str:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 from pscp.ground import errors
-from pscp.zfs import error_messages
 from pscp.zfs.inventory import Snapshot, Zfs, in_batches
 from pscp.zfs.plan import Plan
 
@@ -56,7 +55,7 @@ class Holds:
             if ran.status == 0 or b"already exists" in ran.err:
                 held.update(wanted)
                 return ""
-            error = error_messages.meaning(dataset, ran.err)
+            error = self._source.meaning(dataset, ran.err)
             if isinstance(error, errors.NoSuchDataset):
                 raise error
             return error.message

@@ -16,10 +16,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pscp.ground.errors import NoSuchDataset, NoZfs, ProtocolError
-from pscp.zfs.error_messages import complaint, meaning
+from pscp.ground.errors import DatasetError, NoSuchDataset, NoZfs, ProtocolError
+from pscp.zfs.error_messages import HERE, complaint, meaning
 from pscp.zfs.link import NOT_FOUND, Ran
-from pscp.zfs.names import is_dataset, is_snapshot_name, relative
+from pscp.zfs.names import is_dataset, is_snapshot_name, parent, relative
 
 # The user property that a snapshot of ours has; its value is the mark of the replication.
 MARK = "pscp:job"
@@ -108,8 +108,10 @@ class Zfs:
         run_there: Callable[[Sequence[str]], Ran],
         commands: Sequence[Sequence[str]],
         where: str,
+        option: str = HERE,
     ) -> None:
-        self.run_there, self.where = run_there, where
+        """`option` is the one that says what zfs is at this end."""
+        self.run_there, self.where, self._option = run_there, where, option
         self.can = Abilities()
         self._commands = commands
         self.command = tuple(commands[0])
@@ -129,11 +131,15 @@ class Zfs:
         *before, zfs = self.command
         return (*before, program) if os.path.basename(zfs) == "zfs" else ()
 
+    def meaning(self, dataset: str, err: bytes) -> DatasetError:
+        """Return the error that this stderr of this end's zfs means."""
+        return meaning(dataset, err, self._option)
+
     def do(self, dataset: str, *words: str) -> str:
         """Run a zfs command and return its output; raises the error that its complaint means."""
         ran = self.run(*words)
         if ran.status != 0:
-            raise meaning(dataset, ran.err)
+            raise self.meaning(dataset, ran.err)
         return ran.out.decode("utf-8", "replace")
 
     def learn(self, dataset: str) -> None:
@@ -150,8 +156,9 @@ class Zfs:
         if not {"send", "receive"} <= self.can.subcommands:
             why = complaint(said) or "it says nothing"
             if "ermission denied" in why:
-                raise meaning(dataset, said)
-            raise NoZfs(f"{self.where}: {' '.join(self._commands[0])} is of no use: {why}")
+                raise self.meaning(dataset, said)
+            what = f"{self.where}: {' '.join(self._commands[0])} is of no use: {why}"
+            raise NoZfs(what, f"install ZFS there, or say where it is: {self._option}")
         if self.can.bookmarks:  # as old are features of pools
             self.can = dataclasses.replace(self.can, features=self._features(dataset))
 
@@ -183,11 +190,32 @@ class Zfs:
         found: dict[str, Dataset] = {}
         for some in in_batches(names):
             ran = self.run(*self._get("-d", "1"), *some)
-            error = meaning(top, ran.err) if ran.status != 0 else None
+            error = self.meaning(top, ran.err) if ran.status != 0 else None
             if error is not None and not isinstance(error, NoSuchDataset):
                 raise error
             found.update(parse_datasets(ran.out.decode("utf-8", "replace"), top))
         return {name: found[name] for name in names if name in found}
+
+    def missing_above(self, name: str) -> str:
+        """Return the pool or the parent of a dataset, whichever is not there; "" if both are."""
+        names = [each for each in (name.partition("/")[0], parent(name)) if each]
+        ran = self.run("list", "-H", "-o", "name", *dict.fromkeys(names))
+        if ran.status == 0 or not isinstance(meaning(name, ran.err), NoSuchDataset):
+            return ""
+        there = ran.out.decode("utf-8", "replace").splitlines()
+        return next((each for each in names if each not in there), "")
+
+    def written(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the bytes written to each dataset since its newest snapshot, as far as zfs tells.
+
+        zfs-fuse does not; OpenZFS does since 0.6.
+        """
+        found: dict[str, int] = {}
+        for some in in_batches(names):
+            ran = self.run("get", "-Hp", "-o", "name,value", "written", *some)
+            rows = (line.split("\t") for line in ran.out.decode("utf-8", "replace").splitlines())
+            found.update((row[0], _number(row[1])) for row in rows if len(row) == 2)
+        return found
 
     def is_unfinished(self, name: str) -> bool:
         """Return whether zfs receive has begun to make this dataset, or has thrown it away again.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pscp.ground.errors import (
+    DatasetError,
     DestinationExists,
     Diverged,
     NoCommonSnapshot,
@@ -37,6 +38,8 @@ class Pair:
     source: Dataset
     dest_name: str
     dest: Dataset | None  # as it was found there
+    last: str = ""  # the snapshot that this run took: none that is newer is sent
+    lacks: str = ""  # a pool or a parent of the destination that is not there
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,12 @@ def make_plan(
     force_rollback: bool = False,
     can_resume: bool = False,
     has_origin: bool = False,
+    last: str = "",
 ) -> Plan:
     """Return the plan for one dataset. Raises the DatasetError that forbids it.
 
-    With `has_origin` the destination has the snapshot that the source began with as a clone.
+    With `has_origin` the destination has the snapshot that the source began with as a clone. With
+    `last` nothing is sent that is newer than the snapshot of this name, if there is one.
     """
     if dest is not None and dest.token:
         if not can_resume:
@@ -127,9 +132,9 @@ def make_plan(
         if dest is not None and not force_rollback:
             raise DestinationExists(dest_name, "it is there already, and has no snapshot")
         if dest is None and has_origin:
-            streams = _clone_streams(source, dest_name, all_between)
+            streams = _clone_streams(_up_to(source, last), dest_name, all_between)
         else:
-            streams = _streams(source, dest_name, None, all_between)
+            streams = _streams(_up_to(source, last), dest_name, None, all_between)
         return Plan(dest_name, streams=streams, makes_new=dest is None)
     base, there = common(source, dest)
     newer = dest.snapshots[dest.snapshots.index(there) + 1 :]
@@ -137,8 +142,19 @@ def make_plan(
         names = ", ".join(each.short for each in newer[-3:])
         what = f"it has snapshots after {there.short} that the source has not: {names}"
         raise Diverged(dest_name, what, _DIVERGED)
-    streams = _streams(source, dest_name, base, all_between)
+    streams = _streams(_up_to(source, last), dest_name, base, all_between)
     return Plan(dest_name, there.name if newer else "", streams)
+
+
+def _up_to(source: Dataset, last: str) -> Dataset:
+    """Return the source without the snapshots that are newer than the one of this name.
+
+    Another replication of the same source may have taken them meanwhile: they are its own to send.
+    """
+    names = [each.name for each in source.snapshots]
+    if last not in names:
+        return source
+    return dataclasses.replace(source, snapshots=source.snapshots[: names.index(last) + 1])
 
 
 def common(source: Dataset, dest: Dataset) -> tuple[Snapshot, Snapshot]:
@@ -208,6 +224,15 @@ def awaited(sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
             name = next(name for name in left if parent(name) not in left)
             left[name] &= done.keys()
     return done
+
+
+def check_awaited(pair: Pair, failed: Collection[str]) -> None:
+    """Raise DatasetError for a dataset that the destination has not yet, if one of those that must
+    have come before it has failed.
+    """
+    if failed and pair.dest is None:
+        what = "its parent" if parent(pair.source.name) in failed else "what it is a clone of"
+        raise DatasetError(pair.dest_name, f"{what} was not replicated")
 
 
 def of_ours_to_prune(

@@ -1,6 +1,7 @@
 """Replicates datasets: asks both ends, takes a snapshot, has all sent, or shows what would be.
 
-Not here: which dataset goes when (schedule.py). Read next: schedule.py.
+Not here: which dataset goes when (schedule.py), what a dry run shows (dry_run.py).
+Read next: schedule.py.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ from pscp.progress.progress import (
     checked,
     count,
 )
-from pscp.progress.progress import format_bytes as shown
-from pscp.zfs import commands, prune
+from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
+from pscp.zfs.dry_run import DryRun
+from pscp.zfs.error_messages import THERE
 from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
 from pscp.zfs.names import as_place, check_ends, excluded, moved, parent
-from pscp.zfs.plan import NOT_TAKEN, Pair, Plan, arrivals, awaited, dest_after, planned
+from pscp.zfs.plan import Pair, planned
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
 from pscp.zfs.settings import Settings
@@ -145,13 +147,22 @@ class _Run:
         job.at_dest.update(each.guid for of in dests.values() for each in of.snapshots)
         if not (common.unmounted or self.settings.mount or job.dest_top in dests):
             self._warn_of_mountpoints(job)
+        lacks = "" if job.dest_top in dests else job.dest.missing_above(job.dest_top)
         pairs = {}
         for each in found:
             dest_name = moved(each.name, job.top, job.dest_top)
-            pairs[each.name] = Pair(each, dest_name, dests.get(dest_name))
+            pairs[each.name] = Pair(
+                each,
+                dest_name,
+                dests.get(dest_name),
+                last=self.taken,
+                lacks=lacks if each.name == job.top else "",
+            )
         self._leave_out(job, pairs)
         if self.options.dry_run:
-            self._show(job, pairs)
+            dry = DryRun(job, self.reporter, self._record_failure)
+            dry.show(pairs)
+            self.unknown_sizes = dry.unknown_sizes
             self._tell_of_record(job)
         else:
             self.counters.add(files_total=len(pairs))
@@ -165,7 +176,7 @@ class _Run:
     def _job(self, source: Location, dest: Location, link: Link) -> Job:
         """Find out what both ends can do. Raises NoZfs, ZfsDenied."""
         ends = [
-            Zfs(link.run, self.settings.commands(True), place.login)
+            Zfs(link.run, self.settings.commands(True), place.login, THERE)
             if place.is_remote
             else Zfs(run_here, self.settings.commands(False), "here")
             for place in (source, dest)
@@ -312,49 +323,6 @@ class _Run:
                 f"{new[0]}{more}: left out, with no snapshot yet (--snapshot-name takes one; "
                 "--exclude leaves it out without a word)"
             )
-
-    # --- what would be done
-
-    def _show(self, job: Job, pairs: Mapping[str, Pair]) -> None:
-        for name in awaited({name: each.source for name, each in pairs.items()}):
-            pair = pairs[name]
-            try:
-                plan = job.plan(pair)
-                job.at_dest.update(arrivals(pair.source, plan))
-                what, texts = plan.describes, list(self._commands(job, pair, plan))
-            except errors.DatasetError as error:
-                self._record_failure(error)
-                what = "not replicated"
-                texts = list(prune.foresee(job, pair.source, pair.dest, arrives=False))
-                if not texts:
-                    continue
-            self.reporter.line(f"{name} -> {pair.dest_name}: {what}")
-            for text in texts:
-                self.reporter.line(f"  {text}")
-
-    def _commands(self, job: Job, pair: Pair, plan: Plan) -> Iterator[str]:
-        """Yield the commands as they would be run, with the end that runs them before each."""
-        if plan.rollback_to:
-            yield job.dest.command_line(commands.rollback(plan))
-        can_tell = job.speech.common.sizes
-        for number, stream in enumerate(plan.streams):
-            size = None
-            said = "  # its size is known once the snapshot is there" if can_tell else ""
-            if stream.snapshot is None or stream.snapshot.guid != NOT_TAKEN:
-                size = job.foresee(pair.source, stream).bytes
-                said = "" if size is None else f"  # {shown(size)}"
-            self.counters.add(bytes_total=size or 0)
-            self.unknown_sizes += size is None
-            readonly = number == 0 and job.makes_readonly(plan)
-            yield job.source.command_line(job.speech.send(stream)) + said
-            yield job.dest.command_line(job.speech.receive(stream, readonly=readonly))
-            if readonly and not job.speech.common.sets:
-                yield job.dest.command_line(commands.set_readonly(plan.dest))
-        if plan.goes_on:
-            yield "# what is sent and destroyed after that is known then"
-            return
-        self.record.expect(plan.dest, pair.dest, pair.source.snapshots)
-        yield from prune.foresee(job, pair.source, dest_after(pair, plan), arrives=True)
 
     # --- the work
 

@@ -19,8 +19,7 @@ from pscp.ground import errors
 from pscp.zfs import commands, prune
 from pscp.zfs.dataset_job import Job, ReceivedDataset
 from pscp.zfs.inventory import Dataset, guids
-from pscp.zfs.names import parent
-from pscp.zfs.plan import Pair, awaited
+from pscp.zfs.plan import Pair, awaited, check_awaited
 
 # So many were received before they are looked for together. Until then their snapshots are held.
 _GROUP = 32
@@ -97,12 +96,11 @@ class Schedule:
                 continue
             del self._waiting[name]
             pair = self._pairs[name]
-            lacking = before & set(self._failed) if pair.dest is None else set()
-            if lacking:
-                what = "its parent" if parent(name) in lacking else "what it is a clone of"
-                self._fail(name, errors.DatasetError(pair.dest_name, f"{what} was not replicated"))
-            else:
+            try:
+                check_awaited(pair, before & set(self._failed))
                 self._running[self._pool.submit(self._job.replicate, pair)] = name
+            except errors.DatasetError as error:
+                self._fail(name, error)
 
     def _fail(self, name: str, error: errors.DatasetError) -> None:
         self._failed.append(name)

@@ -123,6 +123,71 @@ def test_each_dataset_of_a_tree_can_be_mounted_afterwards(push: Ends) -> None:
     assert [push.received(below) for below in ("", "/a", "/a/b")] == [["one", "two"]] * 3
 
 
+def test_what_is_new_below_a_mounted_destination_is_not_mounted(push: Ends) -> None:
+    """zfs-fuse could not make a folder in what is readonly, and said so with exit status 1."""
+    push.sender.do("create", f"{push.source}/a")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+    for below in ("", "/a"):
+        push.receiver.do("mount", f"{push.dest}{below}")
+    for below in ("/a/new", "/a/new/deep"):
+        push.sender.do("create", f"{push.source}{below}")
+        push.write("file", below=below)
+    for name in ("two", "three"):
+        push.snapshot(name, "-r")
+    result = push.replicate(recursive=True)
+    assert result.ok and result.files == 4, result.failures
+    for below in ("/a/new", "/a/new/deep"):
+        assert push.received(below) == ["two", "three"]
+        of = ("get", "-H", "-o", "value", "mounted,canmount", f"{push.dest}{below}")
+        assert push.receiver.do(*of).split() == ["no", "noauto"]
+
+
+def test_what_could_not_be_received_is_no_matter_of_mounting(push: Ends, tmp_path: Path) -> None:
+    """What zfs receive says of mounting is believed only of what is there."""
+    push.grow("one")
+    says = "echo \"cannot mount '/a': failed to create mountpoint\" >&2; exit 1"
+    script = f'[ "$1" != receive ] || {{ cat >/dev/null; {says}; }}'
+    [failure] = push.replicate(
+        far_zfs_command=zfs_that(tmp_path, push.receiver.zfs, script)
+    ).failures
+    assert failure.error == "StreamRejected" and "@one is not there" in failure.message
+    [failure] = push.replicate(
+        far_zfs_command=zfs_that(tmp_path, push.receiver.zfs, script), mount=True
+    ).failures
+    assert failure.message.startswith("cannot mount ")
+
+
+def test_what_is_new_leaves_no_folder_in_the_way_of_a_mount(push: Ends) -> None:
+    """zfs receive made also the folders above the one that it mounted at."""
+    for below in ("/a", "/a/b"):
+        push.sender.do("create", f"{push.source}{below}")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+    for below in ("/a/b/new", "/a/b/new/deep"):
+        push.sender.do("create", f"{push.source}{below}")
+    push.snapshot("two", "-r")
+    assert push.replicate(recursive=True).ok
+    assert not [*push.receiver.folder(push.dest).iterdir()]
+    for below in ("", "/a", "/a/b", "/a/b/new"):
+        push.receiver.do("mount", f"{push.dest}{below}")
+
+
+def test_a_folder_with_something_in_it_stays(push: Ends) -> None:
+    """It lies where a dataset is not mounted, and is not what zfs receive made."""
+    push.sender.do("create", f"{push.source}/a")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+    mine = push.receiver.folder(push.dest) / "a" / "mine"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    push.sender.do("create", f"{push.source}/a/new")
+    push.snapshot("two", "-r")
+    assert push.replicate(recursive=True).ok
+    assert mine.read_text() == "mine" and not (mine.parent / "new").exists()
+    assert [note for note in push.told.notes if "folders in its way" in note and "/a'" in note]
+
+
 def test_a_folder_of_a_dataset_that_is_mounted_stays(push: Ends) -> None:
     """It came in that dataset's snapshot, where the one below is mounted at it."""
     push.sender.do("create", f"{push.source}/a")
@@ -521,6 +586,34 @@ def test_what_another_replication_leaves_behind_is_told(push: Ends) -> None:
     push.receiver.destroy("-r", other.dest)
 
 
+def test_the_newest_alone_is_the_one_that_the_run_took(push: Ends, tmp_path: Path) -> None:
+    """Two destinations of a job begin at once: each took the other's, which --prune then left."""
+    other = Ends(push.sender, push.receiver, push.source, f"{push.dest}-other")
+    other.seconds = iter(range(1_100_000_000, 1_100_000_009))
+    took: list[str] = []
+
+    def other_night() -> None:
+        took.append(other.night(all_between=False, keep_last=2, prune="both").snapshot)
+
+    mine = []
+    for night in range(4):
+        theirs = f"{push.source}@theirs-{night}"  # between the run's own and its look at them
+        near = zfs_that(
+            tmp_path,
+            push.sender.zfs,
+            f'[ "$1" != snapshot ] || {{ zfs "$@"; zfs snapshot {theirs}; exit; }}',
+        )
+        push.link.before_stream = other_night
+        push.link.cut_at = 4096 if night else None  # after which it looks again
+        push.write(f"file-{night}")
+        result = push.night(all_between=False, keep_last=2, prune="both", zfs_command=near)
+        assert result.ok
+        mine.append(result.snapshot)
+    assert push.received() == mine[-2:]
+    assert other.received() == took[-2:]
+    push.receiver.destroy("-r", other.dest)
+
+
 def test_a_snapshot_that_is_held_is_not_pruned(push: Ends) -> None:
     first = push.night(keep_last=1).snapshot
     push.sender.do("hold", "keep", f"{push.source}@{first}")
@@ -609,18 +702,50 @@ def test_a_source_that_is_not_there(push: Ends) -> None:
         push.replicate()
 
 
-def test_a_parent_that_is_not_there(push: Ends) -> None:
-    push.grow("one")
-    push.dest = "vault/no/such"
-    [failure] = push.replicate().failures
-    assert failure.error == "NoSuchDataset"
+@pytest.mark.parametrize(
+    ("dest", "lacks"),
+    [
+        ("vault/no/such", "dataset vault/no"), ("nopool/no/such", "pool nopool"),
+        ("nopool", "pool nopool"),
+    ],
+)  # fmt: skip
+def test_a_parent_that_is_not_there(push: Ends, dest: str, lacks: str) -> None:
+    """A dry run went well where nothing could be received."""
+    push.sender.do("create", f"{push.source}/below")
+    push.snapshot("one", "-r")
+    push.dest = dest
+    for dry_run in (True, False):
+        push.link.commands.clear()
+        failures = push.replicate(recursive=True, dry_run=dry_run).failures
+        assert [(each.path, each.error, each.message) for each in failures] == [
+            (dest, "NoSuchDataset", f"host: there is no {lacks}"),
+            (f"{dest}/below", "DatasetError", "its parent was not replicated"),
+        ]
+        assert not [argv for argv in push.link.commands if "receive" in argv]
+
+
+@pytest.mark.parametrize("end", ["source", "dest"])
+def test_what_is_denied_has_the_option_of_that_end_in_its_hint(
+    ends: Ends, tmp_path: Path, end: str
+) -> None:
+    ends.grow("one")
+    pool, does = (ends.sender, "send") if end == "source" else (ends.receiver, "receive")
+    denied = f'[ "$1" != {does} ] || {{ echo "cannot {does}: permission denied" >&2; exit 1; }}'
+    is_far = (end == "dest") == ends.is_push
+    command = zfs_that(tmp_path, pool.zfs, denied)
+    chosen: ReplicateFields = {"far_zfs_command": command} if is_far else {"zfs_command": command}
+    [failure] = ends.replicate(**chosen).failures
+    assert failure.error == "ZfsDenied"
+    assert f" {'--far' if is_far else '-'}-zfs-command 'sudo zfs'" in failure.hint
 
 
 def test_no_zfs(push: Ends) -> None:
-    with pytest.raises(errors.NoZfs, match="here: /no/such/zfs is of no use"):
+    with pytest.raises(errors.NoZfs, match="here: /no/such/zfs is of no use") as caught:
         push.replicate(zfs_command="/no/such/zfs")
-    with pytest.raises(errors.NoZfs, match="host: echo hello is of no use"):
+    assert caught.value.hint.endswith("where it is: --zfs-command")
+    with pytest.raises(errors.NoZfs, match="host: echo hello is of no use") as caught:
         push.replicate(far_zfs_command="echo hello")
+    assert caught.value.hint.endswith("where it is: --far-zfs-command")
 
 
 def test_no_space(push: Ends) -> None:
@@ -689,6 +814,31 @@ def test_a_dry_run_plans_with_the_snapshot_that_it_would_take(push: Ends) -> Non
     push.snapshot("first")
     with pytest.raises(errors.SnapshotExists):
         push.replicate(dry_run=True, snapshot_name="first")
+
+
+def test_a_dry_run_tells_of_a_destination_that_was_changed(push: Ends, tmp_path: Path) -> None:
+    """As the real run does; only zfs-fuse does not know `written`, so here it is told of it."""
+    push.sender.do("create", f"{push.source}/below")
+    push.snapshot("one", "-r")
+    assert push.replicate(recursive=True).ok
+
+    def far(written: int) -> str:
+        row = f"{push.dest}\\t{written}\\n{push.dest}/below\\t0\\n"
+        script = f'[ "$1 $5" != "get written" ] || {{ printf "{row}"; exit; }}'
+        return zfs_that(tmp_path, push.receiver.zfs, script)
+
+    def dry(written: int, force_rollback: bool = False) -> list[tuple[str, str, str]]:
+        far_zfs = far(written)
+        result = push.replicate(
+            recursive=True, dry_run=True, far_zfs_command=far_zfs, force_rollback=force_rollback
+        )
+        return [(each.path, each.error, each.message) for each in result.failures]
+
+    assert not dry(14336)  # there is nothing to send
+    push.snapshot("two", "-r")
+    assert not dry(0) and not dry(14336, force_rollback=True)
+    said = "it was changed since @one: 14.3 kB written"
+    assert dry(14336) == [(push.dest, "Diverged", said)]
 
 
 def test_only_one_at_a_time(push: Ends) -> None:
