@@ -163,5 +163,6 @@ def _ask_zfs(job: Job, destination: str, row: Row) -> None:
         result = replicate(dataset, to, options=options, settings=job.settings, raises=False)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
         for failure in result.failures:
-            row.add(BAD, f"{failure.path}: {failure.message}; {failure.hint}")
+            hint = f"; {failure.hint}" if failure.hint else ""
+            row.add(BAD, f"{failure.path}: {failure.message}{hint}")
     row.free = row.writable = "not asked"

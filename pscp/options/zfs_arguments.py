@@ -25,7 +25,7 @@ EPILOG = (
 )
 
 
-# syncoid's words that mean something else here, or nothing: what is so, and what to type.
+# Words of syncoid and pscp that mean something else here, or nothing: what is so, and what to type.
 _OF_SYNCOID: Mapping[str, tuple[str, str]] = {
     "-r": ("all datasets below are -R here, as zfs send has it", "-R, or --recursive"),
     "--no-sync-snap": ("no snapshot is taken unless --snapshot-name is given", "leave it out"),
@@ -33,6 +33,7 @@ _OF_SYNCOID: Mapping[str, tuple[str, str]] = {
     "--no-rollback": ("nothing is rolled back unless --force-rollback is given", "leave it out"),
     "--use-hold": ("what is sent is held by itself, and then released", "leave it out"),
     "--create-bookmark": ("that is --bookmark here", "--bookmark"),
+    "--check": ("what would be sent, and what would fail, is shown by -n", "-n, or --dry-run"),
     "--preserve-properties": ("that is -p here", "-p, or --properties"),
     "--exclude-datasets": ("that is --exclude here", "--exclude PATTERN"),
     "--delete-target-snapshots": (

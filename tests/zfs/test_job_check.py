@@ -45,6 +45,21 @@ def test_a_dataset_that_is_not_there_is_told(far: Ends) -> None:
 
 
 @PUSH
+def test_a_parent_that_is_not_there_is_told(far: Ends) -> None:
+    """It was found ready, and the night failed."""
+    far.sender.do("create", f"{far.source}/below")
+    far.snapshot("one", "-r")
+    far.dest = "vault/none/a"
+    job = job_of(far)
+    assert job.settings is not None
+    rows = check.check([replace(job, settings=replace(job.settings, recursive=True))])
+    assert check.exit_code(rows) == 1
+    first, second = rows[0].reasons
+    assert first.startswith(f"vault/none/a: {far.host}: there is no dataset vault/none; zfs list")
+    assert second == "vault/none/a/below: its parent was not replicated"
+
+
+@PUSH
 def test_a_far_end_without_zfs_is_told(far: Ends) -> None:
     job = job_of(far)
     settings = replace(job.settings, far_zfs_command="/nowhere/zfs")
