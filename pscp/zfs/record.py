@@ -44,15 +44,18 @@ class Record:
         """Note, before they are sent to the dataset, which of the snapshots we took.
 
         A snapshot whose name or GUID is at the destination already was not delivered by us. One
-        with a name that we wanted, but without our mark, may be the user's own.
+        with a name that we wanted, but without our mark, may be the user's own. What we delivered
+        before to another dataset comes again with one that was renamed at the source.
         """
         had = there.snapshots if there else ()
         known = {each.name for each in had}, {each.guid for each in had}
         with self._lock:
+            earlier = {pair for of in self._delivered.values() for pair in of.items()}
             ours = {
                 each.name: each.guid
                 for each in coming
-                if each.name in self._taken - known[0]
+                if (each.name in self._taken or (each.name, each.guid) in earlier)
+                and each.name not in known[0]
                 and each.guid not in known[1]
                 and each.mark == self.mark
             }

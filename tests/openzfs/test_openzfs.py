@@ -308,10 +308,22 @@ def test_changes_at_the_destination_are_kept(ends: Ends, machine: Machine) -> No
     [failure] = ends.replicate().failures
     assert failure.error == "Diverged" and ends.receiver.exists(f"{ends.dest}@mine")
     ends.receiver.do("destroy", f"{ends.dest}@mine")
-    [failure] = ends.replicate().failures
-    assert failure.error == "Diverged"
+    for dry_run in (True, False):
+        [failure] = ends.replicate(dry_run=dry_run).failures
+        assert failure.error == "Diverged"
     assert machine.run(f"cat /{ends.dest}/precious") == "mine\n"
+    assert ends.replicate(force_rollback=True, dry_run=True).ok
     assert ends.replicate(force_rollback=True).ok and ends.received() == ["one", "two"]
+
+
+def test_a_parent_that_is_not_there(ends: Ends) -> None:
+    ends.grow("one")
+    for dest, lacks in ((f"{ends.dest}/below", ends.dest), ("nopool/a", "nopool")):
+        ends.dest = dest
+        for dry_run in (True, False):
+            [failure] = ends.replicate(dry_run=dry_run).failures
+            assert failure.error == "NoSuchDataset" and failure.message.endswith(f" {lacks}")
+    assert not receives(ends)
 
 
 def test_a_destination_without_snapshots_is_busy_only_where_it_is_being_made(ends: Ends) -> None:
@@ -432,6 +444,17 @@ def before_openzfs_raw(machine: Machine) -> None:
 def check_openzfs_raw(one: VmPool, two: VmPool) -> None:
     assert two.guids("vault/secret") == one.guids("tank/secret") != {}
     assert two.get("vault/secret", "keystatus", "readonly") == ["unavailable", "on"]
+
+
+def before_openzfs_restore(machine: Machine) -> None:
+    machine.run(
+        "zfs create tank/data; echo whole >/tank/data/report; zfs snapshot tank/data@a; "
+        "zfs send tank/data@a | zfs receive -u -o readonly=on vault/data"
+    )
+
+
+def check_openzfs_restore(one: VmPool, two: VmPool) -> None:
+    assert two.get("vault/data", "mounted", "written") == ["yes", "0"]
 
 
 def before_openzfs_allow(machine: Machine) -> None:

@@ -133,6 +133,7 @@ def test_stats_speak_of_what_zfs_has(push: Ends, typed: Typed) -> None:
         (["tank/a", "host:/srv/b"], "no name of a dataset"),
         (["--no-such", "tank/a", "host:tank/b"], "no such option"),
         (["-r", "tank/a", "host:tank/b"], "-R, or --recursive"),
+        (["--check", "tank/a", "host:tank/b"], "-n, or --dry-run"),
         (["--no-sync-snap", "tank/a", "host:tank/b"], "unless --snapshot-name is given"),
         (["--sshport=22", "tank/a", "host:tank/b"], "the port is -P here"),
         (["-o", "x", "tank/a", "host:tank/b"], "NAME=VALUE"),

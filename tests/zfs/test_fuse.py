@@ -614,6 +614,18 @@ def test_the_newest_alone_is_the_one_that_the_run_took(push: Ends, tmp_path: Pat
     push.receiver.destroy("-r", other.dest)
 
 
+def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
+    """Its snapshots came to DEST once more, and were taken for those of another replication."""
+    push.sender.do("create", f"{push.source}/old")
+    push.sender.do("unmount", f"{push.source}/old")
+    replicate = partial(push.night, recursive=True, keep_last=2, prune="both")
+    assert all(replicate().ok for _ in range(2))
+    push.sender.do("rename", f"{push.source}/old", f"{push.source}/new")
+    nights = [replicate().snapshot for _ in range(3)]
+    assert push.received("/new") == nights[-2:]
+    assert not [note for note in push.told.notes if "of another replication" in note]
+
+
 def test_a_snapshot_that_is_held_is_not_pruned(push: Ends) -> None:
     first = push.night(keep_last=1).snapshot
     push.sender.do("hold", "keep", f"{push.source}@{first}")
@@ -691,6 +703,21 @@ def test_a_hold_that_a_dead_run_left_is_released(push: Ends) -> None:
     assert push.replicate().ok
     assert holds(push, "one") == 1  # somebody else's
     push.sender.do("release", "mine", f"{push.source}@one")
+
+
+def test_what_a_killed_zfs_send_holds_can_be_released(push: Ends) -> None:
+    """As docs/zfs.md says: zfs-fuse keeps it, and Debian's has no working `zfs holds`."""
+    push.snapshot("one")
+    push.write("large", 5_000_000)
+    push.snapshot("two")
+    words = [*push.sender.zfs, "send", "-I", "@one", f"{push.source}@two"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as send:
+        assert send.stdout is not None and send.stdout.read(100_000)
+        send.kill()
+    with pytest.raises(RuntimeError, match="busy"):
+        push.sender.do("destroy", f"{push.source}@one")
+    push.sender.do("release", f".send-{send.pid}-0", f"{push.source}@one")
+    push.sender.do("destroy", f"{push.source}@one")
 
 
 # --- refusals, each of its own

@@ -13,6 +13,7 @@ import pytest
 from e2e.test_docs import script
 from e2e.ways import Ran
 from e2e.world import World
+from faults.conftest import until
 
 from zfs.conftest import Ends, put_zfs
 
@@ -82,6 +83,37 @@ def check_zfs_sudo(ends: Ends, ran: Ran) -> None:
 def check_zfs_python(ends: Ends, ran: Ran) -> None:
     assert all(ends.received(below) == ["a"] for below in ("", *BELOW))
     assert ran.out.startswith(f"{ends.source} a full ")
+
+
+def before_zfs_restore(ends: Ends, world: World) -> None:
+    ends.grow("b")
+    assert ends.replicate(recursive=True).ok
+    for below in reversed(("", *BELOW)):
+        ends.sender.do("unmount", f"{ends.source}{below}")
+
+    def is_free() -> bool:  # zfs-fuse does not await that the kernel lets go of a mount
+        try:
+            ends.sender.do("rename", ends.source, f"{ends.source}-free")
+        except RuntimeError:
+            return False
+        ends.sender.do("rename", f"{ends.source}-free", ends.source)
+        return True
+
+    until(is_free)
+
+
+def check_zfs_restore(ends: Ends, ran: Ran) -> None:
+    """It is here again, and the next nightly push goes on."""
+    try:
+        for below in ("", *BELOW):
+            assert len(ends.received(below)) == (1 if below else 2)
+            of = ("get", "-H", "-o", "value", "mounted,readonly", f"{ends.source}{below}")
+            assert ends.sender.do(*of).split() == ["yes", "off"]
+            ends.write("more", below=below)
+        assert ends.night(recursive=True).ok
+        assert all(len(ends.received(below)) == (2 if below else 3) for below in ("", *BELOW))
+    finally:
+        ends.sender.destroy("-r", "tank/spoilt")
 
 
 def before_zfs_pipe(ends: Ends, world: World) -> None:
