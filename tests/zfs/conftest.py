@@ -21,6 +21,7 @@ from typing import Protocol, Unpack
 import pytest
 from conftest import MakeServer, command_line, shared, started_processes
 from e2e.world import World, make_world, put_program
+from faults.conftest import until
 from servers.private import PrivateServer
 
 from pscp.options.option_fields import ReplicateFields
@@ -220,6 +221,20 @@ def near_and_far(
             put_zfs(world, ends.sender, ends.receiver)
             yield world, ends
             end_agents()
+
+
+def until_free(pool: Pool, dataset: str) -> None:
+    """Wait until one that was unmounted can be renamed; zfs-fuse does not await the kernel."""
+
+    def is_free() -> bool:
+        try:
+            pool.do("rename", dataset, f"{dataset}-free")
+        except RuntimeError:
+            return False
+        pool.do("rename", f"{dataset}-free", dataset)
+        return True
+
+    until(is_free)
 
 
 def put_zfs(world: World, near: Pool, far: Pool) -> None:

@@ -17,7 +17,7 @@ from faults.conftest import until
 
 from pscp.ground import errors
 from pscp.options.option_fields import ReplicateFields
-from zfs.conftest import Ends, Pool
+from zfs.conftest import Ends, Pool, until_free
 from zfs.hostile import zfs_that
 
 ASKING = {"get", "hold", "release"}
@@ -618,6 +618,7 @@ def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
     """Its snapshots came to DEST once more, and were taken for those of another replication."""
     push.sender.do("create", f"{push.source}/old")
     push.sender.do("unmount", f"{push.source}/old")
+    until_free(push.sender, f"{push.source}/old")
     replicate = partial(push.night, recursive=True, keep_last=2, prune="both")
     assert all(replicate().ok for _ in range(2))
     push.sender.do("rename", f"{push.source}/old", f"{push.source}/new")

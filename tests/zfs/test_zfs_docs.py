@@ -13,9 +13,8 @@ import pytest
 from e2e.test_docs import script
 from e2e.ways import Ran
 from e2e.world import World
-from faults.conftest import until
 
-from zfs.conftest import Ends, put_zfs
+from zfs.conftest import Ends, put_zfs, until_free
 
 RUN = script.run_in("tests/zfs/test_zfs_docs.py")
 BELOW = ("/a", "/a/b")
@@ -90,16 +89,7 @@ def before_zfs_restore(ends: Ends, world: World) -> None:
     assert ends.replicate(recursive=True).ok
     for below in reversed(("", *BELOW)):
         ends.sender.do("unmount", f"{ends.source}{below}")
-
-    def is_free() -> bool:  # zfs-fuse does not await that the kernel lets go of a mount
-        try:
-            ends.sender.do("rename", ends.source, f"{ends.source}-free")
-        except RuntimeError:
-            return False
-        ends.sender.do("rename", f"{ends.source}-free", ends.source)
-        return True
-
-    until(is_free)
+    until_free(ends.sender, ends.source)
 
 
 def check_zfs_restore(ends: Ends, ran: Ran) -> None:
