@@ -109,7 +109,7 @@ def copy(
         ProtocolError: the far end misbehaves.
         What a function that it is given, or a signal handler, raises: it ends the copy tidily.
     """
-    chosen = filtered(with_fields(options or Options(), fields), exclude, include)
+    chosen = filtered(with_fields(options or Options(), fields, copy), exclude, include)
     froms, to = locations(sources, destination)
     with Session(to if to.is_remote else froms[0], chosen) as session:
         session.connections.keeps = chosen.manifest is not None
@@ -144,7 +144,7 @@ class Session:
         **fields: Unpack[SessionFields],
     ) -> None:
         client = fields.pop("transport") if is_client(fields.get("transport")) else None
-        self.options = with_fields(options or Options(), fields)
+        self.options = with_fields(options or Options(), fields, Session)
         self._lock = threading.Lock()  # guards what follows
         self._calls: list[stops.Stop] = []  # of the calls that run now
         self._is_closed = False
@@ -257,7 +257,7 @@ class Session:
         host = to if to.is_remote else froms[0]
         if not self._is_any_host and host_of(host) != host_of(self.host):
             raise errors.UsageError(f"{host.text} is not on this session's host")
-        options = filtered(self._options_with(fields), exclude, include)
+        options = filtered(self._options_with(fields, Session.copy), exclude, include)
         shown = reporter, progress, on_file
         result = self._copy(froms, to, options, shown, terms=terms, wait_s=seconds(wait))
         return checked(result) if raises else result
@@ -314,9 +314,9 @@ class Session:
             with stream.piped(self.connections, options, is_push, words, stop) as file:
                 yield file
 
-    def _options_with(self, fields: OptionFields) -> Options:
+    def _options_with(self, fields: OptionFields, call: Callable[..., object]) -> Options:
         """Return a call's options. Raises UsageError where they ask for another connection."""
-        options = with_fields(self.options, fields)
+        options = with_fields(self.options, fields, call)
         for name in OF_A_CONNECTION:
             if getattr(options, name) != getattr(self.options, name):
                 message = f"{name} is for a whole session: its calls share their connections"
@@ -328,7 +328,7 @@ class Session:
         if "timeout_s" in fields:
             message = "timeout_s is for logging in, and says nothing to a command"
             raise errors.UsageError(message, "run() has timeout; a session has timeout_s")
-        options = self._options_with(fields).with_agent("a stream")
+        options = self._options_with(fields, Session.run).with_agent("a stream")
         return dataclasses.replace(options, direct=False)  # which is for copies
 
     # --- one copy

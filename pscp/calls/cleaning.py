@@ -82,7 +82,8 @@ def clean(
     """
     check_concern("clean()", fields, "dry_run")
     location = as_location(where)
-    chosen = with_fields(options or Options(), {**fields, "direct": False})  # that is for copies
+    more = {**fields, "direct": False}  # that is for copies
+    chosen = with_fields(options or Options(), more, clean)
     removes = remove and not chosen.dry_run
     request = leftovers.Clean(location.path, removes, force=force)
     if not location.is_remote:

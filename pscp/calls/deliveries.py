@@ -140,7 +140,7 @@ def fan_out(
     """
     seconds(wait)
     check_functions(reporter=reporter, progress=progress, on_file=on_file)
-    chosen, sources = with_fields(options or Options(), fields), as_several(sources)
+    chosen, sources = with_fields(options or Options(), fields, fan_out), as_several(sources)
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
         api.copy, sources, options=chosen, exclude=exclude, include=include,

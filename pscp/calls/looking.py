@@ -59,7 +59,7 @@ def look(
     """
     check_concern("look()", fields)
     place = as_location(where)
-    chosen = with_fields(options or Options(), {**fields, "connections": 1, "channels": 1})
+    chosen = with_fields(options or Options(), {**fields, "connections": 1, "channels": 1}, look)
     if not place.is_remote:
         return Look(**_seen(place.literal_path))
     with Session(place, dataclasses.replace(chosen, direct=False)) as session:

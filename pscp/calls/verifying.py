@@ -121,7 +121,7 @@ def verify(
         CopyError, ConnectError, ProtocolError: as copy() does.
     """
     check_concern("verify()", fields)
-    chosen = with_fields(options or Options(), fields)
+    chosen = with_fields(options or Options(), fields, verify)
     if signer is not None and allowed_signers is None:
         raise errors.UsageError("a signer says nothing without allowed_signers")
     allowed = None if allowed_signers is None else os.fspath(allowed_signers)

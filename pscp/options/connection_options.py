@@ -69,7 +69,7 @@ def _number_or_auto(text: str, what: str) -> int | None:
 def _count(what: str, most: int) -> Check:
     def check(value: Any) -> None:
         if value == "auto":  # as a command line has it
-            raise UsageError(f"{what} must be a whole number or None", "None finds it out")
+            raise UsageError(f"{what} must be a whole number, not 'auto'", "None finds it out")
         check_range(what, value, 1, most)
 
     return check

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -127,28 +127,46 @@ ROWS = {row[0]: row for row in rows_of(Options)}  # with the name and the defaul
 CHOICES = {name: row.among for name, _, row in ROWS.values() if row.among}
 
 
-def with_fields(options: Options, given: Mapping[str, object]) -> Options:
-    """Return the options with these fields replaced. Raises UsageError for an unknown one."""
-    check_names(given, Options.__dataclass_fields__)
+# What rsync or subprocess has, and what to do here.
+_OF_OTHERS = {
+    "timeout": "run() alone has one; timeout_s is for the connection",
+    "input": "Session.pipe_to() writes to a command",
+    "capture_output": "run() returns what a command wrote anyway",
+    "inplace": "leave it out: of a large file only what differs is sent anyway",
+}
+
+
+def with_fields(
+    options: Options, given: Mapping[str, object], call: Callable[..., object] | None = None
+) -> Options:
+    """Return the options with these fields replaced. Raises UnknownOption for an unknown one.
+
+    `call` is the function that they were given to.
+    """
+    check_names(given, Options.__dataclass_fields__, call)
     if not isinstance(options, Options):
         raise UsageError(f"options must be pscp.Options, not {options!r}", "or give keywords")
     return replace(options, **given)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UnknownOption for a keyword that there is not, with the one that was meant, perhaps."""
+def check_names(
+    given: Iterable[str], known: Iterable[str], call: Callable[..., object] | None = None
+) -> None:
+    """Raise UnknownOption for a keyword that there is not, with the one that was meant, perhaps:
+    of these, or of the parameters of `call`.
+    """
     names = set(known)
     for name in given:
         if name not in names:
             import difflib  # here: it takes long to load, for a slip of the finger
+            import inspect
 
-            close = difflib.get_close_matches(name, sorted(names), 1)
+            own = inspect.signature(call).parameters if call is not None else ()
+            close = difflib.get_close_matches(name, sorted({*names, *own} - {"fields", "self"}), 1)
             meant = f"; did you mean {close[0]}?" if close else ""
             hint = "help(pscp.Options) and docs/api.md list them"
-            if name == "timeout":  # a call's, as subprocess has it
-                meant, hint = "", "run() alone has one; timeout_s is for the connection"
-            if name == "inplace":
-                meant, hint = "", "leave it out: of a large file only what differs is sent anyway"
+            if name in _OF_OTHERS:
+                meant, hint = "", _OF_OTHERS[name]
             raise UnknownOption(f"no such option: {name}{meant}", hint)
 
 

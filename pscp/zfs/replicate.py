@@ -93,7 +93,7 @@ def replicate(
     nothing to do it with, ConnectError where the far end is out of reach, CopyRunning.
     """
     given: Mapping[str, Any] = fields
-    check_names(given, {*Options.__dataclass_fields__, *_SETTINGS})
+    check_names(given, {*Options.__dataclass_fields__, *_SETTINGS}, replicate)
     of_zfs: dict[str, Any] = {n: value for n, value in given.items() if n in _SETTINGS}
     of_ssh: dict[str, Any] = {n: value for n, value in given.items() if n not in _SETTINGS}
     asked = dataclasses.replace(settings or Settings(), **of_zfs)

@@ -198,6 +198,23 @@ def test_a_misspelt_keyword(call: Callable[..., object]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "misspelt", "meant"),
+    [
+        (lambda **fields: pscp.copy("a", "host:", **fields), "exlude", "exclude"),
+        (lambda **fields: pscp.Session("host").copy("a", "host:", **fields), "on_fil", "on_file"),
+        (lambda **fields: pscp.fan_out("a", "host:", **fields), "max_host", "max_hosts"),
+        (lambda **fields: pscp.verify("manifest", "host:", **fields), "strickt", "strict"),
+        (lambda **fields: pscp.clean("host:", **fields), "remoove", "remove"),
+    ],
+)
+def test_a_misspelt_keyword_of_the_calls_own(
+    call: Callable[..., object], misspelt: str, meant: str
+) -> None:
+    with pytest.raises(TypeError, match=f"no such option: {misspelt}; did you mean {meant}[?]"):
+        call(**{misspelt: True})
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"recursive": "no"}, "recursive must be True or False, not 'no'"),
@@ -233,6 +250,7 @@ def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object])
     [
         ({"timeout_s": 5}, "timeout_s is for logging in", "run() has timeout"),
         ({"check": True}, "check is for copies", "run() returns the exit status"),
+        ({"input": b""}, "no such option: input", "Session.pipe_to()"),
     ],
 )
 def test_what_subprocess_has_and_a_command_here_has_not(
