@@ -66,7 +66,7 @@ class Result:
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
     files_removed: int = 0  # at the source, with remove_source_files
-    differing: int = 0  # with check: files that differ, or are missing at the destination
+    differing: int = 0  # with check: what differs, or is not at the destination
     bytes: int = 0  # of all files that are good at the destination
     bytes_sent: int = 0
     bytes_resumed: int = 0

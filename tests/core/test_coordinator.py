@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import Any
 
 import pytest
 
@@ -137,12 +138,15 @@ def test_what_is_there_already_is_not_sent(trees: Trees, is_push: bool) -> None:
     "fields", [{"dry_run": True}, {"dry_run": True, "archive": True}, {"check": True}], ids=str
 )
 def test_what_only_tells_changes_nothing(
-    trees: Trees, is_push: bool, fields: dict[str, bool]
+    trees: Trees, is_push: bool, fields: dict[str, Any]
 ) -> None:
     """Folders that it tells of are no files too many."""
     trees.usual()
     before = trees.facts()
-    assert trees.done(is_push, **fields).files == (5 if "check" in fields else 4)
+    result = trees.copy(is_push, **fields)
+    is_check = "check" in fields
+    assert (result.files, result.differing) == ((0, 5) if is_check else (4, 0))
+    assert (result.failures, result.ok) == ((), not is_check)
     assert trees.facts() == before
 
 

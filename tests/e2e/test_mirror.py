@@ -490,7 +490,7 @@ def test_a_folder_that_goes_has_a_part_in_it(
     assert (result.ok, part.exists()) == (is_own, not is_own)
     if not is_own:
         [failure] = result.failures
-        assert failure.path == "t/sub" and "pscp --clean" in failure.message
+        assert failure.path == "t/sub" and "pscp.clean()" in failure.message
 
 
 @pytest.mark.needs_agent(reason="SFTP tells file systems apart, not mounts of the same one")

@@ -59,7 +59,7 @@ def test_nothing_is_deleted_where_there_was_no_room(cramped: Way) -> None:
     assert failed(ended) == {"new": NO_SPACE}
     said = ended.out + ended.err
     assert "nothing was deleted: there was no room at the destination" in said
-    assert "-n lists what --delete would remove" in said
+    assert "--dry-run lists what --delete would remove" in said
     assert "deleting old" in cramped.run("-rn", "--delete").out
     assert set(cramped.arrived()) == {"old"}
     (cramped.destination / "old").unlink()

@@ -220,7 +220,7 @@ def test_a_host_that_the_source_cannot_log_in_to(
         to.copy()
     message = caught.value.message
     assert said in message and f"from {to.hosts.host} to {to.hosts.host}" in message
-    assert "leave out --direct" in caught.value.hint and "ForwardAgent" in caught.value.hint
+    assert "leave out direct" in caught.value.hint and "ForwardAgent" in caught.value.hint
     assert caught.value.exit_code == 3
     assert list(to.destination.iterdir()) == []
 

@@ -247,10 +247,8 @@ class Trial:
             return error.exit_code, f"{type(error).__name__}: {error.message}"
         said = [f"{each.path}: {each.message}" for each in done.failures]
         wrong = list(self._wrong_outcomes(events)) if is_steady else []
-        differs = "check" in self.given and done.files > 0
-        return (
-            99 if wrong and not self.is_known("outcome") else int(differs or not done.ok)
-        ), "\n".join([*said, *wrong])
+        is_wrong = wrong and not self.is_known("outcome")
+        return 99 if is_wrong else int(not done.ok), "\n".join([*said, *wrong])
 
     def _wrong_outcomes(self, events: Mapping[bytes, str]) -> Iterator[str]:
         ends: dict[bytes, set[str]] = {}
