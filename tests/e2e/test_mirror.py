@@ -423,6 +423,27 @@ def test_a_folder_of_backups_lets_in_who_was_let_in(way: Way, folder: str) -> No
     assert os.listxattr(kept / "shared") == os.listxattr(way.destination / "t" / "shared")
 
 
+@pytest.mark.needs_agent("push", reason="a push over SFTP keeps no backups")
+@pytest.mark.parametrize("folder", ["../old", "old"])
+def test_a_folder_for_backups_that_may_not_be_written_is_named(powerless: Way, folder: str) -> None:
+    make(powerless.source, "t/changed")
+    make(powerless.destination, "t/changed", "t/removed", "old/x", "t/old/x")
+    (powerless.source / "t" / "changed").write_text("anew")
+    closed = [powerless.destination / name for name in ("old", "t/old")]
+    for each in closed:
+        each.chmod(0o500)
+    words = ("-r", "--delete", "--backup-dir", folder)
+    try:
+        ran = powerless.command(*words, names=["t/."], to="t/")
+    finally:
+        for each in closed:
+            each.chmod(0o700)
+    where = powerless.destination / "old" if folder == "../old" else "old"
+    for name in ("changed", "removed"):
+        assert f"t/{name}: cannot be kept in {where}: Permission denied" in ran.err
+    assert ran.code == 1 and (powerless.destination / "t" / "removed").exists()
+
+
 @pytest.mark.needs_agent(reason="backups take hard links")
 @pytest.mark.parametrize(("mode", "kept_mode"), [(0o2770, 0o700), (0o775, 0o755), (0o705, 0o700)])
 def test_a_group_that_cannot_be_given_lets_in_nobody_else(

@@ -104,7 +104,7 @@ class Keeper:
         if compared == (files.identity(before), True):
             return
         if not _are_alike(folder_fd, name, before, part):
-            self._link(folder_fd, name, path, before)
+            self._keep(folder_fd, name, path, before)
 
     def keep_removed(self, path: str, status: os.stat_result) -> None:
         """Give what has this path, and is about to be removed, its backup's name, durably. The
@@ -113,8 +113,21 @@ class Keeper:
         Without hard links it has only that name afterwards.
         """
         folder_fd, name = self._root.at(path)
-        self._link(folder_fd, name, path, status)
+        self._keep(folder_fd, name, path, status)
         removal.sync_folder(folder_fd)
+
+    def _keep(self, folder_fd: int, name: bytes, path: str, before: os.stat_result) -> None:
+        """Give it its backup's name. Raises OSError, and Refusal that names a folder elsewhere in
+        which this user may not do so.
+        """
+        try:
+            self._link(folder_fd, name, path, before)
+        except PermissionError as error:
+            if not (self._folder or self._outside):
+                raise
+            where = self._outside or self._folder
+            message = "cannot be kept in %s: %s" % (where, os.strerror(error.errno or 0))
+            raise failures.Refusal(failures.DESTINATION, path, message)
 
     def _link(self, folder_fd: int, name: bytes, path: str, before: os.stat_result) -> None:
         backup = place(path, self._suffix, self._folder)
