@@ -31,6 +31,7 @@ ENDPOINT = PACKAGE / "endpoint"
 LADDER = (
     ("",),
     ("cli",),
+    ("serve",),
     ("jobs",),
     ("jobs/reports",),
     ("jobs/toml",),

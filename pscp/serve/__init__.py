@@ -1,0 +1,7 @@
+"""pscp-serve: an SSH server for uploads, by SFTP and scp, each user in a folder of their own.
+
+Not here: the command line of pscp-serve (../cli), how pscp itself copies (../transfer).
+Read next: settings.py.
+
+For other rooms: nothing.
+"""
