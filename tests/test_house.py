@@ -48,6 +48,7 @@ LADDER = (
     ("connect/logins", "connect/known", "sftp"),
     ("sftp/protocol", "transports/libraries"),
     ("transports", "progress"),
+    ("toml",),
     ("options",),
     ("ground",),
     ("endpoint",),

@@ -16,8 +16,8 @@ from pscp import UsageError
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.config import load
 from pscp.jobs.toml.job import Job, Span
-from pscp.jobs.toml.positions import lines_of
 from pscp.options.arguments import make_parser
+from pscp.toml.positions import lines_of
 from pscp.zfs.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"

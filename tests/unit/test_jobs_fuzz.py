@@ -20,7 +20,7 @@ from pscp import UsageError
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.config import load
 from pscp.jobs.toml.job import Job
-from pscp.jobs.toml.positions import lines_of
+from pscp.toml.positions import lines_of
 
 KEYS = sorted({*schema.OWN, *schema.OPTIONS, *schema.REFUSED, "job", "host", "defaults"})
 COMMANDS = ("before", "after-success", "after-failure", "sources-command")

@@ -3,44 +3,27 @@
 Nothing is contacted and nothing is run. A relative path begins at the file's own folder, so that
 a job does the same from cron, from systemd and by hand.
 
-Not here: where a key stands (positions.py), which keys and values there are (schema.py), what does
-not go together in a job (one_job.py).
+Not here: where a key stands and how a mistake is told (../../toml), which keys and values there are
+(schema.py), what does not go together in a job (one_job.py).
 Read next: one_job.py.
 """
 
 from __future__ import annotations
 
-import difflib
 import graphlib
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from pscp.ground.errors import UsageError
-from pscp.ground.terminal_text import printable
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import Job
-from pscp.jobs.toml.one_job import JobReader, Mistakes, Table
-from pscp.jobs.toml.positions import Place, lines_of
+from pscp.jobs.toml.one_job import JobReader, Table
+from pscp.toml.reading import Form, Mistakes, nearest, parsed
 
-MAX_MISTAKES = 100  # shown at once
 JOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", re.ASCII)  # a file's name, a label
 _DEPTHS: dict[object, int] = {"job": 3, "host": 3, "defaults": 2}  # of the keys in these tables
-# What is plainer than pydantic's own words.
-_PLAIN = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be a table",
-    "string_pattern_mismatch": 'must be a time of day, such as "08:00-20:00", or "else"',
-    "int_type": "must be a whole number",
-    "string_type": "must be a text",
-    "too_short": "is empty",
-}
 
 
 @dataclass(frozen=True)
@@ -75,9 +58,9 @@ def is_default(config: str) -> bool:
 
 def load(path: str) -> Config:
     """Read and check a file of jobs. Raises UsageError, with a line for each mistake."""
-    document, wrong = _parsed(path)
+    document, wrong = parsed(path, "--config names another file of jobs", "nothing was run")
     folder = os.path.dirname(os.path.abspath(path))
-    checked = _checked(document, folder, wrong)
+    checked = _FORM.read(document, folder, wrong)
 
     def table(*place: str) -> Table:
         values, in_order = checked, document
@@ -98,58 +81,6 @@ def load(path: str) -> Config:
     return Config(path, jobs)
 
 
-def _parsed(path: str) -> tuple[dict[str, Any], Mistakes]:
-    """Return the document, and what takes its mistakes. Raises UsageError where there is none."""
-    text, line = "", 1
-    try:
-        with open(path, "rb") as file:
-            text = file.read().decode("utf-8-sig").replace("\r\n", "\n")
-        return tomllib.loads(text), Mistakes(path, lines_of(text))
-    except OSError as error:
-        hint = "--config names another file of jobs"
-        raise UsageError(f"{path}: {error.strerror}", hint) from None
-    except RecursionError:
-        why = "is nested too deep"
-    except UnicodeDecodeError as error:
-        line, why = error.object.count(b"\n", 0, error.start) + 1, "is not UTF-8"
-    except ValueError as error:  # also a number with too many digits, or a NUL in the path
-        found = re.fullmatch(r"(.*) \(at (?:line ([0-9]+), .*|end of document)\)", str(error), re.S)
-        why = found[1] if found else str(error)
-        line = int(found[2] or text.count("\n") + 1) if found else 1
-    raise UsageError(f"{path}:{line}: {printable(why)}", "nothing was run")
-
-
-def _checked(document: dict[str, Any], folder: str, wrong: Mistakes) -> dict[str, Any]:
-    """Return the document as it is read; what is wrong with a key alone is noted and taken out."""
-    while True:
-        try:
-            return schema.DOCUMENT.validate_python(document, context={"folder": folder})
-        except ValidationError as errors:
-            for error in errors.errors(include_url=False, include_input=False):
-                depth = _DEPTHS.get(error["loc"][0], 1)
-                wrong.add(*_mistake(error, depth))
-                table: Any = document
-                *tables, key = error["loc"][:depth]
-                for name in tables:
-                    table = table[name]
-                table.pop(key, None)
-                if len(wrong.found) >= MAX_MISTAKES:
-                    wrong.raise_any()
-
-
-def _mistake(error: ErrorDetails, depth: int) -> tuple[Place, str]:
-    """Return where pydantic has found a mistake, and what it is."""
-    place = error["loc"]
-    if error["type"] == "extra_forbidden":
-        return place, _unknown(*map(str, place))
-    text, *inner = [_PLAIN.get(error["type"], error["msg"].replace("Input should", "must"))]
-    if error["type"] == "string_pattern_mismatch":
-        text = f"{place[-2]!r} {text}"
-    if error["type"] == "value_error":
-        text, *inner = error["ctx"]["error"].args
-    return (*place, *inner), f"{'.'.join(map(str, place[:depth]))}: {text}"
-
-
 def _unknown(*place: str) -> str:
     """Say what is wrong with a key that there is not."""
     *tables, key = place
@@ -163,9 +94,8 @@ def _unknown(*place: str) -> str:
     return f"there is no {key!r}{nearest(key.replace('_', '-'), known)}"
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), [*words], 1)
-    return f"; did you mean {close[0]}?" if close else ""
+_TIMES = 'must be a time of day, such as "08:00-20:00", or "else"'
+_FORM = Form(schema.DOCUMENT, _DEPTHS, _unknown, _TIMES)
 
 
 def _check_names(jobs: Mapping[str, Job], wrong: Mistakes) -> None:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import check_beside, check_direction, parse_location
-from pscp.ground.terminal_text import printable
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import HostOptions, Job
-from pscp.jobs.toml.positions import Place
 from pscp.options.arguments import with_files
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
+from pscp.toml.positions import Place
+from pscp.toml.reading import Mistakes
+from pscp.toml.values import Seconds, in_words, whole
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.settings import Settings
 
@@ -28,31 +29,11 @@ _KINDS_OF_SOURCES = ("sources", "sources-from", "sources-command", "datasets")
 _MADE_HERE = ("destinations", "sources", "sources-command", "limit", "after", "report")
 # The other keys are fields of Job; 0 is the field's default.
 _FIELDS = {
-    key: key.replace("-", "_") + ("_s" if each.kind is schema.Seconds else "")
+    key: key.replace("-", "_") + ("_s" if each.kind is Seconds else "")
     for key, each in schema.OWN.items()
     if key not in _MADE_HERE
 }
 _SETTINGS = {each.name for each in fields(Settings)}
-
-
-@dataclass(frozen=True)
-class Mistakes:
-    """The mistakes in a file, line by line."""
-
-    path: str
-    lines: Mapping[Place, int]  # of everything in the file
-    found: set[tuple[int, str]] = field(default_factory=set)
-
-    def add(self, place: Place, text: str) -> None:
-        """Note what is wrong at a place, or in it."""
-        while place not in self.lines:
-            place = place[:-1]
-        self.found.add((self.lines[place], printable(text)))
-
-    def raise_any(self) -> None:
-        if self.found:
-            lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))
-            raise UsageError("\n".join(lines), "nothing was run")
 
 
 class Table(NamedTuple):
@@ -143,9 +124,7 @@ class JobReader:
     def _whole(self, key: str, folder: str) -> tuple[str, ...]:
         """Return locations with whole paths of this machine; datasets have none."""
         return tuple(
-            text
-            if self._has_datasets or parse_location(text).is_remote
-            else schema.whole(text, folder)
+            text if self._has_datasets or parse_location(text).is_remote else whole(text, folder)
             for text in self._given().get(key, ())
         )
 
@@ -165,7 +144,7 @@ class JobReader:
             if job.options.delete:
                 check_beside([parse_location(each) for each in job.destinations])
         except UsageError as error:
-            self._wrong("destinations", schema.in_words(error))
+            self._wrong("destinations", in_words(error))
         manifests = {job.manifest_of(each) for each in job.destinations}
         if job.options.manifest is not None and len(manifests) < len(job.destinations):
             text = "each destination has a manifest of its own: put {destination} into its name"
@@ -192,7 +171,7 @@ class JobReader:
             cause = next((key for key in schema.named_in(error) if key in words), "")
             tables = (self.own, *host, self.defaults)
             table = next((each for each in tables if cause in each.values), self.own)
-            self._wrong(cause, schema.in_words(error), table)
+            self._wrong(cause, in_words(error), table)
             return HostOptions(Options()), Settings()
 
     def _options(self, words: tuple[str, ...]) -> tuple[HostOptions, Settings]:

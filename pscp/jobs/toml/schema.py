@@ -1,20 +1,17 @@
 """The schema of jobs.toml: its keys and the types of their values, as pydantic checks them.
 
-A value becomes what a job takes: times are in seconds, files have whole paths, and what may be a
-text or a list of them is a tuple. The options are those of the parsers of pscp and pscp-zfs, by
-their long names; each becomes the words of a command line. What is wrong is a ValueError with a
-text, and where in the value, if it is not all of it.
+The options are those of the parsers of pscp and pscp-zfs, by their long names; each becomes the
+words of a command line.
 
-Not here: what does not go together (one_job.py), where a mistake is (config.py).
+Not here: the types that other files have as well (../../toml/values.py), what does not go together
+(one_job.py), where a mistake is (config.py).
 Read next: config.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NamedTuple
@@ -22,81 +19,44 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     HttpUrl,
     TypeAdapter,
-    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
-    with_config,
 )
-from typing_extensions import TypedDict  # typing's, for pydantic, from Python 3.12 on
 
 from pscp.ground.errors import UsageError
-from pscp.ground.locations import check_path, parse_location
-from pscp.ground.values import parse_kbit_s, parse_seconds
+from pscp.ground.locations import parse_location
+from pscp.ground.values import parse_kbit_s
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
 from pscp.options.keywords import as_typed
-from pscp.options.option_rows import MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
+from pscp.options.option_rows import MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.options.options import CHOICES, Options
+from pscp.toml.values import (
+    File,
+    Key,
+    Number,
+    Seconds,
+    Text,
+    Texts,
+    Word,
+    after,
+    closed,
+    several,
+    whole,
+    with_unit,
+)
 from pscp.zfs.settings import Settings
 
 _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
-def after(read: Callable[[Any, str], Any]) -> AfterValidator:
-    """Return a validator of what `read` makes of a value, from the folder of the file on."""
-
-    def validate(value: Any, info: ValidationInfo) -> Any:
-        try:
-            return read(value, info.context["folder"])  # type: ignore[index]  # load() gives it
-        except UsageError as error:
-            raise ValueError(in_words(error)) from None
-
-    return AfterValidator(validate)
-
-
-def in_words(error: UsageError) -> str:
-    """Return what a UsageError says, without the option that it begins with, and its hint."""
-    text = re.sub(r"^(-\w/)?(--[a-z-]+)?: ", "", error.message)
-    return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
-
-
 def named_in(error: UsageError) -> list[str]:
     """Return the options that a UsageError names, without their dashes."""
     return re.findall(r"(?:--|(?<!\S)-(?=[apr]\b))([a-z0-9-]+)", error.message)
-
-
-def whole(path: str, folder: str) -> str:
-    """Return the path, from this folder on, with a "~" at its begin expanded. Raises UsageError."""
-    found = os.path.expanduser(path)
-    if path == "-":
-        raise UsageError("there is no standard input: name a file")
-    if found.startswith("~"):
-        raise UsageError(f"{path!r}: there is no such user here", "a name with a ~ is ./~NAME")
-    return os.path.join(folder, found)
-
-
-def several(one: Any) -> Any:
-    """Return the type of a value, or of a list of them: a tuple."""
-    listed = Annotated[list[one], Field(min_length=1)]
-    made = BeforeValidator(
-        lambda value: tuple(value) if isinstance(value, list) else (value,),
-        json_schema_input_type=one | listed,
-    )
-    return Annotated[tuple[one, ...], Field(min_length=1), made]
-
-
-def _path(text: str, folder: str) -> str:
-    check_path(text)
-    return text
-
-
-_Word = Annotated[str, after(_path)]
-Text = Annotated[_Word, Field(min_length=1)]
 
 
 def _fixed(text: str, folder: str) -> str:
@@ -129,27 +89,6 @@ def _command(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     return words if isinstance(value, list) else words[0]
 
 
-def _typed(value: Any) -> str:
-    """Return a number as it would be typed; a text is typed already."""
-    if type(value) not in (str, int):
-        raise ValueError("must be a text or a whole number")
-    return str(value)
-
-
-Number = Annotated[Text, BeforeValidator(_typed, json_schema_input_type=str | int)]
-
-
-def _number(parse: Callable[[str], int], most: int) -> Any:
-    """Return the type of what may have a unit."""
-
-    def read(text: str, folder: str) -> int:
-        if (found := parse(text)) > most:
-            raise UsageError(f"{text!r} is too much")
-        return found
-
-    return Annotated[Number, after(read)]
-
-
 def _limit(rates: dict[str, int], folder: str) -> tuple[tuple[Span, ...], int | None]:
     """Return the rates by the time of day, and that of the rest; None, as a rate 0, is no limit."""
     spans = dict[str, Span]()
@@ -175,22 +114,19 @@ def _after(text: str, folder: str) -> tuple[str, str | None]:
     return text, None
 
 
-Texts = several(Text)
-File = Annotated[Text, after(whole)]
 # An ssh_config, of which "none" is none; a program, which $PATH has if it is a name alone.
 ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else whole(text, at))]
 Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
 Folder = Annotated[Text, after(_fixed)]
 Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_once)]
 Destinations: Any = Annotated[several(Annotated[Folder, after(_place)]), after(_each_once)]
-Command: Any = Annotated[several(_Word), WrapValidator(_command)]
+Command: Any = Annotated[several(Word), WrapValidator(_command)]
 Reports = Annotated[
     dict[Literal["json", "text", "html"], File], AfterValidator(lambda value: (*value.items(),))
 ]
 Url = Annotated[HttpUrl, AfterValidator(str)]
 Hosts = Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)]
-Seconds = _number(lambda text: parse_seconds(text, ""), MAX_AGE_S)
-_Rate: Any = _number(lambda text: 0 if text == "none" else parse_kbit_s(text), MAX_LIMIT_KBIT_S)
+_Rate: Any = with_unit(lambda text: 0 if text == "none" else parse_kbit_s(text), MAX_LIMIT_KBIT_S)
 _Rates: Any = dict[Annotated[str, Field(pattern=f"^({_TIME}-({_TIME}|24:00)|else)$")], _Rate]
 Limit = Annotated[
     _Rates,
@@ -221,14 +157,6 @@ REFUSED = {
 }
 _OF_HOSTS = ("how it is sent", "how ssh is run")  # options that may differ between destinations
 _OF_FILES = ("min-age", "settled-for", "after")  # not of datasets; so are some options
-
-
-class Key(NamedTuple):
-    """A key that is no option."""
-
-    kind: Any
-    meaning: str
-    example: object
 
 
 SHARED = {
@@ -350,13 +278,7 @@ def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
         if not groups or option.action.container.title in groups:  # type: ignore[attr-defined]
             words = after(option.words)
             keys[key] = Annotated[option.kind, words, Field(description=option.action.help)]
-    return _closed(name, keys)
-
-
-def _closed(name: str, keys: dict[str, Any]) -> Any:
-    make: Any = TypedDict
-    # 1 is no true here.
-    return with_config(ConfigDict(extra="forbid", strict=True))(make(name, keys, total=False))
+    return closed(name, keys)
 
 
 TABLES = {
@@ -365,4 +287,4 @@ TABLES = {
     "job": _table("Job", OWN),
 }
 _NAMED = {name: GenericAlias(dict, (str, TABLES[name])) for name in ("host", "job")}
-DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(_closed("jobs.toml", {**TABLES, **_NAMED}))
+DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(closed("jobs.toml", {**TABLES, **_NAMED}))

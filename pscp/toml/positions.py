@@ -3,7 +3,7 @@
 It takes a text that tomllib has read without an error, and has tomllib read it statement by
 statement. A place is the way to a value: ("job", "a", "sources", 2).
 
-Not here: what the values mean (schema.py, config.py).
+Not here: what the values may be (values.py).
 """
 
 from __future__ import annotations
