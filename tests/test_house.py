@@ -31,6 +31,7 @@ ENDPOINT = PACKAGE / "endpoint"
 LADDER = (
     ("",),
     ("cli",),
+    ("serve/server",),
     ("serve",),
     ("jobs",),
     ("jobs/reports",),

@@ -3,5 +3,5 @@
 Not here: the command line of pscp-serve (../cli), how pscp itself copies (../transfer).
 Read next: settings.py.
 
-For other rooms: nothing.
+For other rooms: settings (Current, RULES, Settings, User).
 """

@@ -57,3 +57,10 @@ class Settings:
     login_time: float = 30.0
     proxy: tuple[str, ...] = ()  # networks whose PROXY header is believed
     run_as: str = ""  # the user that the server becomes once ports and keys are open
+
+
+@dataclass
+class Current:
+    """The settings that hold now, which SIGHUP replaces; connections that there are go on."""
+
+    settings: Settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +96,8 @@ class Form:
             try:
                 return self.schema.validate_python(document, context={"folder": folder})
             except ValidationError as errors:
-                for error in errors.errors(include_url=False, include_input=False):
+                found = errors.errors(include_url=False, include_input=False)
+                for error in (each for each in found if not _is_only_wrong_inside(each, found)):
                     depth = self.depths.get(error["loc"][0], 1)
                     wrong.add(*self._mistake(error, depth))
                     table: Any = document
@@ -118,6 +119,13 @@ class Form:
         if error["type"] == "value_error":
             text, *inner = error["ctx"]["error"].args
         return (*place, *inner), f"{'.'.join(map(str, place[:depth]))}: {text}"
+
+
+def _is_only_wrong_inside(error: ErrorDetails, found: Sequence[ErrorDetails]) -> bool:
+    """Return whether a list is called empty since none of its items is right."""
+    place = error["loc"]
+    others = (each["loc"] for each in found if len(each["loc"]) > len(place))
+    return error["type"] == "too_short" and any(each[: len(place)] == place for each in others)
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

@@ -338,6 +338,12 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, s
     assert len(found) == 1 or "sources" in text, found
 
 
+def test_what_is_wrong_inside_is_not_called_empty_as_well(tmp_path: Path) -> None:
+    text = SOUND + 'link-dest = "a\\u0000b"\n'
+    [(line, said)] = mistakes(tmp_path, text)
+    assert line == 4 and "NUL" in said
+
+
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     text = """\
 [defaults]

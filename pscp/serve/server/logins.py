@@ -1,0 +1,205 @@
+"""One connection's login: which user it is for, and how it is proven.
+
+A user proves a login with a key, with a certificate of an authority, or with a password. Once that
+is done the connection has the User as its extra information "pscp_user", and the client's own
+address as "pscp_address", whatever stands between.
+
+Not here: who is let in to try (gate.py), what a user may do (../settings.py has the words).
+Read next: gate.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import argon2
+import asyncssh
+
+from pscp.ground.errors import UsageError
+from pscp.serve.server import gate
+from pscp.serve.server.config import NAME, user_of
+from pscp.serve.settings import Current, User
+
+_GUESSES = 6  # passwords a connection, as sshd's MaxAuthTries
+_COMMAND_S = 10.0
+_COMMAND_MAX_BYTES = 64 * 1024
+# A user that there is not takes as long to refuse as any other.
+_NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
+# One at a time: each takes 64 MiB of memory, and a processor.
+_HASHING = ThreadPoolExecutor(1, "argon2")
+
+
+class Told(Protocol):
+    """What is told of logins."""
+
+    def login(self, user: str, address: str, how: str) -> None: ...
+    def logout(self, user: str, address: str, why: str) -> None: ...
+    def refused(self, user: str, address: str, what: str, why: str) -> None: ...
+
+
+class Logins(asyncssh.SSHServer):
+    """Answers for one connection until its user is known, and counts it until its end."""
+
+    def __init__(self, current: Current, its_gate: gate.Gate, told: Told) -> None:
+        self._current = current
+        self._gate = its_gate
+        self._told = told
+        self._users: dict[str, User | None] = {}  # that this connection has asked for
+        self._proven = ""  # the name for which a password was right
+        self._guesses = 0
+        self._has_failed = False
+        self._began_s = 0.0
+        self.user: User | None = None  # who is logged in
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._conn = conn
+        self._address = str(conn.get_extra_info("pscp_address"))
+        conn._peer_addr = self._address  # what from= of a key, and of a certificate, is held to
+        self._began_s = asyncio.get_running_loop().time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        seconds = asyncio.get_running_loop().time() - self._began_s
+        self._gate.leave(self._address)
+        if self.user is not None:
+            self._gate.leave_user(self.user.name)
+            self._told.logout(self.user.name, self._address, str(exc or ""))
+            return
+        is_late = seconds >= self._current.settings.login_time
+        cost_s = gate.FAILED_S if self._has_failed else gate.LATE_S if is_late else gate.NOTHING_S
+        self._gate.penalize(self._address, cost_s)
+        if is_late:
+            self._refuse("", "no login in time")
+
+    def _refuse(self, user: str, why: str) -> None:
+        if self._gate.is_told(self._address):
+            self._told.refused(user, self._address, "login", why)
+
+    # --- who it is
+
+    async def begin_auth(self, username: str) -> bool:
+        settings = self._current.settings
+        user = settings.users.get(username)
+        if user is None and settings.command and NAME.fullmatch(username):
+            user = await asked(settings.command, username, self._address)
+        if (
+            user is not None
+            and user.addresses
+            and not gate.is_within(self._address, user.addresses)
+        ):
+            self._refuse(username, "not from this address")
+            user = None
+        self._users[username] = user
+        keys = self._keys_of(user)
+        self._conn.set_authorized_keys(keys)  # None: no key is right
+        return True
+
+    def _is_from(self, user: User) -> bool:
+        return not user.addresses or gate.is_within(self._address, user.addresses)
+
+    def _keys_of(self, user: User | None) -> asyncssh.SSHAuthorizedKeys | None:
+        """Return what proves this user's logins; what cannot be read proves none."""
+        if user is None:
+            return None
+        lines = list[str]()
+        try:
+            for file in _files(user.keys):
+                lines += _text(file).splitlines()
+            for line in _text(user.ca).splitlines() if user.ca else ():
+                is_key = line.strip() and not line.lstrip().startswith("#")
+                has_word = line.lstrip().startswith(("cert-authority", "from=", "principals="))
+                lines.append(f"cert-authority {line}" if is_key and not has_word else line)
+            return asyncssh.import_authorized_keys("\n".join(lines)) if lines else None
+        except (OSError, ValueError) as error:
+            self._refuse(user.name, f"keys: {error}")
+            return None
+
+    # --- how it is proven
+
+    def password_auth_supported(self) -> bool:
+        settings = self._current.settings
+        return bool(settings.command) or any(user.password for user in settings.users.values())
+
+    async def validate_password(self, username: str, password: str) -> bool:
+        user = self._users.get(username)
+        if pause_s := self._gate.pause_s(username):
+            await asyncio.sleep(pause_s)
+        known = user.password if user is not None and user.password else _NOBODY
+        loop = asyncio.get_running_loop()
+        if await loop.run_in_executor(_HASHING, _is_right, known, password):
+            self._proven = username
+            return True
+        self._guesses += 1
+        self._has_failed = True
+        self._gate.penalize_user(username)
+        self._refuse(username, "wrong password")
+        if self._guesses >= _GUESSES:
+            self._conn.disconnect(
+                asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many authentication failures"
+            )
+        return False
+
+    def auth_completed(self) -> None:
+        name = str(self._conn.get_extra_info("username"))
+        user = self._users.get(name)
+        if user is None or self._why_not(user):
+            self._refuse(name, self._why_not(user) if user else "nobody of this name")
+            self._conn.abort()
+            return
+        if not self._gate.enter_user(name):
+            self._gate.leave_user(name)
+            self._refuse(name, "too many connections of this user")
+            self._conn.disconnect(asyncssh.DISC_TOO_MANY_CONNECTIONS, "Too many connections")
+            return
+        self.user = user
+        self._conn.set_extra_info(pscp_user=user)
+        self._told.login(name, self._address, "password" if self._proven == name else "key")
+
+    def _why_not(self, user: User) -> str:
+        return "" if os.path.isdir(user.folder) else f"{user.folder} is no folder"
+
+
+def _files(keys: str) -> list[str]:
+    """Return the files of keys: this one, or all in this folder that are not hidden."""
+    if not keys or not os.path.isdir(keys):
+        return [keys] if keys else []
+    return [os.path.join(keys, name) for name in sorted(os.listdir(keys)) if name[0] != "."]
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _is_right(known: str, password: str) -> bool:
+    try:
+        return argon2.PasswordHasher().verify(known, password)
+    except (argon2.exceptions.Argon2Error, argon2.exceptions.InvalidHashError):
+        return False
+
+
+async def asked(command: tuple[str, ...], name: str, address: str) -> User | None:
+    """Ask a command for a user: it prints the table of one as JSON, or fails if it knows none."""
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    environment = {**os.environ, "PSCP_ADDRESS": address}
+    try:
+        process = await asyncio.create_subprocess_exec(*command, name, env=environment, **pipes)
+    except OSError:
+        return None
+    try:
+        async with asyncio.timeout(_COMMAND_S):
+            assert process.stdout is not None
+            text = await process.stdout.read(_COMMAND_MAX_BYTES)
+            if await process.wait() != 0:
+                return None
+        return user_of(name, json.loads(text))
+    except (TimeoutError, ValueError, UsageError):
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
