@@ -20,6 +20,7 @@ import paramiko
 import pytest
 
 from pscp.transports.libraries import asyncssh_internals, paramiko_internals
+from pscp.transports.libraries.asyncssh_server_internals import ScpSink
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pscp"
@@ -29,6 +30,19 @@ OF_CLASSES = [
     (asyncssh.config.SSHClientConfig, "_set_string_list"),
     (asyncssh.config.SSHClientConfig, "load"),
     (asyncssh.SSHClientChannel, "send_packet"),
+    (asyncssh.SSHServerChannel, "send_packet"),
+    (asyncssh.SSHServerChannel, "_process_env_request"),
+    (asyncssh.sftp.SFTPServerHandler, "_cleanup"),
+    (asyncssh.sftp.SFTPServerHandler, "_extensions"),
+    (asyncssh.sftp.SFTPServerHandler, "_packet_handlers"),
+    (asyncssh.sftp.SFTPServerHandler, "_process_limits"),
+    (asyncssh.sftp.SFTPServerHandler, "recv_packet"),
+    (asyncssh.sftp.SFTPServerHandler, "run"),
+    (ScpSink, "_recv_file"),
+    (ScpSink, "await_response"),
+    (ScpSink, "recv_data"),
+    (ScpSink, "send_error"),
+    (ScpSink, "send_ok"),
     (paramiko.Transport, "_send_message"),
     (paramiko.common, "cMSG_SERVICE_REQUEST"),
     (paramiko.auth_handler.AuthHandler, "_parse_service_accept"),
@@ -48,7 +62,7 @@ def a_channel() -> Any:
     return make(*[values.get(name, Mock()) for name in names])
 
 
-@pytest.mark.parametrize("name", ["_recv_window", "_init_recv_window"])
+@pytest.mark.parametrize("name", ["_recv_window", "_init_recv_window", "_send_state"])
 def test_a_channel_has_what_is_used_of_it(name: str) -> None:
     assert hasattr(a_channel(), name)
 

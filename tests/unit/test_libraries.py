@@ -14,8 +14,8 @@ import paramiko
 import pytest
 
 from pscp.ground.values import MIB
-from pscp.transports.libraries.asyncssh_pump import FIRST_BYTES, Window, most_bytes, round_trip_s
 from pscp.transports.libraries.known_hosts import HostKeyLine, known
+from pscp.transports.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
 from pscp.transports.ssh_settings import Request, Settings, program_argv
 
 # --- the receive window, over simulated paths

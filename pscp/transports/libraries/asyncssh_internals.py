@@ -3,14 +3,16 @@
 They are as described here in asyncssh 2.19 (the oldest that pyproject.toml allows) to 2.24.
 ../../../tests/unit/test_internals.py fails with the name of a part that another version lacks.
 
-Not here: what asyncssh documents (asyncssh_helper.py, asyncssh_pump.py).
+Not here: what asyncssh documents (asyncssh_helper.py, asyncssh_pump.py), its servers' parts
+(asyncssh_server_internals.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from asyncssh import SSHClientChannel, SSHClientConnection
+from asyncssh import SSHClientConnection
+from asyncssh.channel import SSHChannel
 from asyncssh.config import SSHClientConfig
 from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
 from asyncssh.packet import UInt32
@@ -51,13 +53,13 @@ def loop_of(connection: SSHClientConnection) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def lacks_bytes(channel: SSHClientChannel[bytes], window_bytes: int) -> int:
+def lacks_bytes(channel: SSHChannel[bytes], window_bytes: int) -> int:
     """Return by how many bytes the receive window is below this size now (RFC 4254, 5.2)."""
     left_bytes: int = channel._recv_window
     return window_bytes - left_bytes
 
 
-def grant(channel: SSHClientChannel[bytes], window_bytes: int) -> None:
+def grant(channel: SSHChannel[bytes], window_bytes: int) -> None:
     """Set the receive window to this size; asyncssh refills it to this size from now on."""
     channel.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(lacks_bytes(channel, window_bytes)))
     channel._recv_window = channel._init_recv_window = window_bytes

@@ -2,8 +2,7 @@
 
 It runs in the program of a connection, or on a connection of the user's program (external.py).
 
-The receive window of the channel grows with the path, since the rate is at most a window per round
-trip (RFC 4254, 5.2).
+The receive window of the channel grows with the path (../receive_window.py).
 
 Not here: what asyncssh does not document (asyncssh_internals.py). Read next: paramiko_helper.py.
 """
@@ -12,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,18 +21,11 @@ from asyncssh.constants import EXTENDED_DATA_STDERR, OPEN_REQUEST_SESSION_FAILED
 
 from pscp.transports.libraries.asyncssh_internals import grant, lacks_bytes
 from pscp.transports.libraries.helper import FAILED_STATUS, READ_BYTES, HelperError
+from pscp.transports.receive_window import FIRST_BYTES, Window, is_due, round_trip_s
 from pscp.transports.ssh_settings import Request
 
 _WRITE_BUFFER_BYTES = 1024 * 1024  # while less waits to be encrypted, the input is read
 _IOV_MAX = 512  # buffers for one writev(2); IOV_MAX is 1024
-
-FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
-_GRANTS = 16  # a window is granted in so many parts; with two the path would be half empty
-_USUAL_BYTES_S = 125_000_000  # 1 Gbit/s, for a path whose rate is not known yet
-_IN_A_ROW = 2  # round trips; a single one may bring what had waited here
-_MAX_BYTES = 64 * 1024 * 1024  # sshd may buffer as much, and has no buffer above 128 MiB
-_SHARE = 64  # of the memory, since a whole window may wait here for a reader that stands still
-_MIN_RTT_AT = 148  # in Linux's struct tcp_info, microseconds
 
 
 async def run_channel(
@@ -124,8 +114,7 @@ class Pump(asyncssh.SSHClientSession[bytes]):
 
     def _grant(self, window_bytes: int) -> None:
         """Grant what was read, in small parts; asyncssh by itself waits for half the window."""
-        lacking_bytes = lacks_bytes(self._channel, window_bytes)
-        if lacking_bytes * _GRANTS >= window_bytes and not self._is_paused:
+        if is_due(lacks_bytes(self._channel, window_bytes), window_bytes) and not self._is_paused:
             grant(self._channel, window_bytes)
 
     def eof_received(self) -> bool:
@@ -235,62 +224,3 @@ class _Outlet:
         if self.is_full:
             self.is_full = False
             self._loop.remove_writer(self._fd)
-
-
-# --- the receive window
-
-
-def most_bytes() -> int:
-    """Return the largest window that this machine's memory allows."""
-    try:
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return FIRST_BYTES
-    return max(FIRST_BYTES, min(_MAX_BYTES, memory_bytes // _SHARE))
-
-
-def round_trip_s(sock: socket.socket | None) -> float | None:
-    """Return the path's round trip as Linux's kernel knows it, else None."""
-    option = getattr(socket, "TCP_INFO", None)
-    if sock is None or option is None:
-        return None
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, option, _MIN_RTT_AT + 4)
-    except OSError:
-        return None
-    rtt_us = int.from_bytes(info[_MIN_RTT_AT:], sys.byteorder)
-    return rtt_us / 1e6 if len(info) == _MIN_RTT_AT + 4 and 0 < rtt_us < 2**32 - 1 else None
-
-
-class Window:
-    """The size of one channel's receive window, from what comes through it.
-
-    When two round trips in a row brought nine tenths of the window, it grows by a quarter, so it
-    ends a little above the path's bandwidth-delay product, or at the limit that memory sets. It is
-    not doubled, since bytes beyond that product wait in a queue on the path, and a queue that
-    overflows costs more than a larger window gains.
-    """
-
-    def __init__(self, rtt_s: float, max_bytes: int | None = None) -> None:
-        self._rtt_s = rtt_s
-        self._max_bytes = most_bytes() if max_bytes is None else max_bytes
-        self.bytes = max(FIRST_BYTES, min(int(rtt_s * _USUAL_BYTES_S), self._max_bytes))
-        self._begun_s, self._came_bytes = 0.0, 0  # of this round trip
-        self._filled = 0  # round trips in a row that filled most of the window
-
-    def came(self, size_bytes: int, now_s: float) -> None:
-        """Count the bytes that came, and were passed on."""
-        self._came_bytes += size_bytes
-        elapsed_s = now_s - self._begun_s
-        if elapsed_s < self._rtt_s:
-            return
-        is_filled = self._came_bytes * 10 * self._rtt_s > self.bytes * 9 * elapsed_s
-        self._begun_s, self._came_bytes = now_s, 0
-        self._filled = self._filled + 1 if is_filled else 0
-        if self._filled == _IN_A_ROW and self.bytes * 5 // 4 <= self._max_bytes:
-            self.bytes = self.bytes * 5 // 4
-            self._filled = 0
-
-    def stalled(self) -> None:
-        """Count no full round trips: the reader here limits the rate, not the window."""
-        self._filled = 0

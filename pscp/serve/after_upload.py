@@ -1,0 +1,72 @@
+"""What happens to a file that has landed: it is told, handed to a command, listed for a job.
+
+Not here: how it lands (landing.py). Read next: events.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pscp.serve.events import Events
+from pscp.serve.settings import Settings, User
+
+
+class AfterUpload:
+    """Runs the command of after-upload, and writes the file of uploads."""
+
+    def __init__(self, settings: Settings, events: Events) -> None:
+        self._settings, self._events = settings, events
+        self._pool = ThreadPoolExecutor(max(settings.after_upload_jobs, 1), "after-upload")
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Wait for the commands that run, and for those that are to."""
+        self._pool.shutdown()
+
+    def landed(
+        self, user: User, address: str, path: bytes, size_bytes: int, sha256: str
+    ) -> None:  # fmt: skip
+        """Tell of a file that has landed under this path of the user's folder. Raises OSError."""
+        text = os.fsdecode(path)
+        self._events.upload(user.name, address, text, size_bytes, sha256)
+        whole = os.path.join(user.folder, text)
+        if self._settings.uploads:
+            said = {"user": user.name, "path": whole, "bytes": size_bytes, "sha256": sha256}
+            self._list(json.dumps(said).encode("ascii") + b"\n")
+        if self._settings.after_upload:
+            self._pool.submit(self._run, user.name, address, whole)
+
+    def _list(self, line: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with self._lock:
+            fd = os.open(self._settings.uploads, flags, 0o640)
+            try:
+                os.write(fd, line)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _run(self, user: str, address: str, path: str) -> None:
+        """Run the command, as one of so many over all processes of the server."""
+        number = zlib.crc32(os.fsencode(path)) % max(self._settings.after_upload_jobs, 1)
+        slot = Path(self._settings.state) / f"after-upload.{number}"
+        argv = [*self._settings.after_upload, path]
+        with slot.open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            try:
+                done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True)
+                why = f"exit status {done.returncode}" if done.returncode else ""
+            except OSError as error:
+                why = str(error)
+        if why:
+            with contextlib.suppress(OSError):
+                self._events.count("after_upload_failures", user)
+                self._events.tell("after-upload failed", user, address, path=path, why=why)

@@ -1,0 +1,68 @@
+"""What the server tells: a line of JSON for each event, and counters.
+
+Not here: who reads the counters (server).
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+
+class Events:
+    """A log of JSON lines, and counters by name and user. Any thread may use it."""
+
+    def __init__(self, path: str) -> None:
+        """Write to this file, or to standard error for "". Raises OSError."""
+        self._path, self._lock = path, threading.Lock()
+        self.counters: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._fd = self._opened()
+
+    def _opened(self) -> int:
+        if not self._path:
+            return sys.stderr.fileno()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self._path, flags, 0o640)
+
+    def reopen(self) -> None:
+        """Open the file anew, as after it was rotated. Raises OSError."""
+        fd = self._opened()
+        with self._lock:
+            fd, self._fd = self._fd, fd
+        if self._path:
+            os.close(fd)
+
+    def count(self, name: str, user: str, number: float = 1) -> None:
+        with self._lock:
+            self.counters[name, user] += number  # type: ignore[assignment]  # bytes and numbers
+
+    def tell(self, event: str, user: str, address: str, **more: Any) -> None:
+        """Write a line: when, what, who from where, and what else there is to say."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        said = {"time": now, "event": event, "user": user, "address": address, **more}
+        line = json.dumps(said).encode("ascii") + b"\n"
+        with self._lock:
+            os.write(self._fd, line)  # one write, so that lines of several processes stay whole
+
+    def login(self, user: str, address: str, how: str) -> None:
+        """A login succeeded, with a key, password or certificate."""
+        self.count("logins", user)
+        self.tell("login", user, address, how=how)
+
+    def logout(self, user: str, address: str, why: str) -> None:
+        self.tell("logout", user, address, why=why)
+
+    def refused(self, user: str, address: str, what: str, why: str) -> None:
+        """A login, a path or a request was refused."""
+        self.count("refused", user)
+        self.tell("refused", user, address, what=what, why=why)
+
+    def upload(self, user: str, address: str, path: str, size_bytes: int, sha256: str) -> None:
+        """A file has landed under this path."""
+        self.count("files", user)
+        self.tell("upload", user, address, path=path, bytes=size_bytes, sha256=sha256)

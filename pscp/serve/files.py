@@ -1,0 +1,437 @@
+"""The requests of SFTP, answered in a user's folder.
+
+Not here: how requests come (session.py), how uploads land (landing.py), and what
+follows (after_upload.py). Read next: listing.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import stat
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import asyncssh
+from asyncssh import constants
+
+from pscp.serve.account import Account
+from pscp.serve.after_upload import AfterUpload
+from pscp.serve.events import Events
+from pscp.serve.folder import Folder, relative, rename
+from pscp.serve.landing import Landed, Opening, Place, Upload, status_of
+from pscp.serve.listing import Listing, sha256_of, times_ns
+from pscp.serve.rules import Rules, named_later, refused
+from pscp.serve.settings import Settings, User
+from pscp.serve.upload import Waiting
+from pscp.transports.libraries.asyncssh_server_internals import MAX_SFTP_READ_LEN, Channel, room
+
+_T = TypeVar("_T")
+_O = TypeVar("_O", "Reading", "Upload")
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_REMEMBERED = 1000  # files that landed in this session
+# What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
+_CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
+_DISPOSITIONS = {
+    constants.FXF_CREATE_NEW: _CREATE | constants.FXF_EXCL,
+    constants.FXF_CREATE_TRUNCATE: _CREATE | _TRUNCATE,
+    constants.FXF_OPEN_EXISTING: 0,
+    constants.FXF_OPEN_OR_CREATE: _CREATE,
+    constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
+}
+
+
+@dataclass
+class Told:
+    """Whose session it is, and who is told of what happens in it."""
+
+    user: User
+    address: str
+    events: Events
+    after_upload: AfterUpload
+
+    def refused(self, what: str, error: OSError) -> None:
+        self.events.refused(self.user.name, self.address, what, error.strerror or str(error))
+
+    def landed(self, path: bytes, landed: Landed) -> None:
+        size_bytes = landed.status.st_size
+        self.after_upload.landed(self.user, self.address, path, size_bytes, landed.sha256)
+
+
+class Reading:
+    """A file that a client reads."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Files(asyncssh.SFTPServer):
+    """The files of one session. The event loop alone uses it."""
+
+    def __init__(self, settings: Settings, told: Told, pool: ThreadPoolExecutor) -> None:
+        """Raises OSError where the user's folder cannot be opened."""
+        self.told, self.rules = told, Rules(told.user)
+        folder = Folder(told.user.folder)
+        self.place = Place(folder, self.rules, Account(settings.state, told.user))
+        self.waiting = Waiting(lambda: None, pool)
+        self.open_files = settings.open_files
+        self._open: set[Reading | Upload] = set()
+        self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
+        self._landed: OrderedDict[tuple[int, int], Landed] = OrderedDict()
+        self._is_lost = False
+
+    def begin(self, chan: Channel, settle: Callable[[], None]) -> None:
+        """Serve this channel; `settle` is called when bytes have been written."""
+        super().__init__(chan)
+        self.waiting.settle = settle
+
+    def uploads(self) -> list[tuple[bytes, int]]:
+        """Return the uploads that are open: their paths, and how many bytes each has."""
+        found = [each for each in self._open if isinstance(each, Upload)]
+        return [(each.path, each.content.size_bytes) for each in found]
+
+    def lose(self) -> None:
+        """Land nothing any more: what closes a file from now on is not the client."""
+        self._is_lost = True
+
+    def exit(self) -> None:
+        for each in [*self._open]:
+            self._close(each)
+        for listing in [*self._listings]:
+            listing.close()
+        self.place.folder.close()
+        self.place.account.close()
+
+    # --- helpers
+
+    def _path(self, path: bytes) -> bytes:
+        found = relative(path)
+        self.rules.check_path(found)
+        return found
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self.waiting.pool, work)
+
+    def _opened(self, each: _O) -> _O:
+        self._open.add(each)
+        return each
+
+    def _close(self, each: Reading | Upload) -> None:
+        self._open.discard(each)
+        each.close()
+
+    def _check_open(self) -> None:
+        if len(self._open) + len(self._listings) >= self.open_files:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    @contextlib.contextmanager
+    def _telling(self, what: str, path: bytes, may: bool = True) -> Iterator[None]:
+        """Tell of what is refused, as all of it is where the user may not do this."""
+        try:
+            self.rules.check(may, what)
+            yield
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDQUOT, errno.EFBIG):
+                self.told.refused(f"{what} {os.fsdecode(path)}", error)
+            raise
+
+    @contextlib.contextmanager
+    def _changing(self, what: str, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """Give the open folder and the name that a user who may write is to change."""
+        with (
+            self._telling(what, path, self.rules.may_write),
+            self.place.folder.parent(self._path(path)) as parent,
+        ):
+            yield parent
+
+    # --- open files
+
+    def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
+        self._check_open()
+        how = Opening(
+            appends=bool(pflags & constants.FXF_APPEND),
+            truncates=bool(pflags & _TRUNCATE),
+            makes=bool(pflags & _CREATE),
+            is_new=bool(pflags & constants.FXF_EXCL),
+        )
+        with self._telling("open", path):
+            if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
+                return self._opened(self.place.begin(self._path(path), how, self.waiting))
+            return self._opened(self._reading(self._path(path)))
+
+    def open56(
+        self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
+    ) -> object:
+        pflags = _DISPOSITIONS.get(flags & constants.FXF_ACCESS_DISPOSITION, 0)
+        if desired_access & constants.ACE4_WRITE_DATA:
+            pflags |= constants.FXF_WRITE
+        if desired_access & constants.ACE4_APPEND_DATA or flags & constants.FXF_APPEND_DATA:
+            pflags |= constants.FXF_APPEND
+        return self.open(path, pflags, attrs)
+
+    def _reading(self, path: bytes) -> Reading:
+        self.rules.check(self.rules.may_read, "read")
+        try:
+            fd = self.place.folder.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            if self.place.unfinished(path) is None:
+                raise
+            fd = self.place.folder.open(self._part(path), os.O_RDONLY)
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            return Reading(fd)
+        os.close(fd)
+        raise OSError(errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else refused("no file")
+
+    def _part(self, path: bytes) -> bytes:
+        above, slash, name = path.rpartition(b"/")
+        return above + slash + self.rules.part(name)
+
+    async def close(self, file_obj: object) -> None:
+        if isinstance(file_obj, Upload):
+            await self._finish(file_obj)
+        elif isinstance(file_obj, Reading):
+            self._close(file_obj)
+
+    async def _finish(self, upload: Upload) -> None:
+        """Have an upload land, unless the client is gone."""
+        try:
+            if self._is_lost:
+                await upload.writer.settled()
+                return
+            with self._telling("close", upload.path):
+                await upload.writer.drain()
+                landed = await self._in_thread(upload.land)
+            self._remember(landed)
+            await self._tell(upload.path, landed)
+        finally:
+            self._close(upload)
+
+    async def drop(self, upload: Upload) -> None:
+        """Remove an upload that its client has given up."""
+        await upload.writer.settled()
+        upload.discard()
+        self._close(upload)
+
+    def _remember(self, landed: Landed) -> None:
+        self._landed[landed.status.st_dev, landed.status.st_ino] = landed
+        if len(self._landed) > _REMEMBERED:
+            self._landed.popitem(last=False)
+
+    async def _tell(self, path: bytes, landed: Landed) -> None:
+        """Tell of an upload once it has a name that is not temporary."""
+        if named_later(path.rpartition(b"/")[2]) is None:
+            await self._in_thread(partial(self.told.landed, path, landed))
+
+    async def read(self, file_obj: object, offset: int, size: int) -> bytes:
+        await room(self.connection)
+        size = min(size, MAX_SFTP_READ_LEN)
+        if isinstance(file_obj, Upload):
+            self.rules.check(self.rules.may_read, "read")
+            await file_obj.writer.drain()
+            return await self._in_thread(partial(file_obj.content.read, offset, size))
+        assert isinstance(file_obj, Reading)
+        block = bytearray(size)
+        try:  # what is in memory costs no thread
+            count = os.preadv(file_obj.fd, [block], offset, _NO_WAIT)
+        except OSError:
+            return await self._in_thread(partial(os.pread, file_obj.fd, size, offset))
+        return bytes(memoryview(block)[:count])
+
+    async def write(self, file_obj: object, offset: int, data: bytes) -> int:
+        if not isinstance(file_obj, Upload):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        await file_obj.writer.room()
+        with self._telling("write", file_obj.path):
+            file_obj.writer.write(offset, [data], len(data))
+        return len(data)
+
+    async def fstat(self, file_obj: object) -> asyncssh.SFTPAttrs:
+        if not isinstance(file_obj, Upload):
+            assert isinstance(file_obj, Reading)
+            return asyncssh.SFTPAttrs.from_local(os.fstat(file_obj.fd))
+        await file_obj.writer.drain()
+        attrs = asyncssh.SFTPAttrs.from_local(file_obj.status())
+        attrs.size = file_obj.content.whole_bytes
+        return attrs
+
+    async def fsetstat(self, file_obj: object, attrs: asyncssh.SFTPAttrs) -> None:
+        if isinstance(file_obj, Upload):
+            if attrs.size is not None:
+                await file_obj.writer.drain()
+                await self._in_thread(partial(file_obj.content.truncate, attrs.size))
+            file_obj.times_ns = times_ns(attrs) or file_obj.times_ns
+        elif isinstance(file_obj, Reading) and (times := times_ns(attrs)) is not None:
+            self._check_change(os.fstat(file_obj.fd))
+            os.utime(file_obj.fd, ns=times)
+
+    async def fsync(self, file_obj: object) -> None:
+        if isinstance(file_obj, Upload):
+            await file_obj.writer.drain()
+            await self._in_thread(partial(os.fsync, file_obj.content.fd))
+
+    # --- names
+
+    def stat(self, path: bytes) -> os.stat_result:
+        return self._status(self._path(path), follow=True)
+
+    def lstat(self, path: bytes) -> os.stat_result:
+        return self._status(self._path(path), follow=False)
+
+    def _status(self, path: bytes, follow: bool) -> os.stat_result:
+        return self.place.unfinished(path) or self.place.folder.stat(path, follow)
+
+    async def setstat(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
+        found = self._path(path)
+        if attrs.size is not None:
+            upload = self.place.begin(found, Opening(), self.waiting)
+            self._opened(upload)
+            await self.fsetstat(upload, attrs)
+            await self._finish(upload)
+        elif (times := times_ns(attrs)) is not None:
+            fd = self.place.folder.open(found, os.O_RDONLY)
+            try:
+                self._check_change(os.fstat(fd))
+                os.utime(fd, ns=times)
+            finally:
+                os.close(fd)
+
+    def lsetstat(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
+        times = times_ns(attrs)
+        with self.place.folder.parent(self._path(path)) as (fd, name):
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if times is not None:
+                self._check_change(status)
+                os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
+
+    def _check_change(self, status: os.stat_result) -> None:
+        """Raises OSError where the times of a file may not be set."""
+        is_own = (status.st_dev, status.st_ino) in self._landed or stat.S_ISDIR(status.st_mode)
+        self.rules.check(self.rules.may_write or (self.rules.may_add and is_own), "change it")
+
+    def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
+        self._check_open()
+        with self._telling("list", path, self.rules.may_read):
+            listing = Listing(self.place.folder, self._path(path), self.rules)
+        self._listings.add(listing)
+        return listing
+
+    def realpath(self, path: bytes) -> bytes:
+        return b"/" + relative(path).removeprefix(b".")
+
+    def remove(self, path: bytes) -> None:
+        found = self._path(path)
+        with (
+            self._telling("remove", path, self.rules.may_write),
+            self.place.folder.parent(found) as (fd, name),
+        ):
+            was_part = self.place.discard(fd, self.rules.part(name))
+            status = status_of(fd, name)
+            if status is not None or not was_part:
+                os.unlink(name, dir_fd=fd)
+            if status is not None and status.st_nlink == 1 and stat.S_ISREG(status.st_mode):
+                self.place.account.charge(-status.st_size, -1)
+
+    def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
+        self.rules.check(self.rules.may_add, "make folders")
+        owner = self.rules.user.owner
+        with self.place.folder.parent(self._path(path)) as (fd, name):
+            os.mkdir(name, self.rules.folder_mode, dir_fd=fd)
+            if owner is not None:
+                os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
+
+    def rmdir(self, path: bytes) -> None:
+        found = self._path(path)
+        with (
+            self._telling("remove", path, self.rules.may_write),
+            self.place.folder.parent(found) as (fd, name),
+        ):
+            os.rmdir(name, dir_fd=fd)
+
+    async def rename(self, oldpath: bytes, newpath: bytes) -> None:
+        await self._rename(oldpath, newpath, False)
+
+    async def posix_rename(self, oldpath: bytes, newpath: bytes) -> None:
+        await self._rename(oldpath, newpath, self.rules.may_write)
+
+    async def _rename(self, oldpath: bytes, newpath: bytes, replace: bool) -> None:
+        old, new = self._path(oldpath), self._path(newpath)
+        is_finished = named_later(old.rpartition(b"/")[2]) is not None  # its client says so
+        may = self.rules.may_write or (self.rules.may_add and is_finished)
+        folder = self.place.folder
+        with (
+            self._telling("rename", newpath, may),
+            folder.parent(old) as source,
+            folder.parent(new) as target,
+        ):
+            status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                self.rules.check_name(new)
+            before = status_of(*target)
+            rename(source, target, replace)
+            self.place.discard(target[0], self.rules.part(target[1]))
+        if before is not None and before.st_nlink == 1 and before.st_ino != status.st_ino:
+            self.place.account.charge(-before.st_size, -1)
+        if is_finished and stat.S_ISREG(status.st_mode):
+            await self._named(new, status)
+
+    async def _named(self, path: bytes, status: os.stat_result) -> None:
+        """Tell of an upload that has got its name from a temporary one."""
+        landed = self._landed.pop((status.st_dev, status.st_ino), None)
+        if landed is None or not landed.sha256:
+            reading = self._opened(Reading(self.place.folder.open(path, os.O_RDONLY)))
+            try:
+                sha256 = await self._in_thread(partial(sha256_of, reading.fd))
+            finally:
+                self._close(reading)
+            landed = Landed(path, status, sha256)
+        self._remember(landed)
+        await self._tell(path, landed)
+
+    # --- links
+
+    def readlink(self, path: bytes) -> bytes:
+        with self.place.folder.parent(self._path(path)) as (fd, name):
+            return os.readlink(name, dir_fd=fd)
+
+    def symlink(self, oldpath: bytes, newpath: bytes) -> None:
+        path = self._path(newpath)
+        with (
+            self._telling("link", newpath, self.rules.may_write),
+            self.place.folder.parent(path) as (fd, name),
+        ):
+            os.symlink(self.place.folder.link_to(path, oldpath), name, dir_fd=fd)
+
+    def link(self, oldpath: bytes, newpath: bytes) -> None:
+        with (
+            self._changing("link", newpath) as target,
+            self.place.folder.parent(self._path(oldpath)) as source,
+        ):
+            self.rules.check_name(target[1])
+            fds = {"src_dir_fd": source[0], "dst_dir_fd": target[0]}
+            os.link(source[1], target[1], **fds, follow_symlinks=False)
+
+    # --- the filesystem, and words
+
+    def statvfs(self, path: bytes) -> os.statvfs_result:
+        self.place.folder.stat(self._path(path))
+        return os.statvfs(self.place.folder.fd)
+
+    def fstatvfs(self, file_obj: object) -> os.statvfs_result:
+        return os.statvfs(self.place.folder.fd)
+
+    def format_user(self, uid: int | None) -> str:
+        return str(uid)  # no names of the machine's own accounts
+
+    def format_group(self, gid: int | None) -> str:
+        return str(gid)

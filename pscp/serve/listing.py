@@ -1,0 +1,68 @@
+"""The names in a folder as a client sees them, and what SFTP says of a file in other words.
+
+Not here: how a folder is opened (folder.py), who may list it (files.py). Read next: landing.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import asyncssh
+
+from pscp.serve.folder import Folder
+from pscp.serve.landing import status_of
+from pscp.serve.rules import Rules, is_part
+
+
+class Listing:
+    """The names in a folder, with an unfinished upload under the name that it will get."""
+
+    def __init__(self, folder: Folder, path: bytes, rules: Rules) -> None:
+        """Raises OSError."""
+        fd = folder.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._fd, self._rules = fd, rules
+        self._names = os.scandir(fd)
+
+    def __aiter__(self) -> Listing:
+        return self
+
+    async def __anext__(self) -> asyncssh.SFTPName:
+        for entry in self._names:
+            name: bytes | None = os.fsencode(entry.name)
+            assert name is not None
+            try:
+                status = entry.stat(follow_symlinks=False)
+                if is_part(name):
+                    name = self._rules.lands_as(name)
+                    if name is None or status_of(self._fd, name) is not None:
+                        continue
+            except OSError:  # it is gone meanwhile
+                continue
+            return asyncssh.SFTPName(name, attrs=asyncssh.SFTPAttrs.from_local(status))
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self._fd >= 0:
+            self._names.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close  # asyncssh only forgets it
+
+
+def times_ns(attrs: asyncssh.SFTPAttrs) -> tuple[int, int] | None:
+    """Return the access and modification times that a client gives, if it gives them."""
+    if attrs.mtime is None:
+        return None
+    mtime_ns = int(attrs.mtime) * 10**9 + (attrs.mtime_ns or 0)
+    if attrs.atime is None:
+        return mtime_ns, mtime_ns
+    return int(attrs.atime) * 10**9 + (attrs.atime_ns or 0), mtime_ns
+
+
+def sha256_of(fd: int) -> str:
+    """Return the SHA-256 of an open file, in hex."""
+    with os.fdopen(os.dup(fd), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,156 @@
+"""All undocumented parts of asyncssh that a server of pscp's uses.
+
+They are as described here in asyncssh 2.19 (the oldest that pyproject.toml allows) to 2.24.
+../../../tests/unit/test_internals.py fails with the name of a part that another version lacks.
+
+Not here: what a client uses (asyncssh_internals.py), what the server does (../../serve).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import asyncssh
+from asyncssh.channel import SSHServerChannel
+from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST
+from asyncssh.packet import SSHPacket, UInt32
+from asyncssh.scp import _scp_error as scp_error
+from asyncssh.scp import _SCPArgParser as ScpArguments
+from asyncssh.scp import _SCPSink as ScpSink
+from asyncssh.scp import _SCPSource as ScpSource
+from asyncssh.sftp import (
+    MAX_SFTP_PACKET_LEN,
+    MAX_SFTP_READ_LEN,
+    MAX_SFTP_WRITE_LEN,
+    SFTPServerHandler,
+)
+from asyncssh.sftp import SFTPServerFS as ServerFiles
+from asyncssh.stream import SSHReader, SSHServerStreamSession, SSHWriter
+
+__all__ = [
+    "MAX_SFTP_PACKET_LEN", "MAX_SFTP_READ_LEN", "ScpArguments", "ScpSink", "ScpSource",
+    "ServerFiles", "Channel", "Requests", "StreamSession", "SSHReader",
+    "SSHWriter", "room", "scp_error",
+]  # fmt: skip
+
+_NOT_OFFERED = (b"copy-data", b"ranges@asyncssh.com")  # a request that has no end; of no use here
+_UNSENT_BYTES = 4 << 20  # of answers that the client does not take
+_POLL_S = 0.05  # asyncssh does not tell when a connection can be written to again
+
+
+class Channel(SSHServerChannel[bytes]):
+    """A server's channel whose receive window its owner grants."""
+
+    def _process_env_request(self, packet: SSHPacket) -> bool:
+        return False  # as many as a client likes would be kept
+
+    def own_window(self) -> None:
+        """From now on, grant nothing unasked."""
+        self._init_recv_window = 0
+
+    @property
+    def granted_bytes(self) -> int:
+        """The bytes that the client may still send."""
+        return self._recv_window
+
+    def grant(self, size_bytes: int) -> None:
+        """Allow the client so many bytes more (RFC 4254, 5.2)."""
+        if self._send_state not in ("close_pending", "closed"):
+            self.send_packet(MSG_CHANNEL_WINDOW_ADJUST, UInt32(size_bytes))
+            self._recv_window += size_bytes
+
+
+def channel(connection: asyncssh.SSHServerConnection, window: int, packet: int) -> Channel:
+    """Return a channel of bytes with this window and packets of at most this size."""
+    loop = connection._loop
+    return Channel(connection, loop, False, False, False, 0, 0, None, "strict", window, packet)
+
+
+async def room(connection: asyncssh.SSHServerConnection) -> None:
+    """Wait until the client has taken most of what was sent to it."""
+    while is_behind(connection):
+        await asyncio.sleep(_POLL_S)
+
+
+def is_behind(connection: asyncssh.SSHServerConnection) -> bool:
+    """Is there much that the client has not taken yet?"""
+    transport: Any = connection._transport
+    return transport is not None and transport.get_write_buffer_size() > _UNSENT_BYTES
+
+
+class StreamSession(SSHServerStreamSession[bytes]):
+    """A session whose bytes are read by SSHReader."""
+
+    _chan: Channel
+    _recv_buf_len: int
+
+
+class Requests(SFTPServerHandler):
+    """Answers the requests of SFTP that are put into its queue, one after the other."""
+
+    _extensions = [each for each in SFTPServerHandler._extensions if each[0] not in _NOT_OFFERED]
+    _packet_handlers = {
+        kind: handler
+        for kind, handler in SFTPServerHandler._packet_handlers.items()
+        if kind not in _NOT_OFFERED
+    }
+
+    def __init__(
+        self, server: asyncssh.SFTPServer, session: StreamSession, version: int,
+        *, settle: Callable[[], None], lost: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Call `settle` when a request is answered, `lost` when no more come."""
+        chan = session._chan
+        super().__init__(server, SSHReader(session, chan), SSHWriter(session, chan), version)
+        self.is_idle = False  # it waits for a request
+        self.queued_bytes = 0
+        self._queue: deque[bytes | None] = deque()
+        self._arrived = asyncio.Event()
+        self._settle, self._lost = settle, lost
+
+    @property
+    def files(self) -> dict[bytes, object]:
+        """The open files by their handles."""
+        return self._file_handles
+
+    def put(self, packet: bytes | None) -> None:
+        """Queue a request, without its length; None ends the session."""
+        self._queue.append(packet)
+        self.queued_bytes += _weight(packet)
+        self.is_idle = False
+        self._arrived.set()
+
+    async def recv_packet(self) -> SSHPacket:
+        assert self._writer is not None
+        await self._writer.drain()
+        await room(self._server.connection)
+        while not self._queue:
+            self._arrived.clear()
+            self.is_idle = True
+            await self._arrived.wait()
+        self.is_idle = False
+        packet = self._queue.popleft()
+        self.queued_bytes -= _weight(packet)
+        self._settle()
+        if packet is None:
+            raise EOFError
+        return SSHPacket(packet)
+
+    async def _limits(self, packet: SSHPacket) -> asyncssh.SFTPLimits:
+        packet.check_end()
+        most: int = getattr(self._server, "open_files", 0)
+        sizes = (MAX_SFTP_PACKET_LEN, MAX_SFTP_READ_LEN, MAX_SFTP_WRITE_LEN)
+        return asyncssh.SFTPLimits(*sizes, most)
+
+    _packet_handlers[b"limits@openssh.com"] = _limits  # type: ignore[assignment]
+
+    async def _cleanup(self, exc: Exception | None) -> None:
+        self._lost()
+        await super()._cleanup(exc)
+
+
+def _weight(packet: bytes | None) -> int:
+    return 512 + len(packet or b"")  # with what Python keeps of it
