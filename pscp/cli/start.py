@@ -3,7 +3,7 @@
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
 signal ends the process at once, with the exit code that it has later.
 
-Not here: what the commands do (copy.py, pipe.py, run.py, verify.py, zfs.py, complete.py),
+Not here: what the commands do (copy.py, pipe.py, run.py, serve.py, verify.py, zfs.py, complete.py),
 signals once something runs (ground/signals.py).
 Read next: copy.py.
 """
@@ -44,6 +44,11 @@ def pscp_pipe() -> NoReturn:
 def pscp_run() -> NoReturn:
     """The command `pscp-run`."""
     run("pscp-run", "pscp.cli.run")
+
+
+def pscp_serve() -> NoReturn:
+    """The command `pscp-serve`."""
+    run("pscp-serve", "pscp.cli.serve")
 
 
 def pscp_verify() -> NoReturn:

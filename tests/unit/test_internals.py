@@ -30,6 +30,7 @@ OF_CLASSES = [
     (asyncssh.config.SSHClientConfig, "_set_string_list"),
     (asyncssh.config.SSHClientConfig, "load"),
     (asyncssh.SSHClientChannel, "send_packet"),
+    (asyncssh.SSHServerConnection, "_send"),
     (asyncssh.SSHServerChannel, "send_packet"),
     (asyncssh.SSHServerChannel, "_process_env_request"),
     (asyncssh.sftp.SFTPServerHandler, "_cleanup"),

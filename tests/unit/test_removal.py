@@ -63,6 +63,7 @@ MADE_JUST_NOW = {
     "sftp/commit.py folders": "the same over SFTP",
 }
 PSCPS_OWN = {
+    "serve/server/worker.py run": "a socket that an earlier server has left",
     "endpoint/writing/commit.py unlink_private": "a part",
     "endpoint/writing/fence.py release": "a fence, at the end of its copy",
     "endpoint/writing/fence.py remove": "a fence",

@@ -3,5 +3,5 @@
 Not here: what a user may do once logged in (the room above this folder).
 Read next: config.py, logins.py.
 
-For other rooms: nothing.
+For other rooms: config (load, unready), process (prepared), status.
 """

@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import argon2
 import asyncssh
@@ -23,6 +23,7 @@ import asyncssh
 from pscp.ground.errors import UsageError
 from pscp.serve.server import gate
 from pscp.serve.server.config import NAME, user_of
+from pscp.serve.session import Sessions
 from pscp.serve.settings import Current, User
 
 _GUESSES = 6  # passwords a connection, as sshd's MaxAuthTries
@@ -34,21 +35,14 @@ _NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
 _HASHING = ThreadPoolExecutor(1, "argon2")
 
 
-class Told(Protocol):
-    """What is told of logins."""
-
-    def login(self, user: str, address: str, how: str) -> None: ...
-    def logout(self, user: str, address: str, why: str) -> None: ...
-    def refused(self, user: str, address: str, what: str, why: str) -> None: ...
-
-
 class Logins(asyncssh.SSHServer):
     """Answers for one connection until its user is known, and counts it until its end."""
 
-    def __init__(self, current: Current, its_gate: gate.Gate, told: Told) -> None:
+    def __init__(self, current: Current, its_gate: gate.Gate, sessions: Sessions) -> None:
         self._current = current
         self._gate = its_gate
-        self._told = told
+        self._sessions = sessions
+        self._told = sessions.events
         self._users: dict[str, User | None] = {}  # that this connection has asked for
         self._proven = ""  # the name for which a password was right
         self._guesses = 0
@@ -59,7 +53,6 @@ class Logins(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._conn = conn
         self._address = str(conn.get_extra_info("pscp_address"))
-        conn._peer_addr = self._address  # what from= of a key, and of a certificate, is held to
         self._began_s = asyncio.get_running_loop().time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,6 +151,10 @@ class Logins(asyncssh.SSHServer):
         self.user = user
         self._conn.set_extra_info(pscp_user=user)
         self._told.login(name, self._address, "password" if self._proven == name else "key")
+
+    def session_requested(self) -> Any:
+        assert self.user is not None
+        return self._sessions.requested(self._conn, self.user, self._address)
 
     def _why_not(self, user: User) -> str:
         return "" if os.path.isdir(user.folder) else f"{user.folder} is no folder"

@@ -24,13 +24,17 @@ class Shared:
     """Counts and penalties by key, of all processes. It is made before they are forked."""
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         self._own = 0
         self._memory = mmap.mmap(-1, workers * _TABLE_BYTES)
 
     def become(self, worker: int) -> None:
         """From now on this process is that worker, whose table is empty."""
         self._own = worker
+        self.wipe(worker)
+
+    def wipe(self, worker: int) -> None:
+        """Forget what a worker has counted, which has ended."""
         self._memory[worker * _TABLE_BYTES : (worker + 1) * _TABLE_BYTES] = bytes(_TABLE_BYTES)
 
     def add(self, key: str, amount: int) -> None:
@@ -62,7 +66,7 @@ class Shared:
             yield at, *_SLOT.unpack_from(self._memory, at)
 
     def _found(self, key: str) -> Iterator[tuple[int, float]]:
-        for worker in range(self._workers):
+        for worker in range(self.workers):
             for _, its, count, until_s in self._slots(worker, key):
                 if its == _hash(key):
                     yield count, until_s

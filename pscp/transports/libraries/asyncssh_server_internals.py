@@ -9,6 +9,7 @@ Not here: what a client uses (asyncssh_internals.py), what the server does (../.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -154,3 +155,26 @@ class Requests(SFTPServerHandler):
 
 def _weight(packet: bytes | None) -> int:
     return 512 + len(packet or b"")  # with what Python keeps of it
+
+
+class Connection(asyncssh.SSHServerConnection):
+    """A server's connection that counts what goes over it, from an address that its maker names."""
+
+    def __init__(self, options: asyncssh.SSHServerConnectionOptions, address: str) -> None:
+        super().__init__(asyncio.get_running_loop(), options)
+        self.set_extra_info(pscp_address=address)
+        self._address = address
+        self.received_bytes = self.sent_bytes = 0
+        self.began_s = self.used_s = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._peer_addr = self._address  # what from= of a key, and a certificate, are held to
+
+    def data_received(self, data: bytes, datatype: Any = None) -> None:
+        self.received_bytes += len(data)
+        super().data_received(data, datatype)
+
+    def _send(self, data: bytes) -> None:
+        self.sent_bytes += len(data)
+        super()._send(data)

@@ -1,0 +1,241 @@
+"""The processes of pscp-serve: the first opens ports and keys, and keeps the workers running.
+
+Signals: SIGHUP has the settings read again, SIGTERM and SIGINT end the server. systemd may have
+opened the ports (sd_listen_fds(3)), and is told when all is ready (sd_notify(3)).
+
+Not here: connections (worker.py), who is connected, and the metrics (status.py).
+Read next: worker.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import asyncssh
+
+from pscp.ground.errors import PscpError, UsageError
+from pscp.jobs.reports.systemd import notify
+from pscp.serve.events import Events
+from pscp.serve.server import status
+from pscp.serve.server.config import load
+from pscp.serve.server.shared import Shared
+from pscp.serve.server.worker import Worker, work
+from pscp.serve.settings import Current, Settings
+
+_SIGNALS = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+_BACKLOG = 1024  # clients that have connected and were not looked at yet
+_AGAIN_S = 1.0  # a worker that dies at once is not begun more often
+_TOLD_S = 15.0  # from one file of metrics to the next
+_FIRST_FD = 3  # of those from systemd
+_AT_START = ("listen", "host_keys", "state", "workers", "run_as")
+
+
+@dataclass
+class Server:
+    """The first process: it has the ports, and serves none of the connections."""
+
+    path: str  # of the settings, read again at SIGHUP; "" for none
+    settings: Settings
+    keys: list[asyncssh.SSHKey]
+    listeners: list[list[socket.socket]]  # of each worker
+    shared: Shared
+    workers: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: which, since
+
+    def run(self, begun: Callable[[], None] = lambda: None) -> int:
+        """Serve until a signal ends it; return the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self.events = Events(self.settings.log)
+        self.metrics = status.Metrics()
+        for number in range(len(self.listeners)):
+            self._begin(number)
+        notify("READY=1")
+        begun()
+        next_s = time.monotonic()
+        while True:
+            found = signal.sigtimedwait(_SIGNALS, max(0.0, next_s - time.monotonic()))
+            if found is None:
+                next_s = time.monotonic() + _TOLD_S
+                self._tell()
+            elif found.si_signo == signal.SIGCHLD:
+                self._revive()
+            elif found.si_signo == signal.SIGHUP:
+                self._read_again()
+                next_s = time.monotonic()
+            else:
+                break
+        notify("STOPPING=1")
+        self._end()
+        return 0
+
+    def _begin(self, number: int) -> None:
+        """Begin a worker."""
+        if process := os.fork():
+            self.workers[process] = (number, time.monotonic())
+            return
+        code = 1
+        try:  # whatever comes, nothing of the first process's is to be run here
+            for each in _SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the first process tells
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            self.shared.become(number)
+            current = Current(self.settings)
+            work(
+                lambda: Worker(self.path, current, self.shared, self.keys),
+                self.listeners[number],
+                status.socket_path(self.settings.state, number),
+            )
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _revive(self) -> None:
+        """Begin a worker in the place of each that has ended."""
+        while True:
+            try:
+                process, how = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not process:
+                return
+            if process in self.workers:
+                number, began_s = self.workers.pop(process)
+                self.shared.wipe(number)
+                self.metrics.ended(number)
+                code = os.waitstatus_to_exitcode(how)
+                self.events.tell("worker ended", "", "", worker=number, code=code)
+                time.sleep(max(0.0, began_s + _AGAIN_S - time.monotonic()))
+                self._begin(number)
+
+    def _read_again(self) -> None:
+        """Take the settings as they are now, where they are sound, and have the workers do so."""
+        self.events.reopen()
+        if self.path:
+            try:
+                settings = load(self.path)
+            except UsageError as error:
+                self.events.tell("settings", "", "", ok=False, mistakes=error.message.split("\n"))
+                return
+            late = [
+                each
+                for each in _AT_START
+                if getattr(settings, each) != getattr(self.settings, each)
+            ]
+            self.settings = settings
+            self.events.tell("settings", "", "", ok=True, at_the_next_start=late)
+        for process in self.workers:
+            os.kill(process, signal.SIGHUP)
+
+    def _tell(self, is_over: bool = False) -> None:
+        if self.settings.metrics:
+            found = {} if is_over else status.ask(self.settings.state)
+            try:
+                self.metrics.write(self.settings.metrics, found)
+            except OSError as error:
+                self.events.tell("metrics", "", "", ok=False, why=str(error))
+
+    def _end(self) -> None:
+        self._tell()
+        for process in self.workers:
+            os.kill(process, signal.SIGTERM)
+        for process in self.workers:
+            os.waitpid(process, 0)
+        self._tell(is_over=True)
+
+
+def prepared(path: str, settings: Settings) -> Server:
+    """Open ports and keys, and become the user that the settings name. Raises PscpError."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    workers = settings.workers or len(os.sched_getaffinity(0))
+    listeners = list(opened(settings, workers))
+    keys = _keys(settings)
+    if settings.run_as:
+        become(settings.run_as, settings.state)
+    return Server(path, settings, keys, listeners, Shared(workers))
+
+
+def opened(settings: Settings, workers: int) -> Iterator[list[socket.socket]]:
+    """Yield the listening sockets of each worker. Raises PscpError."""
+    if given := _from_systemd():
+        for _ in range(workers):
+            yield given
+        return
+    for _ in range(workers):
+        found = []
+        for host, port in settings.listen:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listener.bind((host, port))
+                listener.listen(_BACKLOG)
+            except OSError as error:
+                hint = "ports below 1024 are root's; another server may have it"
+                raise PscpError(f"{host} port {port}: {error.strerror}", hint) from None
+            found.append(listener)
+        yield found
+
+
+def _from_systemd() -> list[socket.socket]:
+    """Return the sockets that the service manager has opened, if it has."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+        return []
+    found = [socket.socket(fileno=_FIRST_FD + number) for number in range(int(count))]
+    for each in found:
+        os.set_inheritable(each.fileno(), False)
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    return found
+
+
+def _keys(settings: Settings) -> list[asyncssh.SSHKey]:
+    """Read the host keys; make one where none is named, once. Raises PscpError."""
+    try:
+        os.makedirs(settings.state, 0o700, exist_ok=True)
+        files = settings.host_keys or (os.path.join(settings.state, "host_ed25519"),)
+        for path in files:
+            if not os.path.lexists(path):
+                _make_key(path)
+        return [asyncssh.read_private_key(path) for path in files]
+    except (OSError, asyncssh.KeyImportError) as error:
+        raise PscpError(f"host keys: {error}", "host-keys names them") from None
+
+
+def _make_key(path: str) -> None:
+    key = asyncssh.generate_private_key("ssh-ed25519", comment="pscp-serve")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "wb") as file:
+        file.write(key.export_private_key())
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(OSError):
+        key.write_public_key(f"{path}.pub")
+
+
+def become(name: str, state: str) -> None:
+    """Become another user for good; the state folder is then that user's. Raises PscpError."""
+    its = pwd.getpwnam(name)
+    try:
+        for folder, folders, files in os.walk(state):
+            for each in (folder, *(os.path.join(folder, name) for name in (*folders, *files))):
+                os.chown(each, its.pw_uid, its.pw_gid, follow_symlinks=False)
+        os.initgroups(name, its.pw_gid)
+        os.setgid(its.pw_gid)
+        os.setuid(its.pw_uid)
+    except OSError as error:
+        raise PscpError(
+            f"run-as {name}: {error.strerror}", "only root can become another"
+        ) from None

@@ -1,0 +1,121 @@
+"""Who is connected, asked of the worker processes over a socket of each, and the metrics of it.
+
+Not here: what the processes count (../events.py). Read next: ../events.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import socket
+from typing import Any
+
+from pscp.jobs.reports.report import columns, write_whole
+from pscp.progress.progress import format_bytes, format_duration
+
+_PATIENCE_S = 2.0
+_PREFIX, _SUFFIX = "status-", ".sock"
+Found = dict[int, dict[str, Any]]  # what each worker has answered
+
+
+def socket_path(state: str, worker: int) -> str:
+    return os.path.join(state, f"{_PREFIX}{worker}{_SUFFIX}")
+
+
+def ask(state: str) -> Found:
+    """Return what each worker process says that answers."""
+    found: Found = {}
+    with contextlib.suppress(OSError):
+        folder = os.open(state, os.O_PATH)  # a socket's path is short
+        try:
+            for name in os.listdir(state):
+                number = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+                if name == f"{_PREFIX}{number}{_SUFFIX}":
+                    with contextlib.suppress(OSError, ValueError):
+                        found[int(number)] = _asked(f"/proc/self/fd/{folder}/{name}")
+        finally:
+            os.close(folder)
+    return found
+
+
+def _asked(path: str) -> dict[str, Any]:
+    text = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_PATIENCE_S)
+        client.connect(path)
+        while part := client.recv(1 << 16):
+            text += part
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
+def sessions(found: Found) -> list[dict[str, Any]]:
+    """Return the connections of all workers, the longest first."""
+    known = [each for its in found.values() for each in its["sessions"]]
+    return sorted(known, key=lambda each: -float(each["seconds"]))
+
+
+def table(found: Found) -> list[str]:
+    """Return the lines of --status."""
+    rows: list[tuple[str, ...]] = [("user", "address", "for", "rate", "received", "sent", "upload")]
+    for each in sessions(found):
+        uploads = [f"{path} {format_bytes(size)}" for path, size in each["uploads"]]
+        rows.append(
+            (
+                each["user"] or "(no login yet)",
+                each["address"],
+                format_duration(each["seconds"]),
+                f"{format_bytes(each['bytes_per_s'])}/s",
+                format_bytes(each["received_bytes"]),
+                format_bytes(each["sent_bytes"]),
+                ", ".join(uploads),
+            )
+        )
+    return columns(rows)
+
+
+class Metrics:
+    """The numbers for a monitor; what workers had counted that have ended is kept."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, collections.Counter[tuple[str, str]]] = {}
+        self._past = collections.Counter[tuple[str, str]]()
+
+    def ended(self, worker: int) -> None:
+        """What this worker had counted stays counted: another begins at 0 in its place."""
+        self._past.update(self._last.pop(worker, {}))
+
+    def write(self, path: str, found: Found) -> None:
+        """Replace the file of metrics in one step. Raises OSError."""
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for worker, its in found.items():
+            self._last[worker] = collections.Counter(
+                {(name, user): number for name, user, number in its["counters"]}
+            )
+        total = sum(self._last.values(), self._past.copy())
+        families: dict[str, CounterMetricFamily] = {}
+        for (name, user), number in sorted(total.items()):
+            family = families.setdefault(
+                name,
+                CounterMetricFamily(
+                    f"pscp_serve_{name}", f"{name} since the start", labels=["user"]
+                ),
+            )
+            family.add_metric([user], number)
+        gauge = GaugeMetricFamily("pscp_serve_sessions", "connections now", labels=["user"])
+        now = collections.Counter(each["user"] for each in sessions(found))
+        for user, number in now.items():
+            gauge.add_metric([user], number)
+        up = GaugeMetricFamily("pscp_serve_workers", "worker processes that answer", len(found))
+
+        class Collected:
+            def collect(self) -> list[Any]:
+                return [*families.values(), gauge, up]
+
+        registry = CollectorRegistry()
+        registry.register(Collected())
+        write_whole(path, generate_latest(registry).decode())

@@ -1,0 +1,222 @@
+"""One worker process of pscp-serve: it takes connections at its ports until it is told to end.
+
+Not here: the processes (process.py), what a user may do once logged in.
+Read next: logins.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import asyncssh
+
+from pscp.ground.errors import UsageError
+from pscp.serve.events import Events
+from pscp.serve.server import gate
+from pscp.serve.server.config import load
+from pscp.serve.server.logins import Logins
+from pscp.serve.server.shared import Shared
+from pscp.serve.session import Sessions, server_options
+from pscp.serve.settings import Current
+from pscp.transports.libraries.asyncssh_server_internals import Connection
+
+_LOOK_S = 5.0  # from one look for what is idle to the next
+_ENDING_S = 5.0  # for all connections, once the server is to end
+_KEEPALIVE_S, _KEEPALIVES = 30.0, 4  # a client that does not answer so often is gone
+
+
+class Worker:
+    """The connections of one process."""
+
+    def __init__(
+        self, path: str, current: Current, shared: Shared, keys: Sequence[asyncssh.SSHKey]
+    ) -> None:
+        """`path` is the file of settings, read again at SIGHUP; "" for none."""
+        self._path = path
+        self._current = current
+        self._keys = keys
+        self._gate = gate.Gate(current, shared)
+        self._events = Events(current.settings.log)
+        self._sessions = Sessions(current, self._events, shared.workers)
+        self._connections: dict[Connection, tuple[int, float]] = {}  # bytes and when, at a look
+        self._rates: dict[Connection, float] = {}
+        self._ended = asyncio.Event()
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def run(self, listeners: Sequence[socket.socket], status_path: str) -> None:
+        """Take connections until SIGTERM."""
+        loop = asyncio.get_running_loop()
+        self._options = await self._made_options()
+        loop.add_signal_handler(signal.SIGTERM, self._ended.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._read_again()))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(status_path)
+        folder = os.open(os.path.dirname(status_path), os.O_PATH)  # a socket's path is short
+        name = f"/proc/self/fd/{folder}/{os.path.basename(status_path)}"
+        status = await asyncio.start_unix_server(self._answer, name)
+        for listener in listeners:
+            listener.setblocking(False)
+            self._begin(self._accept(listener))
+        self._begin(self._look())
+        await self._ended.wait()
+        status.close()
+        await self._end()
+
+    def _begin(self, what: Any) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        for task in [*self._tasks]:
+            task.cancel()
+        for connection in [*self._connections]:
+            connection.disconnect(asyncssh.DISC_BY_APPLICATION, "the server ends")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                for connection in [*self._connections]:
+                    await connection.wait_closed()
+        self._sessions.close()
+
+    async def _read_again(self) -> None:
+        self._events.reopen()
+        with contextlib.suppress(UsageError):  # the first process tells it, and the old ones hold
+            if self._path:
+                self._current.settings = load(self._path)
+                self._options = await self._made_options()
+
+    async def _made_options(self) -> asyncssh.SSHServerConnectionOptions:
+        made: asyncssh.SSHServerConnectionOptions
+        made = await asyncssh.SSHServerConnectionOptions.construct(
+            server_factory=lambda: Logins(self._current, self._gate, self._sessions),
+            server_host_keys=self._keys,
+            login_timeout=self._current.settings.login_time,
+            gss_host=None,
+            keepalive_interval=_KEEPALIVE_S,
+            keepalive_count_max=_KEEPALIVES,
+            **server_options(),
+        )
+        return made
+
+    # --- connections
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(listener)
+            except OSError:  # too many open files, or a client that is gone already
+                await asyncio.sleep(0.05)
+                continue
+            await asyncio.sleep(0)  # those before it go first, however many there are
+            if gate.is_within(address[0], self._current.settings.proxy):
+                self._begin(self._proxied(client, address[0]))
+            else:
+                self._admit(client, address[0])
+
+    async def _proxied(self, client: socket.socket, balancer: str) -> None:
+        try:
+            address = await gate.proxied(client)
+        except (OSError, ValueError, TimeoutError) as error:
+            client.close()
+            if self._gate.is_told(balancer):
+                self._events.refused("", balancer, "connection", f"PROXY header: {error}")
+            return
+        self._admit(client, address or balancer)
+
+    def _admit(self, client: socket.socket, address: str) -> None:
+        if why := self._gate.why_refused(address):
+            client.close()
+            if self._gate.is_told(address):
+                self._events.refused("", address, "connection", why)
+            else:
+                self._events.count("refused", "")
+            return
+        self._gate.enter(address)
+        self._begin(self._serve(client, address))
+
+    async def _serve(self, client: socket.socket, address: str) -> None:
+        """Have SSH spoken over a socket until its connection ends."""
+        connection = Connection(self._options, address)
+        try:
+            self._make_room()
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client)
+        except OSError:
+            client.close()
+            self._gate.leave(address)
+            return
+        self._connections[connection] = (0, time.monotonic())
+        try:
+            await connection.wait_closed()
+        finally:
+            self._connections.pop(connection, None)
+            self._rates.pop(connection, None)
+
+    def _make_room(self) -> None:
+        """End the connection that is longest without a login, where half of them have none."""
+        most = max(self._current.settings.connections // 2, 10)
+        waiting = [each for each in self._connections if each.get_extra_info("pscp_user") is None]
+        if len(waiting) >= most:
+            del self._connections[waiting[0]]
+            waiting[0].abort()
+
+    async def _look(self) -> None:
+        """Note how fast each connection is, and end those that have no session for too long."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now_s = time.monotonic()
+            active = {each.connection for each in self._sessions.open}
+            for each, (had_bytes, then_s) in [*self._connections.items()]:
+                has_bytes = each.received_bytes + each.sent_bytes
+                self._rates[each] = (has_bytes - had_bytes) / (now_s - then_s)
+                self._connections[each] = (has_bytes, now_s)
+                if each in active or each.get_extra_info("pscp_user") is None:
+                    each.used_s = now_s  # a session has its own time, and so has a login
+                elif now_s - each.used_s > self._current.settings.idle:
+                    each.disconnect(asyncssh.DISC_BY_APPLICATION, "no session for too long")
+
+    # --- what is told
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Tell whoever asks who is connected, and the counters."""
+        told = {
+            "sessions": [self._standing(each) for each in self._connections],
+            "counters": [[*key, number] for key, number in self._events.counters.items()],
+        }
+        writer.write(json.dumps(told).encode())
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    def _standing(self, its: Connection) -> dict[str, object]:
+        user = its.get_extra_info("pscp_user")
+        sessions = [each for each in self._sessions.open if each.connection is its]
+        uploads = [upload for each in sessions for upload in each.files.uploads()]
+        return {
+            "user": user.name if user else "",
+            "address": its.get_extra_info("pscp_address"),
+            "seconds": round(time.monotonic() - its.began_s, 1),
+            "received_bytes": its.received_bytes,
+            "sent_bytes": its.sent_bytes,
+            "bytes_per_s": round(self._rates.get(its, 0.0)),
+            "window_bytes": sum(each.window_bytes for each in sessions),
+            "uploads": [(os.fsdecode(path), size_bytes) for path, size_bytes in uploads],
+        }
+
+
+def work(worker: Callable[[], Worker], listeners: Sequence[socket.socket], status: str) -> None:
+    """Run a worker in this process, which is its alone."""
+
+    async def run() -> None:
+        await worker().run(listeners, status)
+
+    asyncio.run(run())
