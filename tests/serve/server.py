@@ -61,13 +61,13 @@ class Serving:
         told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with told:
             told.bind(f"\0pscp-serve-{os.getpid()}-{self.port}")
-            told.settimeout(30)
+            told.settimeout(1)
             environment = {**os.environ, "NOTIFY_SOCKET": "@" + told.getsockname()[1:].decode()}
             argv: list[str] = [*COMMAND, "--config", str(self.config)]
             if self._listener is not None:  # as systemd does: descriptor 3, and whose it is
                 fd = self._listener.fileno()
                 script = f'exec 3<&{fd}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
-                argv = ["sh", "-c", script, "sh", *argv]
+                argv = ["bash", "-c", script, "bash", *argv]
                 self.process = subprocess.Popen(
                     argv, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=[fd]
                 )
@@ -75,8 +75,15 @@ class Serving:
                 self.process = subprocess.Popen(
                     argv, env=environment, stderr=subprocess.PIPE, text=True
                 )
-            assert told.recv(4096) == b"READY=1", self.process.stderr
+            while not self._is_ready(told):
+                assert self.process.poll() is None, self.process.communicate()[1]
         return self
+
+    def _is_ready(self, told: socket.socket) -> bool:
+        try:
+            return told.recv(4096) == b"READY=1"
+        except TimeoutError:
+            return False
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()

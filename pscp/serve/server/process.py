@@ -47,12 +47,12 @@ class Server:
     keys: list[asyncssh.SSHKey]
     listeners: list[list[socket.socket]]  # of each worker
     shared: Shared
+    events: Events
     workers: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: which, since
 
     def run(self, begun: Callable[[], None] = lambda: None) -> int:
         """Serve until a signal ends it; return the exit code."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self.events = Events(self.settings.log)
         self.metrics = status.Metrics()
         for number in range(len(self.listeners)):
             self._begin(number)
@@ -160,7 +160,11 @@ def prepared(path: str, settings: Settings) -> Server:
     keys = _keys(settings)
     if settings.run_as:
         become(settings.run_as, settings.state)
-    return Server(path, settings, keys, listeners, Shared(workers))
+    try:
+        events = Events(settings.log)
+    except OSError as error:
+        raise PscpError(f"{settings.log}: {error.strerror}", "log names the file") from None
+    return Server(path, settings, keys, listeners, Shared(workers), events)
 
 
 def opened(settings: Settings, workers: int) -> Iterator[list[socket.socket]]:

@@ -1,0 +1,300 @@
+"""The processes of pscp-serve and its command line: signals, systemd, --try, --status, metrics.
+
+Not here: logins (test_serve_logins.py), the settings (test_serve_settings.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import argon2
+import asyncssh
+import pytest
+
+from pscp.ground.processes import descendants
+from serve.server import COMMAND, Serving, put, run, until
+
+BOB = '[user.bob]\nfolder = "alice"\nrules = "write"\nkeys = "alice.pub"\n'
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(tmp_path, 'workers = 2\nmetrics = "serve.prom"') as made:
+        yield made
+
+
+def command(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+# --- signals
+
+
+def test_a_hangup_changes_the_settings_and_cuts_nobody(serving: Serving) -> None:
+    async def through() -> None:
+        connection = await serving.connect()
+        async with connection, connection.start_sftp_client() as client:
+            async with client.open("long", "wb") as file:
+                await file.write(b"before ")
+                serving.write("workers = 2", BOB)  # alice is no user any more
+                serving.hang_up()
+                await file.write(b"after")
+            assert await put(connection)
+
+    run(through())
+    assert (serving.home / "long").read_bytes() == b"before after"
+    assert not serving.login("alice")
+    assert serving.login("bob")
+
+
+def test_a_hangup_with_a_mistake_changes_nothing(serving: Serving) -> None:
+    serving.config.write_text(serving.config.read_text() + "kyes = 1\n")
+    serving.hang_up()
+    [event] = serving.events("settings")
+    assert not event["ok"] and "did you mean keys?" in event["mistakes"][0]
+    assert serving.login("alice")
+
+
+def test_a_hangup_says_what_holds_at_the_next_start(serving: Serving, tmp_path: Path) -> None:
+    serving.config.write_text(serving.config.read_text().replace("workers = 2", "workers = 3"))
+    serving.hang_up()
+    assert serving.events("settings")[0]["at_the_next_start"] == ["workers"]
+
+
+def test_a_log_that_was_rotated_is_begun_anew(serving: Serving) -> None:
+    assert serving.login("alice")
+    serving.log.rename(f"{serving.log}.1")
+    serving.hang_up()
+    until(lambda: serving.login("alice") and serving.events("login"))
+
+
+def test_a_worker_that_dies_is_replaced(serving: Serving) -> None:
+    workers = descendants(serving.process.pid)
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: len(serving.events("worker ended")) == 2)
+    assert {each["code"] for each in serving.events("worker ended")} == {-signal.SIGKILL}
+    assert serving.login("alice")  # the port was open all the time
+
+
+# --- what is told
+
+
+def test_status_shows_who_is_there_and_how_far(serving: Serving) -> None:
+    async def during() -> tuple[str, str]:
+        connection = await serving.connect()
+        async with (
+            connection,
+            connection.start_sftp_client() as client,
+            client.open("big.iso", "wb") as file,
+        ):
+            await file.write(b"x" * 300_000)
+            shown = serving.status("--status"), serving.status("--status", "--json")
+        return shown[0].stdout, shown[1].stdout
+
+    shown, told = run(during())
+    assert re.search(r"^alice +127\.0\.0\.1 .* big\.iso 300\.0 kB$", shown, re.M), shown
+    [session] = json.loads(told)
+    assert (session["user"], session["address"]) == ("alice", "127.0.0.1")
+    assert session["received_bytes"] > 300_000 and session["uploads"] == [["big.iso", 300_000]]
+    until(lambda: serving.status("--status", "--json").stdout == "[]\n")
+
+
+def test_status_without_a_server(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, "")
+    done = serving.status("--status")
+    assert (done.returncode, "no server answers" in done.stderr) == (1, True)
+
+
+def test_the_status_is_for_the_servers_user_alone(serving: Serving) -> None:
+    for each in serving.state.glob("*.sock"):
+        assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE(serving.state.stat().st_mode) == 0o700
+
+
+def metrics(serving: Serving) -> dict[str, float]:
+    """The numbers of the file of metrics, by name and labels."""
+    file = serving.folder / "serve.prom"
+    lines = file.read_text().splitlines() if file.exists() else []
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(number) for name, _, number in pairs}
+
+
+def test_metrics_for_a_monitor(serving: Serving) -> None:
+    assert serving.login("alice") and not serving.login("bob")
+    logins, files = 'pscp_serve_logins_total{user="alice"}', 'pscp_serve_files_total{user="alice"}'
+    serving.hang_up()  # written at once, else every 15 s
+    until(lambda: metrics(serving).get(files) == 1)
+    found = metrics(serving)
+    assert (found[logins], found["pscp_serve_workers"]) == (1, 2)
+    assert found['pscp_serve_bytes_total{user="alice"}'] >= 1
+    for worker in descendants(serving.process.pid):
+        os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: len(serving.events("worker ended")) == 2)
+    serving.hang_up()
+    until(lambda: serving.login("alice") and metrics(serving).get(logins, 0) >= 1)
+
+
+# --- systemd, keys, another user
+
+
+def test_systemd_may_have_opened_the_port(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)
+        with Serving(tmp_path, "workers = 2", listener=listener) as serving:
+            serving.port = listener.getsockname()[1]
+            assert serving.login("alice")
+
+
+def test_the_host_key_is_made_once(tmp_path: Path) -> None:
+    keys = []
+    for _ in range(2):
+        with Serving(tmp_path, "workers = 1"):
+            keys.append((tmp_path / "state" / "host_ed25519").read_bytes())
+    assert keys[0] == keys[1]
+    assert stat.S_IMODE((tmp_path / "state" / "host_ed25519").stat().st_mode) == 0o600
+
+
+def test_a_host_key_of_sshds_is_taken(tmp_path: Path) -> None:
+    key = asyncssh.generate_private_key("ecdsa-sha2-nistp256")
+    key.write_private_key(tmp_path / "sshd_key")
+    with Serving(tmp_path, 'workers = 1\nhost-keys = "sshd_key"') as serving:
+        known: Any = ([key.convert_to_public()], [], [])
+        assert serving.login("alice", known_hosts=known)
+
+
+def test_it_becomes_another_user_once_the_port_is_open(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        return  # nobody else can become another user
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)  # where anybody may look
+        folder.chmod(0o777)
+        becomes(Serving(folder, 'workers = 1\nrun-as = "nobody"'))
+
+
+def becomes(serving: Serving) -> None:
+    os.chown(serving.home, 65534, 65534)
+    with serving:
+        assert serving.login("alice")
+        assert (serving.home / "tried").stat().st_uid == 65534
+        ids = (Path("/proc") / str(serving.process.pid) / "status").read_text()
+        assert re.search(r"^Uid:\t65534\t65534\t65534\t65534$", ids, re.M)
+        assert re.search(r"^Groups:\t(65534 )?$", ids, re.M)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('host-keys = "serve.toml"', "host keys: "),
+        ('state = "serve.toml/x"', "host keys: "),
+        ('log = "not-there/log"', "not-there/log"),
+    ],
+)
+def test_a_server_that_cannot_begin_says_why(tmp_path: Path, settings: str, said: str) -> None:
+    serving = Serving(tmp_path, settings)
+    name = settings.partition(" ")[0]
+    kept = [
+        each for each in serving.config.read_text().splitlines()
+        if each == settings or not each.startswith(f"{name} =")
+    ]  # fmt: skip
+    serving.config.write_text("\n".join(kept))
+    done = serving.status()
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, "workers = 1")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", serving.port))
+        other.listen()
+        done = serving.status()
+    assert (done.returncode, "Address already in use" in done.stderr) == (1, True)
+
+
+# --- the command line
+
+
+def test_a_hash_is_that_of_the_password() -> None:
+    done = command("--hash-password", text="secret\n")
+    assert argon2.PasswordHasher().verify(done.stdout.strip(), "secret")
+    assert command("--hash-password", text="\n").returncode == 2
+
+
+def test_check_finds_what_keeps_a_user_out(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, "")
+    assert serving.status("--check").returncode == 0
+    serving.home.rmdir()
+    done = serving.status("--check")
+    assert (done.returncode, done.stderr) == (1, f"user.alice: {serving.home} is no folder\n")
+    serving.config.write_text("listn = 1\n")
+    done = serving.status("--check")
+    assert done.returncode == 2
+    assert f"{serving.config}:1: there is no 'listn'; did you mean listen?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["--config"], ["--config", "x", "y"], ["--json", "--config", "x"], ["--status"],
+        ["--try", "--check"], ["--try", "--config", "x"], ["--status", "--check", "--config", "x"],
+        ["--hash-password", "--config", "x"], ["--config", "/not/there"],
+    ],
+)  # fmt: skip
+def test_wrong_use(words: list[str]) -> None:
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr and "Traceback" not in done.stderr
+
+
+def test_trying_it_out_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    process = subprocess.Popen(
+        (*COMMAND, "--try"), cwd=tmp_path / "here", env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        port = re.fullmatch(r"sftp -P ([0-9]+) try@.*\n", lines[1])
+        password = re.fullmatch(r"password: (.+)\n", lines[2])
+        assert port and password, lines
+
+        async def one() -> None:
+            connection = await asyncssh.connect(
+                "127.0.0.1", int(port[1]), username="try", password=password[1], config=None,
+                client_keys=None, known_hosts=None, agent_path=None,
+            )  # fmt: skip
+            async with connection:
+                key = connection.get_server_host_key()
+                assert key is not None and key.get_fingerprint() in lines[3]
+                assert await put(connection)
+
+        run(one())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        with contextlib.suppress(OSError):
+            process.kill()
+        _, told = process.communicate()
+    assert [json.loads(line)["event"] for line in told.splitlines()] == [
+        "login",
+        "upload",
+        "logout",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert (tmp_path / "here" / "tried").read_bytes() == b"x"
