@@ -28,7 +28,7 @@ from pscp.serve.events import Events
 from pscp.serve.folder import Folder, relative, rename
 from pscp.serve.landing import Landed, Opening, Place, Upload, status_of
 from pscp.serve.listing import Listing, sha256_of, times_ns
-from pscp.serve.rules import Rules, named_later, refused
+from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings, User
 from pscp.serve.upload import Waiting
 from pscp.transports.libraries.asyncssh_server_internals import MAX_SFTP_READ_LEN, Channel, room
@@ -230,7 +230,7 @@ class Files(asyncssh.SFTPServer):
 
     async def _tell(self, path: bytes, landed: Landed) -> None:
         """Tell of an upload once it has a name that is not temporary."""
-        if named_later(path.rpartition(b"/")[2]) is None:
+        if is_told(path.rpartition(b"/")[2]):
             await self._in_thread(partial(self.told.landed, path, landed))
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:

@@ -76,6 +76,8 @@ def relative(path: bytes) -> bytes:
     """
     if b"\0" in path:
         raise OSError(errno.EINVAL, "a name with a NUL")
+    if path[:2] in (b"~", b"~/"):  # lftp asks for it where the home folder is "/"
+        path = path[1:]
     return posixpath.normpath(b"/" + path).lstrip(b"/") or b"."
 
 

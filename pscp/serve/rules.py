@@ -12,13 +12,13 @@ import os
 import posixpath
 import re
 
-from pscp.endpoint.reading.paths import part_name
+from pscp.endpoint.reading.paths import is_pscps_own, part_name
 from pscp.serve.settings import User
 
 # Names that clients give to what they have not finished, and rename then: WinSCP's, rclone's,
 # lftp's and others', pscp's.
 _FILEPART = re.compile(rb"(?P<name>.+?)(?:\.filepart|(?:\.[0-9A-Za-z]{8})?\.partial|\.part)", re.S)
-_PSCP_PART = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part", re.S)
+_PSCP_PART = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16}\.[0-9a-f]{14,22}\.pscp-part", re.S)
 _OWN_PART = re.compile(rb"\.(?P<name>.+)\.(?P<digest>[0-9a-f]{16})\.[0-9a-f]{12}\.pscp-part", re.S)
 
 
@@ -30,6 +30,11 @@ def refused(why: str) -> PermissionError:
 def is_part(name: bytes) -> bool:
     """Is it the name of an upload that has not landed? No client may use such a name."""
     return _OWN_PART.fullmatch(name) is not None
+
+
+def is_told(name: bytes) -> bool:
+    """Is a file of this name what a client meant to upload, and not on its way to be?"""
+    return named_later(name) is None and not is_pscps_own(name)
 
 
 def named_later(name: bytes) -> bytes | None:
@@ -70,6 +75,8 @@ class Rules:
         while (later := named_later(name)) is not None:
             name = later
         text = os.fsdecode(name)
+        if is_pscps_own(name):  # small files that a copy by pscp removes at its end
+            return
         if self.user.names and not any(fnmatch.fnmatchcase(text, each) for each in self.user.names):
             raise refused("the name is not one of those allowed")
 

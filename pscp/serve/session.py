@@ -255,6 +255,7 @@ class Packets:
         self._left_bytes = 0  # of what is being collected
         self._pieces: list[memoryview] = []
         self._is_write = False
+        self._surplus_bytes = 0  # after the data of a write, as rclone 1.60 sends; sshd takes it
 
     @property
     def part_bytes(self) -> int:
@@ -292,7 +293,8 @@ class Packets:
         self._is_write = False
         if len(self._head) == _WRITE_HEAD.size:
             *_, handle_bytes, _, _, size_bytes = _WRITE_HEAD.unpack(self._head)
-            self._is_write = handle_bytes == 4 and size_bytes == self._left_bytes
+            self._surplus_bytes = self._left_bytes - size_bytes
+            self._is_write = handle_bytes == 4 and self._surplus_bytes >= 0
         if not self._left_bytes:
             self._finish()
 
@@ -300,6 +302,16 @@ class Packets:
         head, pieces = bytes(self._head), self._pieces
         self._head, self._pieces = bytearray(), []
         if self._is_write:
-            self._write(head, pieces)
+            self._write(head, _without(pieces, self._surplus_bytes))
         else:
             self._put(b"".join((head[4:], *pieces)))
+
+
+def _without(pieces: list[memoryview], surplus_bytes: int) -> list[memoryview]:
+    """Return the pieces without so many bytes at their end."""
+    while surplus_bytes:
+        last = pieces.pop()
+        if len(last) > surplus_bytes:
+            pieces.append(last[: len(last) - surplus_bytes])
+        surplus_bytes -= min(len(last), surplus_bytes)
+    return pieces

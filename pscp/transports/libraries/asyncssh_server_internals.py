@@ -104,7 +104,7 @@ class Requests(SFTPServerHandler):
         *, settle: Callable[[], None], lost: Callable[[], None],
     ) -> None:  # fmt: skip
         """Call `settle` when a request is answered, `lost` when no more come."""
-        chan = session._chan
+        self._session, chan = session, session._chan
         super().__init__(server, SSHReader(session, chan), SSHWriter(session, chan), version)
         self.is_idle = False  # it waits for a request
         self.queued_bytes = 0
@@ -150,6 +150,8 @@ class Requests(SFTPServerHandler):
 
     async def _cleanup(self, exc: Exception | None) -> None:
         self._lost()
+        if exc is None:
+            self._session._chan.exit(0)  # scp takes a session without a status for a failure
         await super()._cleanup(exc)
 
 
