@@ -3,6 +3,6 @@
 Not here: the command line of pscp-serve (../cli), how pscp itself copies (../transfer).
 Read next: settings.py.
 
-For other rooms: events (Events), session (Sessions, server_options), settings (Current, RULES,
-Settings, User).
+For other rooms: account (Account), events (Events), landing (sweep), session (Sessions,
+server_options), settings (Current, RULES, Settings, User).
 """

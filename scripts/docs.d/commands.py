@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pscp.cli import pipe, run, verify
+from pscp.cli import pipe, run, serve, verify
 from pscp.jobs.toml.job import IF_RUNNING
 from pscp.options import arguments, zfs_arguments
 from pscp.options.options import CHOICES
@@ -49,7 +49,7 @@ class Command:
 
     parser: argparse.ArgumentParser
     summary: str  # as apropos(1) lists it
-    arguments: str  # "places" (files and HOST:), "hosts", "datasets" (and HOST:) or "jobs"
+    arguments: str  # "places" (files and HOST:), "hosts", "datasets" (and HOST:), "jobs", "none"
     example: str = ""  # the name of the block in README.md that shows it
 
     @property
@@ -76,6 +76,9 @@ def commands() -> list[Command]:
         Command(
             run.make_parser(), "run the copies that a file lists: pushes that nobody watches",
             "jobs",
+        ),
+        Command(
+            serve.make_parser(), "take uploads over SSH, each user in an own folder", "none",
         ),
         Command(
             verify.make_parser(), "compare files with a manifest, and repair them", "places",

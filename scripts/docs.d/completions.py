@@ -119,6 +119,7 @@ BASH_ARGUMENTS = {
     "hosts": BASH_HOSTS + BASH_FILES,
     "datasets": BASH_HOSTS_WITH_COLON + BASH_DATASETS,
     "jobs": BASH_JOBS,
+    "none": "    compopt +o default",
 }
 
 
@@ -173,6 +174,7 @@ FISH_ARGUMENTS = {
     "hosts": f"-a '{FISH_HOSTS}'",
     "datasets": f"-f -a '{FISH_HOSTS}: (zfs list -H -o name 2>/dev/null)'",
     "jobs": "-f -a '(pscp-run --list 2>/dev/null | string match -r \"^[\\w.+-]+\")[2..]'",
+    "none": "-f",
 }
 # Fish quotes the names, and puts no space behind "/".
 FISH_FAR = """\
@@ -269,6 +271,7 @@ ZSH_ARGUMENTS = {
     "hosts": ("'1:host:_ssh_hosts'", "'*:command:_files'"),
     "datasets": ("'*:dataset:_pscp_datasets'",),
     "jobs": ("'*:job:_pscp_jobs'",),
+    "none": (),
 }
 ZSH_VALUES = {
     "keyword": "_pscp_keywords",

@@ -1,6 +1,6 @@
-"""Makes the schema of jobs.toml for editors, and the list of its keys in docs/jobs.md.
+"""Makes the schemas of jobs.toml and serve.toml for editors, and the lists of their keys in docs/.
 
-Not here: what the keys are (../../pscp/jobs/schema.py).
+Not here: what the keys are (../../pscp/jobs/toml/schema.py, ../../pscp/serve/server/config.py).
 """
 
 from __future__ import annotations
@@ -9,22 +9,43 @@ import json
 import textwrap
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pscp.jobs.toml import schema
+from pscp.serve.server import config
+from pscp.toml.values import Key
 
 _LINK = "[options.md](options.md) says; a flag is `true` or `false`."
 
 
-def json_schema() -> str:
+def json_schema(document: TypeAdapter[dict[str, Any]]) -> str:
     """JSON Schema, as Even Better TOML and taplo take it."""
     found = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return json.dumps(found | schema.DOCUMENT.json_schema(), indent=1) + "\n"
+    return json.dumps(found | document.json_schema(), indent=1) + "\n"
+
+
+def schemas() -> dict[str, str]:
+    """The schema of each file, by its name."""
+    known = {"jobs": schema.DOCUMENT, "serve": config.DOCUMENT}
+    return {f"{name}.schema.json": json_schema(each) for name, each in known.items()}
+
+
+def keys(of: dict[str, Key]) -> list[str]:
+    """A table of keys."""
+    lines = ["| key | meaning | such as |", "|---|---|---|"]
+    return lines + [
+        f"| `{key}` | {each.meaning} | `{toml(each.example)}` |" for key, each in of.items()
+    ]
+
+
+def serve_tables() -> str:
+    """The keys of a server and of a user."""
+    return "\n".join([*keys(config.SERVER), "", "Below `[user.NAME]`:", "", *keys(config.USER)])
 
 
 def tables() -> str:
     """A table of a job's own keys, and the names of options."""
-    lines = ["| key | meaning | such as |", "|---|---|---|"]
-    for key, each in schema.OWN.items():
-        lines.append(f"| `{key}` | {each.meaning} | `{toml(each.example)}` |")
+    lines = keys(schema.OWN)
     whole = list(schema.OPTIONS.values())
     both = [each for each in whole if _is_for(each, False) and _is_for(each, True)]
     files = [each for each in whole if not _is_for(each, True)]

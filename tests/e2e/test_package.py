@@ -27,7 +27,7 @@ from e2e import ways
 from e2e.world import ROOT
 from pscp.transports.ssh_settings import LIBRARIES
 
-COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-verify", "pscp-zfs")
+COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-serve", "pscp-verify", "pscp-zfs")
 FOLDERS = (".ci", "docs", "examples", "pscp", "scripts", "share", "tests")
 MADE = (*(ROOT / ".gitignore").read_text("utf-8").replace("/", "").split(), ".git")
 

@@ -149,6 +149,25 @@ def test_metrics_for_a_monitor(serving: Serving) -> None:
     until(lambda: serving.login("alice") and metrics(serving).get(logins, 0) >= 1)
 
 
+def test_a_part_that_nobody_resumes_goes(tmp_path: Path) -> None:
+    async def cut(serving: Serving) -> None:
+        connection = await serving.connect()
+        client = await connection.start_sftp_client()
+        file = await client.open("cut", "wb")
+        await file.write(b"x" * 1000)
+        connection.abort()
+        await connection.wait_closed()
+
+    with Serving(tmp_path, "workers = 1") as serving:
+        run(cut(serving))
+        [part] = serving.home.iterdir()
+        os.utime(part, (1, 1))
+    with Serving(tmp_path, 'workers = 2\nkeep-parts = "1h"') as serving:
+        until(lambda: serving.events("swept"))
+        assert [(each["user"], each["parts"]) for each in serving.events("swept")] == [("alice", 1)]
+        assert [*serving.home.iterdir()] == []
+
+
 # --- systemd, keys, another user
 
 

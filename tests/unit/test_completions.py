@@ -15,7 +15,7 @@ import pytest
 from conftest import unavailable
 
 SHARE = Path(__file__).parents[2] / "share"
-COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-verify", "pscp-zfs")
+COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-serve", "pscp-verify", "pscp-zfs")
 # Runs the function that `complete -p` names, as bash does for a word at the end of a line.
 IN_BASH = """\
 compopt() { :; }
@@ -66,6 +66,7 @@ def test_bash_completes_options(here: Path) -> None:
     assert in_bash(here, "pscp-pipe", "--pro") == ["--producer", "--program", "--progress"]
     assert in_bash(here, "pscp-zfs", "--pru") == ["--prune"]
     assert in_bash(here, "pscp-run", "--expl") == ["--explain"]
+    assert in_bash(here, "pscp-serve", "--has") == ["--hash-password"]
 
 
 def test_bash_completes_values(here: Path) -> None:

@@ -84,7 +84,8 @@ class Server:
         try:  # whatever comes, nothing of the first process's is to be run here
             for each in _SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the first process tells
+            # A terminal's: the first process tells. A handler, as commands do not inherit it.
+            signal.signal(signal.SIGINT, lambda *_: None)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             self.shared.become(number)
             current = Current(self.settings)

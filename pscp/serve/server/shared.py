@@ -25,12 +25,12 @@ class Shared:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._own = 0
+        self.worker = 0
         self._memory = mmap.mmap(-1, workers * _TABLE_BYTES)
 
     def become(self, worker: int) -> None:
         """From now on this process is that worker, whose table is empty."""
-        self._own = worker
+        self.worker = worker
         self.wipe(worker)
 
     def wipe(self, worker: int) -> None:
@@ -74,7 +74,7 @@ class Shared:
     def _place(self, key: str) -> tuple[int | None, int, float]:
         """Return the key's own slot, or the one that is least missed; None where all count."""
         free: dict[float, int] = {}
-        for at, its, count, until_s in self._slots(self._own, key):
+        for at, its, count, until_s in self._slots(self.worker, key):
             if its == _hash(key):
                 return at, count, until_s
             if not count:

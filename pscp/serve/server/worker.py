@@ -19,15 +19,18 @@ from typing import Any
 import asyncssh
 
 from pscp.ground.errors import UsageError
+from pscp.serve.account import Account
 from pscp.serve.events import Events
+from pscp.serve.landing import sweep
 from pscp.serve.server import gate
 from pscp.serve.server.config import load
 from pscp.serve.server.logins import Logins
 from pscp.serve.server.shared import Shared
 from pscp.serve.session import Sessions, server_options
-from pscp.serve.settings import Current
+from pscp.serve.settings import Current, User
 from pscp.transports.libraries.asyncssh_server_internals import Connection
 
+_SWEEP_S = 3600.0
 _LOOK_S = 5.0  # from one look for what is idle to the next
 _ENDING_S = 5.0  # for all connections, once the server is to end
 _KEEPALIVE_S, _KEEPALIVES = 30.0, 4  # a client that does not answer so often is gone
@@ -43,7 +46,9 @@ class Worker:
         self._path = path
         self._current = current
         self._keys = keys
+        self._shared = shared
         self._gate = gate.Gate(current, shared)
+        self._seen: dict[str, User] = {}  # users, also those of whom a command has told
         self._events = Events(current.settings.log)
         self._sessions = Sessions(current, self._events, shared.workers)
         self._connections: dict[Connection, tuple[int, float]] = {}  # bytes and when, at a look
@@ -66,6 +71,7 @@ class Worker:
             listener.setblocking(False)
             self._begin(self._accept(listener))
         self._begin(self._look())
+        self._begin(self._sweep())
         await self._ended.wait()
         status.close()
         await self._end()
@@ -178,10 +184,30 @@ class Worker:
                 has_bytes = each.received_bytes + each.sent_bytes
                 self._rates[each] = (has_bytes - had_bytes) / (now_s - then_s)
                 self._connections[each] = (has_bytes, now_s)
-                if each in active or each.get_extra_info("pscp_user") is None:
+                if user := each.get_extra_info("pscp_user"):
+                    self._seen[user.name] = user
+                if each in active or user is None:
                     each.used_s = now_s  # a session has its own time, and so has a login
                 elif now_s - each.used_s > self._current.settings.idle:
                     each.disconnect(asyncssh.DISC_BY_APPLICATION, "no session for too long")
+
+    async def _sweep(self) -> None:
+        """Have parts removed that nobody has resumed in time; of the users listed, one worker."""
+        loop = asyncio.get_running_loop()
+        while True:
+            listed = {} if self._shared.worker else self._current.settings.users
+            for user in {**self._seen, **listed}.values():
+                await loop.run_in_executor(None, self._sweep_folder, user)
+            await asyncio.sleep(_SWEEP_S)
+
+    def _sweep_folder(self, user: User) -> None:
+        settings = self._current.settings
+        try:
+            with contextlib.closing(Account(settings.state, user)) as account:
+                if parts := sweep(user, account, settings.keep_parts):
+                    self._events.tell("swept", user.name, "", parts=parts)
+        except OSError as error:
+            self._events.tell("swept", user.name, "", ok=False, why=str(error))
 
     # --- what is told
 
