@@ -16,15 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pscp.serve.events import Events
-from pscp.serve.settings import Settings, User
+from pscp.serve.settings import Current, User
 
 
 class AfterUpload:
     """Runs the command of after-upload, and writes the file of uploads."""
 
-    def __init__(self, settings: Settings, events: Events) -> None:
-        self._settings, self._events = settings, events
-        self._pool = ThreadPoolExecutor(max(settings.after_upload_jobs, 1), "after-upload")
+    def __init__(self, current: Current, events: Events) -> None:
+        self._current, self._events = current, events
+        self._jobs = max(current.settings.after_upload_jobs, 1)
+        self._pool = ThreadPoolExecutor(self._jobs, "after-upload")
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -38,16 +39,16 @@ class AfterUpload:
         text = os.fsdecode(path)
         self._events.upload(user.name, address, text, size_bytes, sha256)
         whole = os.path.join(user.folder, text)
-        if self._settings.uploads:
+        if self._current.settings.uploads:
             said = {"user": user.name, "path": whole, "bytes": size_bytes, "sha256": sha256}
             self._list(json.dumps(said).encode("ascii") + b"\n")
-        if self._settings.after_upload:
+        if self._current.settings.after_upload:
             self._pool.submit(self._run, user.name, address, whole)
 
     def _list(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with self._lock:
-            fd = os.open(self._settings.uploads, flags, 0o640)
+            fd = os.open(self._current.settings.uploads, flags, 0o640)
             try:
                 os.write(fd, line)
                 os.fsync(fd)
@@ -56,9 +57,9 @@ class AfterUpload:
 
     def _run(self, user: str, address: str, path: str) -> None:
         """Run the command, as one of so many over all processes of the server."""
-        number = zlib.crc32(os.fsencode(path)) % max(self._settings.after_upload_jobs, 1)
-        slot = Path(self._settings.state) / f"after-upload.{number}"
-        argv = [*self._settings.after_upload, path]
+        number = zlib.crc32(os.fsencode(path)) % self._jobs
+        slot = Path(self._current.settings.state) / f"after-upload.{number}"
+        argv = [*self._current.settings.after_upload, path]
         with slot.open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             try:

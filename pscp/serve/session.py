@@ -70,7 +70,7 @@ class Sessions:
         self.current, self.events = current, events
         self.windows = Windows(current.settings.memory // max(workers, 1))
         self.pool = ThreadPoolExecutor(THREADS, "disk")
-        self.after_upload = AfterUpload(current.settings, events)
+        self.after_upload = AfterUpload(current, events)
         self.open: set[Session] = set()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Not here: settings that are wrong (test_serve_settings.py), what a user may do.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import subprocess
@@ -114,9 +115,11 @@ def test_a_certificate(serving: Serving, tmp_path: Path) -> None:
         subprocess.run(argv, check=True)
         return str(key)
 
+    sources = itertools.count(2)  # a place each, as what fails is held against it
+
     def puts(key: str, user: str) -> bool:
-        done = sftp(serving, ["-i", key, f"{user}@127.0.0.1"], f"put {tmp_path}/ca.pub landed\n")
-        return done.returncode == 0
+        words = ["-i", key, f"-oBindAddress=127.0.0.{next(sources)}", f"{user}@127.0.0.1"]
+        return sftp(serving, words, f"put {tmp_path}/ca.pub landed\n").returncode == 0
 
     carol = certified("carol", "-n", "carol")
     assert puts(carol, "carol") and not puts(carol, "alice")
@@ -219,6 +222,40 @@ def test_a_connection_has_six_guesses(serving: Serving) -> None:
     with pytest.raises((asyncssh.PermissionDenied, asyncssh.DisconnectError)):
         run(guess())
     assert Guesser.guesses == 6
+
+
+def test_names_without_end(tmp_path: Path) -> None:
+    """One connection asks for six names, and a command is asked for none of them twice."""
+    asked = tmp_path / "asked"
+    command = json.dumps(["sh", "-c", f"echo $1 >>{asked}; exit 1", "sh"])
+
+    async def ask(serving: Serving) -> None:
+        connection = await asyncssh.connect(
+            "127.0.0.1", serving.port, username="name0", client_keys=None, config=None,
+            known_hosts=None, agent_path=None, client_factory=Namer, preferred_auth="password",
+        )  # fmt: skip
+        connection.close()
+
+    class Namer(asyncssh.SSHClient):
+        count = 0
+
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            self._conn = conn
+
+        def password_auth_requested(self) -> str:
+            Namer.count += 1
+            self._conn._username = f"name{Namer.count}"
+            return "wrong"
+
+    with Serving(tmp_path, f"command = {command}\nworkers = 1") as serving:
+        with pytest.raises((asyncssh.DisconnectError, OSError)):
+            run(ask(serving))
+        assert asked.read_text().split() == [f"name{number}" for number in range(6)]
+        assert {each["user"] for each in serving.events("refused")} == {"name1"}
+
+
+def test_a_password_by_keyboard_interactive(serving: Serving) -> None:
+    assert serving.login("bob", password="secret", preferred_auth="keyboard-interactive")
 
 
 def test_limits_of_connections(tmp_path: Path) -> None:

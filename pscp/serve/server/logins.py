@@ -26,11 +26,12 @@ from pscp.serve.server.config import NAME, user_of
 from pscp.serve.session import Sessions
 from pscp.serve.settings import Current, User
 
-_GUESSES = 6  # passwords a connection, as sshd's MaxAuthTries
+_GUESSES = 6  # passwords, and names, of a connection, as sshd's MaxAuthTries
 _COMMAND_S = 10.0
 _COMMAND_MAX_BYTES = 64 * 1024
 # A user that there is not takes as long to refuse as any other.
 _NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
+_ASKING = asyncio.Semaphore(8)  # commands at once
 # One at a time: each takes 64 MiB of memory, and a processor.
 _HASHING = ThreadPoolExecutor(1, "argon2")
 
@@ -46,7 +47,7 @@ class Logins(asyncssh.SSHServer):
         self._users: dict[str, User | None] = {}  # that this connection has asked for
         self._proven = ""  # the name for which a password was right
         self._guesses = 0
-        self._has_failed = False
+        self._has_tried = False
         self._began_s = 0.0
         self.user: User | None = None  # who is logged in
 
@@ -63,22 +64,29 @@ class Logins(asyncssh.SSHServer):
             self._told.logout(self.user.name, self._address, str(exc or ""))
             return
         is_late = seconds >= self._current.settings.login_time
-        cost_s = gate.FAILED_S if self._has_failed else gate.LATE_S if is_late else gate.NOTHING_S
+        cost_s = gate.LATE_S if is_late else gate.FAILED_S if self._has_tried else gate.NOTHING_S
         self._gate.penalize(self._address, cost_s)
         if is_late:
             self._refuse("", "no login in time")
 
     def _refuse(self, user: str, why: str) -> None:
+        # Counted by users that there are: names that somebody makes up are without number.
+        self._told.count("refused", user if user in self._current.settings.users else "")
         if self._gate.is_told(self._address):
-            self._told.refused(user, self._address, "login", why)
+            self._told.tell("refused", user, self._address, what="login", why=why)
 
     # --- who it is
 
     async def begin_auth(self, username: str) -> bool:
         settings = self._current.settings
+        self._has_tried = True
+        if len(self._users) >= _GUESSES:
+            self._end_guessing()
+            return True
         user = settings.users.get(username)
         if user is None and settings.command and NAME.fullmatch(username):
-            user = await asked(settings.command, username, self._address)
+            async with _ASKING:
+                user = await asked(settings.command, username, self._address)
         if (
             user is not None
             and user.addresses
@@ -127,14 +135,16 @@ class Logins(asyncssh.SSHServer):
             self._proven = username
             return True
         self._guesses += 1
-        self._has_failed = True
         self._gate.penalize_user(username)
         self._refuse(username, "wrong password")
         if self._guesses >= _GUESSES:
-            self._conn.disconnect(
-                asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many authentication failures"
-            )
+            self._end_guessing()
         return False
+
+    def _end_guessing(self) -> None:
+        self._conn.disconnect(
+            asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many authentication failures"
+        )
 
     def auth_completed(self) -> None:
         name = str(self._conn.get_extra_info("username"))

@@ -35,7 +35,7 @@ _BACKLOG = 1024  # clients that have connected and were not looked at yet
 _AGAIN_S = 1.0  # a worker that dies at once is not begun more often
 _TOLD_S = 15.0  # from one file of metrics to the next
 _FIRST_FD = 3  # of those from systemd
-_AT_START = ("listen", "host_keys", "state", "workers", "run_as")
+_AT_START = ("listen", "host_keys", "state", "workers", "run_as", "after_upload_jobs")
 
 
 @dataclass

@@ -106,15 +106,24 @@ class Metrics:
                 ),
             )
             family.add_metric([user], number)
-        gauge = GaugeMetricFamily("pscp_serve_sessions", "connections now", labels=["user"])
-        now = collections.Counter(each["user"] for each in sessions(found))
-        for user, number in now.items():
-            gauge.add_metric([user], number)
+        now, windows = collections.Counter[str](), collections.Counter[str]()
+        for each in sessions(found):
+            now[each["user"]] += 1
+            windows[each["user"]] += each["window_bytes"]
+        gauges = []
+        for name, what, numbers in (
+            ("sessions", "connections now", now),
+            ("window_bytes", "receive windows now", windows),
+        ):
+            gauge = GaugeMetricFamily(f"pscp_serve_{name}", what, labels=["user"])
+            for user, number in numbers.items():
+                gauge.add_metric([user], number)
+            gauges.append(gauge)
         up = GaugeMetricFamily("pscp_serve_workers", "worker processes that answer", len(found))
 
         class Collected:
             def collect(self) -> list[Any]:
-                return [*families.values(), gauge, up]
+                return [*families.values(), *gauges, up]
 
         registry = CollectorRegistry()
         registry.register(Collected())

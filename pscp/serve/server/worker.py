@@ -98,6 +98,8 @@ class Worker:
             if self._path:
                 self._current.settings = load(self._path)
                 self._options = await self._made_options()
+                memory_bytes = self._current.settings.memory // self._shared.workers
+                self._sessions.windows.memory_bytes = memory_bytes
 
     async def _made_options(self) -> asyncssh.SSHServerConnectionOptions:
         made: asyncssh.SSHServerConnectionOptions
@@ -133,21 +135,22 @@ class Worker:
             address = await gate.proxied(client)
         except (OSError, ValueError, TimeoutError) as error:
             client.close()
-            if self._gate.is_told(balancer):
-                self._events.refused("", balancer, "connection", f"PROXY header: {error}")
+            self._refuse(balancer, f"PROXY header: {error}")
             return
         self._admit(client, address or balancer)
 
     def _admit(self, client: socket.socket, address: str) -> None:
         if why := self._gate.why_refused(address):
             client.close()
-            if self._gate.is_told(address):
-                self._events.refused("", address, "connection", why)
-            else:
-                self._events.count("refused", "")
+            self._refuse(address, why)
             return
         self._gate.enter(address)
         self._begin(self._serve(client, address))
+
+    def _refuse(self, address: str, why: str) -> None:
+        self._events.count("refused", "")
+        if self._gate.is_told(address):
+            self._events.tell("refused", "", address, what="connection", why=why)
 
     async def _serve(self, client: socket.socket, address: str) -> None:
         """Have SSH spoken over a socket until its connection ends."""
