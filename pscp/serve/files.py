@@ -31,7 +31,7 @@ from pscp.serve.listing import Listing, sha256_of, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings, User
 from pscp.serve.upload import Waiting
-from pscp.transports.libraries.asyncssh_server_internals import MAX_SFTP_READ_LEN, Channel, room
+from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _T = TypeVar("_T")
 _O = TypeVar("_O", "Reading", "Upload")
@@ -235,7 +235,7 @@ class Files(asyncssh.SFTPServer):
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
-        size = min(size, MAX_SFTP_READ_LEN)
+        size = min(size, DATA_BYTES)
         if isinstance(file_obj, Upload):
             self.rules.check(self.rules.may_read, "read")
             await file_obj.writer.drain()

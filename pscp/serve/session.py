@@ -28,7 +28,7 @@ from pscp.serve.settings import Current, User
 from pscp.serve.upload import THREADS
 from pscp.serve.windows import PACKET_BYTES, ChannelWindow, Windows
 from pscp.transports.libraries.asyncssh_server_internals import (
-    MAX_SFTP_PACKET_LEN,
+    REQUEST_BYTES,
     Channel,
     Requests,
     SSHReader,
@@ -284,7 +284,7 @@ class Packets:
     def _begin(self) -> None:
         """Look at the beginning of a request."""
         length = int.from_bytes(self._head[:4], "big")
-        if not 1 <= length <= MAX_SFTP_PACKET_LEN:
+        if not 1 <= length <= REQUEST_BYTES:
             raise ValueError(f"a request of {length} bytes")
         is_short = length < _WRITE_HEAD.size - 4
         if self._head[4] == _WRITE and not is_short and len(self._head) < _WRITE_HEAD.size:

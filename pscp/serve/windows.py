@@ -17,7 +17,7 @@ from pscp.transports.libraries.asyncssh_server_internals import Channel
 from pscp.transports.receive_window import FIRST_BYTES, Window, is_due, round_trip_s
 
 PACKET_BYTES = 128 * 1024  # of channel data, at most; each costs about as much, whatever is in it
-_LEAST_BYTES = 2 * PACKET_BYTES
+_LEAST_BYTES = 3 * PACKET_BYTES  # more than a request, which waits until it has come whole
 _MOST_BYTES = 128 << 20  # 10 Gbit/s at 100 ms
 _RATE_WINDOW_S = 0.5  # a window of a user with a rate holds what comes in so many seconds
 

@@ -22,21 +22,21 @@ from asyncssh.scp import _scp_error as scp_error
 from asyncssh.scp import _SCPArgParser as ScpArguments
 from asyncssh.scp import _SCPSink as ScpSink
 from asyncssh.scp import _SCPSource as ScpSource
+from asyncssh.sftp import SFTPServerFS as ServerFiles
 from asyncssh.sftp import (
-    MAX_SFTP_PACKET_LEN,
-    MAX_SFTP_READ_LEN,
-    MAX_SFTP_WRITE_LEN,
     SFTPServerHandler,
 )
-from asyncssh.sftp import SFTPServerFS as ServerFiles
 from asyncssh.stream import SSHReader, SSHServerStreamSession, SSHWriter
 
 __all__ = [
-    "MAX_SFTP_PACKET_LEN", "MAX_SFTP_READ_LEN", "ScpArguments", "ScpSink", "ScpSource",
+    "REQUEST_BYTES", "DATA_BYTES", "ScpArguments", "ScpSink", "ScpSource",
     "ServerFiles", "Channel", "Requests", "StreamSession", "SSHReader",
     "SSHWriter", "room", "scp_error",
 ]  # fmt: skip
 
+# A request, and the data in one, at most; no client sends more, since OpenSSH's server takes none.
+REQUEST_BYTES = 256 * 1024
+DATA_BYTES = REQUEST_BYTES - 1024
 _NOT_OFFERED = (b"copy-data", b"ranges@asyncssh.com")  # a request that has no end; of no use here
 _UNSENT_BYTES = 4 << 20  # of answers that the client does not take
 _POLL_S = 0.05  # asyncssh does not tell when a connection can be written to again
@@ -143,8 +143,7 @@ class Requests(SFTPServerHandler):
     async def _limits(self, packet: SSHPacket) -> asyncssh.SFTPLimits:
         packet.check_end()
         most: int = getattr(self._server, "open_files", 0)
-        sizes = (MAX_SFTP_PACKET_LEN, MAX_SFTP_READ_LEN, MAX_SFTP_WRITE_LEN)
-        return asyncssh.SFTPLimits(*sizes, most)
+        return asyncssh.SFTPLimits(REQUEST_BYTES, DATA_BYTES, DATA_BYTES, most)
 
     _packet_handlers[b"limits@openssh.com"] = _limits  # type: ignore[assignment]
 

@@ -1,0 +1,229 @@
+"""What pscp-serve's users may do: rules, names, sizes, quotas, rates, and what follows an upload.
+
+Not here: who may log in (test_serve_logins.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+from conftest import until
+
+from pscp.serve.account import Account
+from pscp.serve.landing import sweep
+from pscp.serve.settings import User
+from serve.server import Serving, run
+
+KEYS = 'keys = "alice.pub"\n'
+USERS = f"""
+[user.adds]
+folder = "adds"
+rules = ["read", "append-only"]
+{KEYS}
+[user.drops]
+folder = "drops"
+rules = "append-only"
+{KEYS}
+[user.reads]
+folder = "reads"
+rules = "read"
+{KEYS}
+[user.limited]
+folder = "limited"
+rules = ["read", "write"]
+quota-bytes = 100000
+quota-files = 3
+largest = 60000
+names = ["*.rec"]
+mode = "600"
+{KEYS}
+[user.slow]
+folder = "slow"
+rules = "write"
+rate = "16M"
+{KEYS}
+"""
+REFUSED = (asyncssh.SFTPPermissionDenied, asyncssh.SFTPFailure, asyncssh.SFTPNoSuchFile)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("rules")
+    for name in ("adds", "drops", "reads", "limited", "slow"):
+        (folder / name).mkdir()
+    settings = (
+        f'workers = 2\nuploads = "uploads"\nafter-upload = ["touch", "-r", "{folder}/alice.pub"]'
+    )
+    with Serving(folder, settings, USERS) as made:
+        yield made
+
+
+class As:
+    """A client of one user."""
+
+    def __init__(self, serving: Serving, user: str) -> None:
+        self._serving, self._user = serving, user
+
+    async def __aenter__(self) -> asyncssh.SFTPClient:
+        self._connection = await self._serving.connect(self._user)
+        return await self._connection.start_sftp_client()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connection.close()
+        await self._connection.wait_closed()
+
+
+async def put(client: asyncssh.SFTPClient, name: str, data: bytes = b"x") -> None:
+    async with client.open(name, "wb") as file:
+        await file.write(data)
+
+
+def test_what_has_landed_stays_with_append_only(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "adds") as client:
+            await client.mkdir("sub")
+            await put(client, "sub/one", b"first")
+            for name in ("other", "one.filepart"):
+                await put(client, f"sub/{name}")
+            for attempt in (
+                put(client, "sub/one", b"second"), client.open("sub/one", "ab"),
+                client.remove("sub/one"), client.rename("sub/one", "sub/two"),
+                client.posix_rename("sub/other", "sub/one"), client.truncate("sub/one", 1),
+                client.posix_rename("sub/one.filepart", "sub/one"), client.rmdir("sub"),
+                client.symlink("one", "sub/link"), client.link("sub/one", "sub/hard"),
+            ):  # fmt: skip
+                with pytest.raises((*REFUSED, asyncssh.SFTPFileAlreadyExists)):
+                    await attempt
+            await client.utime("sub/one", (1, 1))  # what its own session has uploaded
+            await client.rename("sub/one.filepart", "sub/two")
+        async with As(serving, "adds") as client:
+            with pytest.raises(REFUSED):
+                await client.utime("sub/one", (2, 2))
+
+    run(tries())
+    below = serving.folder / "adds" / "sub"
+    assert {each.name for each in below.iterdir()} == {"one", "other", "two"}
+    assert (below / "one").read_text() == "first" and (below / "one").stat().st_mtime == 1
+
+
+def test_an_open_handle_cannot_change_what_another_has_landed(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "adds") as one, As(serving, "adds") as two:
+            first = await one.open("shared", "wb")
+            await first.write(b"first")
+            await first.stat()
+            async with two.open("shared", "r+b") as second:  # resumes
+                await second.write(b"second", offset=5)
+            with pytest.raises(asyncssh.SFTPError):
+                await first.write(b"CHANGED", offset=0)
+                await first.close()
+
+    run(tries())
+    assert (serving.folder / "adds" / "shared").read_text() == "firstsecond"
+
+
+def test_who_only_drops_sees_nothing(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "drops") as client:
+            await put(client, "dropped")
+            for attempt in (client.listdir("."), client.open("dropped", "rb")):
+                with pytest.raises(REFUSED):
+                    await attempt
+        async with As(serving, "reads") as client:
+            (serving.folder / "reads" / "file").write_text("there")
+            assert await (await client.open("file", "rb")).read() == b"there"
+            for attempt in (put(client, "new"), client.mkdir("new"), client.remove("file")):
+                with pytest.raises(REFUSED):
+                    await attempt
+
+    run(tries())
+    refused = [each["what"] for each in serving.events("refused") if each["user"] == "reads"]
+    assert "open new" in refused and "remove file" in refused
+
+
+def test_limits(serving: Serving) -> None:
+    home = serving.folder / "limited"
+
+    async def tries() -> None:
+        async with As(serving, "limited") as client:
+            await put(client, "a.rec", bytes(60_000))
+            for name in ("a.exe", "a.exe.filepart", "a.exe.12345678.partial"):
+                with pytest.raises(REFUSED, match="name"):
+                    await put(client, name)
+            with pytest.raises(asyncssh.SFTPError, match="larger than"):
+                await put(client, "b.rec", bytes(60_001))
+            with pytest.raises(asyncssh.SFTPError, match="quota"):
+                await put(client, "c.rec", bytes(50_000))
+            await client.remove("b.rec")
+            await client.remove("c.rec")
+            await put(client, "b.rec", bytes(30_000))
+            await put(client, "a.rec", bytes(60_000)[:100])  # in the place of one that is larger
+            await put(client, "b.rec.filepart", bytes(50_000))
+            await client.posix_rename("b.rec.filepart", "b.rec")
+            await put(client, "c.rec", b"third")
+            with pytest.raises(asyncssh.SFTPError, match="quota"):
+                await put(client, "d.rec", b"fourth")
+            with pytest.raises(REFUSED, match="name"):
+                await client.rename("c.rec", "c.exe")
+
+    run(tries())
+    assert {each.name: each.stat().st_size for each in home.iterdir()} == {
+        "a.rec": 100, "b.rec": 50_000, "c.rec": 5
+    }  # fmt: skip
+    assert stat.S_IMODE((home / "a.rec").stat().st_mode) == 0o600
+    user = User("limited", str(home), frozenset(["write"]), quota_bytes=100_000, quota_files=3)
+    account = Account(str(serving.state), user)
+    assert account.used == (50_105, 3)
+    account.close()
+
+
+def test_a_rate_holds(serving: Serving) -> None:
+    size_bytes, begun_s = 8 << 20, time.monotonic()
+
+    async def upload() -> None:
+        async with As(serving, "slow") as client:
+            await put(client, "file", bytes(size_bytes))
+
+    run(upload())
+    # 16 Mbit/s are 2 MB/s, and the first window comes at once.
+    assert time.monotonic() - begun_s > (size_bytes - (2 << 20)) / 2_000_000 - 0.6
+
+
+def test_what_follows_an_upload(serving: Serving) -> None:
+    async def upload() -> None:
+        async with As(serving, "alice") as client:
+            await put(client, "followed", b"12345")
+
+    run(upload())
+    lines = [json.loads(line) for line in (serving.folder / "uploads").read_text().splitlines()]
+    [told] = [each for each in lines if each["path"] == str(serving.home / "followed")]
+    assert (told["user"], told["bytes"], len(told["sha256"])) == ("alice", 5, 64)
+    reference = (serving.folder / "alice.pub").stat().st_mtime_ns
+    until(lambda: (serving.home / "followed").stat().st_mtime_ns == reference)
+
+
+def test_a_part_that_nobody_resumes_is_swept(serving: Serving, tmp_path: Path) -> None:
+    async def leave(name: str) -> None:
+        connection = await serving.connect()
+        client = await connection.start_sftp_client()
+        file = await client.open(name, "wb")
+        await file.write(b"some")
+        await file.stat()
+        connection.abort()
+
+    run(leave("old"))
+    run(leave("new"))
+    user = User("alice", str(serving.home), frozenset(["write"]))
+    [old] = [each for each in serving.home.iterdir() if each.name.startswith(".old.")]
+    os.utime(old, (1, 1))
+    account = Account(str(tmp_path), user)
+    until(lambda: sweep(user, account, 3600.0) == 1)
+    account.close()
+    assert not old.exists() and [*serving.home.glob(".new.*")]
