@@ -18,6 +18,8 @@ from pscp.serve.rules import Rules, is_part
 class Listing:
     """The names in a folder, with an unfinished upload under the name that it will get."""
 
+    _fd = -1
+
     def __init__(self, folder: Folder, path: bytes, rules: Rules) -> None:
         """Raises OSError."""
         fd = folder.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -3,7 +3,7 @@ connection that the user's program has made.
 
 Not here: the settings that such a program gets (../ssh_settings.py). Read next: helper.py.
 
-For other rooms: asyncssh_server_internals (Channel, Connection, MAX_SFTP_PACKET_LEN,
-MAX_SFTP_READ_LEN, Requests, SSHReader, SSHWriter, ScpArguments, ScpSink, ScpSource, ServerFiles,
-StreamSession, channel, is_behind, room, scp_error), external (LentChannel, check, place_of).
+For other rooms: asyncssh_server_internals (Channel, Connection, DATA_BYTES, REQUEST_BYTES,
+Requests, SSHReader, SSHWriter, ScpArguments, ScpSink, ScpSource, ServerFiles, StreamSession,
+channel, is_behind, room, scp_error), external (LentChannel, check, place_of).
 """
