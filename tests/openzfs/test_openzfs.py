@@ -448,6 +448,7 @@ def check_openzfs_raw(one: VmPool, two: VmPool) -> None:
 
 def before_openzfs_restore(machine: Machine) -> None:
     machine.run(
+        "for each in tank/data vault/data; do zfs destroy -r $each 2>/dev/null; done; "  # earlier
         "zfs create tank/data; echo whole >/tank/data/report; zfs snapshot tank/data@a; "
         "zfs send tank/data@a | zfs receive -u -o readonly=on vault/data"
     )
