@@ -141,8 +141,13 @@ def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machin
     }  # fmt: skip
     ends.write("large", 2 * LARGE)
     ends.grow("one", "two")
+
+    def interrupt() -> None:
+        until(lambda: ends.receiver.exists(ends.dest))  # what was sent may not be taken up yet
+        os.kill(os.getpid(), signal.SIGINT)
+
     with pytest.raises(KeyboardInterrupt):
-        ends.replicate(**amidst(lambda: os.kill(os.getpid(), signal.SIGINT)))
+        ends.replicate(**amidst(interrupt))
     until(lambda: token(ends) != "-")
     result = ends.replicate()
     assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
