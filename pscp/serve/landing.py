@@ -55,7 +55,7 @@ class Place:
         """Open the part of a file that a client is to write. Raises OSError."""
         self.rules.check(self.rules.may_add, "upload")
         self.rules.check_name(path)
-        path = self.folder.real(path)
+        path = path if how.is_new else self.folder.real(path)
         with self.folder.parent(path) as (above, name):
             folder_fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
             try:

@@ -1,0 +1,210 @@
+"""Sequences of SFTP's requests at pscp-serve, against the same done to a folder by the system.
+
+Not here: uploads that are cut (test_serve_resume.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncssh
+import pytest
+from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_READ, FXF_TRUNC, FXF_WRITE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve.server import Serving
+
+NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "l"])
+DATA = st.binary(max_size=20)
+OFFSETS = st.integers(0, 30)
+MODES = st.sampled_from(
+    [FXF_CREAT | FXF_TRUNC, FXF_CREAT, FXF_APPEND | FXF_CREAT, FXF_CREAT | FXF_EXCL, 0, FXF_TRUNC]
+)
+
+
+class Write(NamedTuple):
+    """An open file, written at some offsets, cut or not, and closed."""
+
+    name: str
+    flags: int
+    writes: list[tuple[int, bytes]]
+    cut: int | None
+
+
+class Rename(NamedTuple):
+    old: str
+    new: str
+    replaces: bool
+
+
+class Link(NamedTuple):
+    to: str
+    name: str
+
+
+class Other(NamedTuple):
+    what: str
+    name: str
+
+
+STEPS = st.one_of(
+    st.builds(
+        Write, NAMES, MODES, st.lists(st.tuples(OFFSETS, DATA), max_size=4),
+        st.none() | st.integers(0, 40),
+    ),
+    st.builds(Rename, NAMES, NAMES, st.booleans()),
+    st.builds(Link, st.sampled_from(["a", "d", "d/a", "../out", "nothing"]), st.just("l")),
+    st.builds(Other, st.sampled_from(["mkdir", "rmdir", "remove", "read", "stat"]), NAMES),
+)  # fmt: skip
+
+
+class Here:
+    """A folder of this machine, in which the system does what is asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def do(self, step: Any) -> object:
+        """Do a step; return what came of it: "failed", or what a client learns."""
+        try:
+            if isinstance(step, Write):
+                return self._write(step)
+            if isinstance(step, Rename):
+                return self._rename(self.root / step.old, self.root / step.new, step.replaces)
+            if isinstance(step, Link):
+                if step.to.startswith(".."):
+                    return "failed"
+                return (self.root / step.name).symlink_to(step.to)
+            return self._other(step, self.root / step.name)
+        except OSError:
+            return "failed"
+
+    def _write(self, step: Write) -> None:
+        flags = os.O_WRONLY
+        for asked, its in (
+            (FXF_CREAT, os.O_CREAT), (FXF_TRUNC, os.O_TRUNC), (FXF_APPEND, os.O_APPEND),
+            (FXF_EXCL, os.O_EXCL),
+        ):  # fmt: skip
+            flags |= its if step.flags & asked else 0
+        fd = os.open(self.root / step.name, flags)
+        try:
+            for offset, data in step.writes:
+                os.lseek(fd, offset, os.SEEK_SET)
+                os.write(fd, data)
+            if step.cut is not None:
+                os.ftruncate(fd, step.cut)
+        finally:
+            os.close(fd)
+
+    def _rename(self, old: Path, new: Path, replaces: bool) -> None:
+        if not replaces and os.path.lexists(new) and os.path.lexists(old):
+            raise FileExistsError
+        os.rename(old, new)
+
+    def _other(self, step: Other, path: Path) -> object:
+        if step.what == "read":
+            return path.read_bytes()
+        if step.what == "stat":
+            status = path.stat()
+            is_folder = stat.S_ISDIR(status.st_mode)
+            return (is_folder, 0 if is_folder else status.st_size)
+        getattr(os, step.what)(path)
+        return None
+
+
+class There:
+    """The same in a folder of a server."""
+
+    def __init__(self, client: asyncssh.SFTPClient, root: str) -> None:
+        self.client, self.root = client, root
+
+    async def do(self, step: Any) -> object:
+        try:
+            if isinstance(step, Write):
+                return await self._write(step)
+            if isinstance(step, Rename):
+                rename = self.client.posix_rename if step.replaces else self.client.rename
+                return await rename(f"{self.root}/{step.old}", f"{self.root}/{step.new}")
+            if isinstance(step, Link):
+                to = step.to if not step.to.startswith("..") else "../../out"
+                return await self.client.symlink(to, f"{self.root}/{step.name}")
+            return await self._other(step, f"{self.root}/{step.name}")
+        except asyncssh.SFTPError:
+            return "failed"
+
+    async def _write(self, step: Write) -> None:
+        flags = FXF_WRITE | step.flags
+        file = await self.client.open(f"{self.root}/{step.name}", flags, encoding=None)
+        for offset, data in step.writes:
+            await file.write(data, offset)
+        if step.cut is not None:
+            await file.setstat(asyncssh.SFTPAttrs(size=step.cut))
+        await file.close()
+
+    async def _other(self, step: Other, path: str) -> object:
+        if step.what == "read":
+            async with self.client.open(path, FXF_READ, encoding=None) as file:
+                return await file.read()
+        if step.what == "stat":
+            attrs = await self.client.stat(path)
+            is_folder = attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY
+            return (is_folder, 0 if is_folder else attrs.size)
+        await getattr(self.client, step.what)(path)
+        return None
+
+
+def tree(root: Path) -> dict[str, object]:
+    """What lies below a folder: links by where they lead, files by their bytes."""
+    found: dict[str, object] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = ("link", os.readlink(path))
+        else:
+            found[name] = None if path.is_dir() else path.read_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving(tmp_path_factory.mktemp("model"), "workers = 1") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(serving: Serving) -> Iterator[tuple[asyncio.AbstractEventLoop, asyncssh.SFTPClient]]:
+    loop = asyncio.new_event_loop()
+    connection = loop.run_until_complete(serving.connect())
+    yield loop, loop.run_until_complete(connection.start_sftp_client())
+    connection.close()
+    loop.run_until_complete(connection.wait_closed())
+    loop.close()
+
+
+NUMBERS = itertools.count()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[*HealthCheck])
+@given(steps=st.lists(STEPS, max_size=12))
+def test_a_sequence_of_requests(
+    serving: Serving, client: tuple[asyncio.AbstractEventLoop, asyncssh.SFTPClient], tmp_path: Path,
+    steps: list[Any],
+) -> None:  # fmt: skip
+    loop, sftp = client
+    name = f"model{next(NUMBERS)}"
+    here, there = Here(tmp_path / name), There(sftp, name)
+    for root in (here.root, serving.home / name):
+        root.mkdir()
+    for step in steps:
+        assert here.do(step) == loop.run_until_complete(there.do(step)), step
+        assert tree(here.root) == tree(serving.home / name), step
+    for root in (here.root, serving.home / name):
+        shutil.rmtree(root)
