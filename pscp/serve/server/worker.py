@@ -7,6 +7,7 @@ Read next: logins.py.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import json
 import os
@@ -170,12 +171,21 @@ class Worker:
             self._rates.pop(connection, None)
 
     def _make_room(self) -> None:
-        """End the connection that is longest without a login, where half of them have none."""
-        most = max(self._current.settings.connections // 2, 10)
+        """End a connection without a login where half of all may be such.
+
+        It is one that has sent nothing, if there is any, and the oldest of the address that has
+        most of them.
+        """
+        most = max(self._current.settings.connections // (2 * self._shared.workers), 10)
         waiting = [each for each in self._connections if each.get_extra_info("pscp_user") is None]
-        if len(waiting) >= most:
-            del self._connections[waiting[0]]
-            waiting[0].abort()
+        if len(waiting) < most:
+            return
+        front = [each for each in waiting if not each.received_bytes] or waiting
+        addresses = [each.get_extra_info("pscp_address") for each in front]
+        [(address, _)] = collections.Counter(addresses).most_common(1)
+        oldest = front[addresses.index(address)]
+        del self._connections[oldest]
+        oldest.abort()
 
     async def _look(self) -> None:
         """Note how fast each connection is, and end those that have no session for too long."""
