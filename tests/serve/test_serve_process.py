@@ -91,6 +91,15 @@ def test_a_worker_that_dies_is_replaced(serving: Serving) -> None:
     assert serving.login("alice")  # the port was open all the time
 
 
+def test_a_connection_without_a_session_ends_after_a_while(tmp_path: Path) -> None:
+    async def wait(serving: Serving) -> None:
+        connection = await serving.connect()
+        await connection.wait_closed()
+
+    with Serving(tmp_path, "workers = 1\nidle = 1") as serving:
+        run(wait(serving))
+
+
 # --- what is told
 
 

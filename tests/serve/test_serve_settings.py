@@ -5,10 +5,15 @@ Not here: what is common to files in TOML (../unit/test_jobs_config.py).
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pscp import UsageError
 from pscp.serve.server.config import SERVER, USER, load, unready, user_of
@@ -165,6 +170,37 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, s
     found = mistakes(tmp_path, text)
     assert [where for where, what in found if said in what] == [line], found
     assert len(found) == 1, found
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*USER]), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from([*SERVER, "user", "x"]), st.sampled_from([*USER, "x"]), VALUES)
+def test_whatever_a_key_is_it_is_taken_or_a_mistake(key: str, its: str, value: object) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        for text in (f"{key} = {toml(value)}\n{ALICE}", f"{LISTEN}{ALICE}{its} = {toml(value)}\n"):
+            try:
+                settings_of(Path(name), text)
+            except UsageError as error:
+                assert "serve.toml:" in error.message
+
+
+@given(VALUES)
+def test_whatever_a_command_prints_is_a_user_or_none(value: object) -> None:
+    with contextlib.suppress(UsageError):
+        assert user_of("x", value).name == "x"
+
+
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value) if value is not None else "inf"
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
