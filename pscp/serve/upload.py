@@ -13,16 +13,17 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pscp.serve.account import Account
 
 Pieces = list[bytes | memoryview]
-_IOV_MAX = 512  # buffers for one pwritev(2); IOV_MAX is 1024
+_JOINED_BYTES = 1 << 20  # of pieces that are written, and hashed, at once
 _BLOCK_BYTES = 4 << 20  # what is read or copied at once
 _MOST_OFFSET = (1 << 63) - 1  # off_t
+_PATIENCE_S = 0.005  # for which fewer wait for more
 _FULL_BYTES = 8 << 20  # what may wait of a file before scp, or a request out of turn, waits
 THREADS = 16  # which wait for disks
 
@@ -54,12 +55,12 @@ class Content:
         begun = offset
         if offset < self._hashed_bytes:  # what was hashed changes
             self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        for at in range(0, len(pieces), _IOV_MAX):
-            some = pieces[at : at + _IOV_MAX]
-            offset += _write_all(self.fd, some, offset)
-        if begun == self._hashed_bytes:
-            for piece in pieces:
-                self._sha256.update(piece)
+        is_next = begun == self._hashed_bytes
+        for block in joined(pieces):
+            offset += _write_all(self.fd, block, offset)
+            if is_next:
+                self._sha256.update(block)
+        if is_next:
             self._hashed_bytes = offset
 
     def append(self, pieces: Pieces, size_bytes: int) -> None:
@@ -104,7 +105,7 @@ class Content:
             block = os.pread(self._base, _BLOCK_BYTES, at)
             if not block:
                 break
-            at += _write_all(self.fd, [block], at)
+            at += _write_all(self.fd, block, at)
         self.drop_base()
 
     def drop_base(self) -> None:
@@ -132,14 +133,26 @@ class Content:
         os.close(self.fd)
 
 
-def _write_all(fd: int, pieces: Sequence[bytes | memoryview], offset: int) -> int:
-    """Write pieces that follow each other. Return their bytes. Raises OSError."""
-    size_bytes, at = sum(map(len, pieces)), os.pwritev(fd, pieces, offset)
-    if at < size_bytes:
-        rest = memoryview(b"".join(pieces))
-        while at < size_bytes:
-            at += os.pwrite(fd, rest[at:], offset + at)
-    return size_bytes
+def joined(pieces: Pieces) -> Iterator[bytes | memoryview]:
+    """Yield the pieces joined to blocks.
+
+    A write, or a hash, of a piece alone would wait for Python's lock each time.
+    """
+    while pieces:
+        size_bytes = count = 0
+        while count < len(pieces) and size_bytes < _JOINED_BYTES:
+            size_bytes, count = size_bytes + len(pieces[count]), count + 1
+        yield b"".join(pieces[:count]) if count > 1 else pieces[0]
+        del pieces[:count]
+
+
+def _write_all(fd: int, block: bytes | memoryview, offset: int) -> int:
+    """Write a block. Return its bytes. Raises OSError."""
+    rest = memoryview(block)
+    while rest:
+        count = os.pwrite(fd, rest, offset)
+        rest, offset = rest[count:], offset + count
+    return len(block)
 
 
 @dataclass
@@ -162,6 +175,7 @@ class Writer:
         self._waiting_bytes = 0
         self._error: OSError | None = None
         self._work: asyncio.Future[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
 
     def write(self, offset: int, pieces: Pieces, size_bytes: int) -> None:
         """Take a write. Raises OSError for it, or for one before."""
@@ -178,9 +192,20 @@ class Writer:
         self.came_bytes += size_bytes
         self._waiting_bytes += size_bytes
         self._waiting.bytes += size_bytes
-        self._start()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start to write what waits, or wait a moment for more where it is little."""
+        if self._work is None and self._runs:
+            if sum(run.size_bytes for run in self._runs) >= _JOINED_BYTES:
+                self._start()
+            elif self._later is None:
+                self._later = asyncio.get_running_loop().call_later(_PATIENCE_S, self._start)
 
     def _start(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._work is None and self._runs:
             loop = asyncio.get_running_loop()
             runs, self._runs = self._runs, []
@@ -197,25 +222,30 @@ class Writer:
 
     def _written(self, work: asyncio.Future[None], size_bytes: int) -> None:
         self._work = None
-        error = work.exception()
-        if isinstance(error, OSError):
-            self._error = error
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            self._error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
             size_bytes += sum(run.size_bytes for run in self._runs)
             self._runs.clear()
         self._waiting_bytes -= size_bytes
         self._waiting.bytes -= size_bytes
-        self._start()
+        self._begin()
         self._waiting.settle()
 
     async def room(self) -> None:
         """Wait until little of the file waits to be written."""
-        while self._waiting_bytes > _FULL_BYTES and self._work is not None:
+        while self._waiting_bytes > _FULL_BYTES:
+            self._start()
+            if self._work is None:
+                return
             await asyncio.wait([self._work])
 
     async def drain(self) -> None:
         """Wait until all that came is written. Raises OSError where it could not be."""
-        while self._work is not None:
-            await asyncio.wait([self._work])
+        while self._runs or self._work is not None:
+            self._start()
+            if self._work is not None:
+                await asyncio.wait([self._work])
         if self._error is not None:
             raise self._error
 

@@ -13,6 +13,7 @@ import sys
 
 FIRST_BYTES = 2 * 1024 * 1024  # as OpenSSH's
 _GRANTS = 16  # a window is granted in so many parts; with two the path would be half empty
+_GRANT_BYTES = 512 * 1024  # or in parts so large, up to a quarter: each costs a packet and a call
 _USUAL_BYTES_S = 125_000_000  # 1 Gbit/s, for a path whose rate is not known yet
 _IN_A_ROW = 2  # round trips; a single one may bring what had waited here
 _MAX_BYTES = 64 * 1024 * 1024  # sshd may buffer as much, and has no buffer above 128 MiB
@@ -44,7 +45,7 @@ def round_trip_s(sock: socket.socket | None) -> float | None:
 
 def is_due(lacking_bytes: int, window_bytes: int) -> bool:
     """Is a window that lacks so many bytes of its size to be granted anew?"""
-    return lacking_bytes * _GRANTS >= window_bytes
+    return lacking_bytes >= max(window_bytes // _GRANTS, min(window_bytes // 4, _GRANT_BYTES))
 
 
 class Window:

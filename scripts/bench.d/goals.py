@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import tools
-from regimes import KEPT_RSYNC, NO_LOSS, TINY, WARM_DELAYS_MS
+from regimes import KEPT_RSYNC, NO_LOSS, TINY, WARM_DELAYS_MS, WINDOWED
 from results import Case, Report
+from serving import served
 from tools import CAT_SSH, IPERF, OWN, RSYNC, SCP, WARM, Tool
 
 Value = Callable[[Case, Report], float | None]
@@ -155,9 +156,21 @@ GOALS = (
 )  # fmt: skip
 
 
+TO_SERVE = [
+    Goal(
+        "serve", "wan-100", f"{tool.name}, times to sshd", 2.0 if tool in WINDOWED else SAME,
+        against(tool, tool=served(tool)),
+    )
+    for tool in tools.UPLOADERS
+] + [
+    Goal("serve", "loopback", f"{tool.name}, of to sshd", SAME, against(tool, tool=served(tool)))
+    for tool in tools.UPLOADERS
+]  # fmt: skip
+
+
 def verdicts(report: Report) -> Iterator[Verdict]:
     """One for each goal and case that was measured."""
-    for goal in GOALS:
+    for goal in (*GOALS, *TO_SERVE):
         for case in report.cases:
             if case.regime == goal.regime and goal.kind in ("", case.kind):
                 value = goal.value(case, report)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from stock import LeftOut
 
@@ -26,7 +27,7 @@ from pscp.ground.processes import descendants, end_tree
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from servers.private import ADDRESS, SshdServer, free_port
+from servers.private import ADDRESS, PrivateServer, SshdServer, free_port
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
 RATE_MBIT = 1000
@@ -36,6 +37,7 @@ NEAR, FAR = (("ip", "netns", "exec", host) for host in ("wan-a", "wan-b"))
 SLOWCORE = str(LAB / "slowcore")
 # No start-up files of this account's: some cost more than a copy of one file.
 PLAIN = "SetEnv PATH=/usr/local/bin:/usr/bin:/bin HOME=/nonexistent"
+S = TypeVar("S", bound=PrivateServer)
 READY_S = 10.0  # what a server gets to start, and the sessions of a run to end
 POLL_S = 0.02
 
@@ -44,13 +46,14 @@ POLL_S = 0.02
 class Link:
     """How commands run at the near end reach the server."""
 
-    server: SshdServer
+    server: PrivateServer
     near: tuple[str, ...] = ()  # what runs a command on the client's host
     address: str = ADDRESS
     rtt_ms: float = 0.0
     ssh: str = "ssh"  # the program that the tools run
     iperf_port: int = 0  # 0: there is none
     keeps: bool = False  # connections stay open between runs
+    serve: PrivateServer | None = None  # pscp-serve, where it is measured
 
     def settle(self) -> None:
         """Wait until no session of an earlier run is left to take CPU time from the next."""
@@ -143,7 +146,7 @@ def slow_server() -> SshdServer:
 
 
 @contextlib.contextmanager
-def started(make: Callable[[], SshdServer]) -> Iterator[SshdServer]:
+def started(make: Callable[[], S]) -> Iterator[S]:
     try:
         server = make()
     except ConnectError as error:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import tools
 from links import SLOW_PERCENT, Link, loopback, slow_cores, wan
 from rounds import Bench, Contest
+from serving import both, served
 from stock import GIB, MIB, Load
 from tools import CAT_SSH, IPERF, OWN, PSCP, RSYNC, SCP, WARM, Tool, rsync
 
@@ -28,6 +29,7 @@ NO_LOSS = f"{IPERF.name}, no loss"
 KEPT_RSYNC = "rsync, ControlMaster"
 TINY = "tiny file"  # the kind of case
 WARM_DELAYS_MS = (100, 50)
+WINDOWED = (tools.SCP_O, tools.SFTP, tools.SFTP_256, tools.PARAMIKO)  # held by a window alone
 
 
 class Regime(NamedTuple):
@@ -168,6 +170,19 @@ def window(bench: Bench) -> Iterator[Contest]:
     yield Contest("file", wan(100, buffers=64 * MIB), entries, ways=(False,))
 
 
+def serve(bench: Bench) -> Iterator[Contest]:
+    """Stock clients push to sshd and to pscp-serve; sockets have room for more than a window."""
+    far, near = bench.file(512 * MIB, 128 * MIB), bench.file(GIB, 256 * MIB)
+    for kind, path, load in (
+        ("wan-100", wan(100, buffers=64 * MIB), far), ("loopback", loopback(), near)
+    ):  # fmt: skip
+        entries = []
+        for tool in tools.UPLOADERS:
+            less = load if tool in WINDOWED or kind == "loopback" else less_than(bench, load)
+            entries += bench.entries(less, tool, served(tool))
+        yield Contest(kind, both(path, bench.stock.folder), entries, ways=(True,))
+
+
 def plane(bench: Bench) -> Iterator[Contest]:
     """The direct plane against SSH."""
     planes, file = (OWN, tools.TLS, tools.PLAIN), bench.file(GIB, 64 * MIB)
@@ -274,6 +289,7 @@ REGIMES = {
     "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
     "sftp": Regime(sftp, "without the agent: a file, 2,000 small ones; 100 and 50 ms, no delay"),
     "window": Regime(window, "one connection pulls; 1 Gbit/s, 100 ms, large buffers"),
+    "serve": Regime(serve, "stock clients push to sshd and pscp-serve; 1 Gbit/s, 100 ms, no delay"),
     "plane": Regime(plane, "--plane ssh, tls and plain; no delay, 100 and 240 ms, loss"),
     "delta": Regime(delta, "one file, 1 % of which has changed; 1 Gbit/s, 100 ms"),
     "unchanged": Regime(unchanged, "100,000 files that are there; no delay and 50 ms"),

@@ -28,6 +28,14 @@ AES = "aes128-gcm@openssh.com"
 STREAMS = 8
 LFTP_PARTS = 8  # the user has to choose; one would be no better than sftp
 DESTINATIONS = 4  # of a fan-out
+PARAMIKO_PUT = """
+import sys, paramiko
+host, port, user, key, source, to = sys.argv[1:]
+transport = paramiko.Transport((host, int(port)))
+transport.connect(username=user, pkey=paramiko.Ed25519Key.from_private_key_file(key))
+paramiko.SFTPClient.from_transport(transport).put(source, to)
+transport.close()
+"""
 FORGET = 'rm -rf "$XDG_STATE_HOME/pscp/hosts"; exec "$0" "$@"'
 
 
@@ -147,6 +155,13 @@ def lftp_command(run: Run) -> list[str]:
     return ["lftp", "-c", f"{settings}; open -u {server.user}, sftp://{server.host} && {move}"]
 
 
+def paramiko_command(run: Run) -> list[str]:
+    server = run.link.server
+    words = [run.link.address, server.port, server.user, server.folder / "user_key"]
+    paths = [run.load.path, run.out / run.load.name]
+    return [sys.executable, "-c", PARAMIKO_PUT, *map(str, words + paths)]
+
+
 def tar_command(run: Run) -> list[str]:
     pack = shlex.join(["tar", "-cf", "-", "-C", str(run.load.path.parent), run.load.name])
     unpack = shlex.join(["tar", "-xf", "-", "-C", str(run.out)])
@@ -225,6 +240,11 @@ RSYNC, RSYNC_IN_PLACE = rsync("rsync"), rsync("rsync --inplace", own=("--inplace
 RCLONE = Tool("rclone", rclone_command, chatty=True)
 TAR = Tool("tar over ssh", tar_command, "tar")
 CAT_SSH = Tool("cat | ssh cat", lambda run: cat(run, run.ssh, run.ssh), "ssh")
+LFTP = Tool("lftp", lftp_command, chatty=True)
+# How those push who know nothing of pscp: to sshd, and to pscp-serve.
+SCP_O, SFTP, SFTP_256 = scp("scp -O", "scp", "-O"), sftp("sftp"), sftp("sftp -R 256", "-R", "256")
+PARAMIKO = Tool("paramiko", paramiko_command, sys.executable)
+UPLOADERS = (SCP_O, SFTP, SFTP_256, RCLONE, LFTP, PARAMIKO)
 OTHERS = (
     SCP,
     SCP_AES,
@@ -232,8 +252,8 @@ OTHERS = (
     rsync("rsync aes", "-c", AES),
     TAR,
     RCLONE,
-    sftp("sftp"),
-    Tool("lftp", lftp_command, chatty=True),
+    SFTP,
+    LFTP,
     Tool("mscp", lambda run: ["mscp", "-q", *run.way, *run.ends], single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
     *([pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []),

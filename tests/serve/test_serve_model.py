@@ -76,16 +76,18 @@ class Here:
         """Do a step; return what came of it: "failed", or what a client learns."""
         try:
             if isinstance(step, Write):
-                return self._write(step)
-            if isinstance(step, Rename):
-                return self._rename(self.root / step.old, self.root / step.new, step.replaces)
-            if isinstance(step, Link):
+                self._write(step)
+            elif isinstance(step, Rename):
+                self._rename(self.root / step.old, self.root / step.new, step.replaces)
+            elif isinstance(step, Link):
                 if step.to.startswith(".."):
                     return "failed"
-                return (self.root / step.name).symlink_to(step.to)
-            return self._other(step, self.root / step.name)
+                (self.root / step.name).symlink_to(step.to)
+            else:
+                return self._other(step, self.root / step.name)
         except OSError:
             return "failed"
+        return None
 
     def _write(self, step: Write) -> None:
         flags = os.O_WRONLY
@@ -129,16 +131,18 @@ class There:
     async def do(self, step: Any) -> object:
         try:
             if isinstance(step, Write):
-                return await self._write(step)
-            if isinstance(step, Rename):
+                await self._write(step)
+            elif isinstance(step, Rename):
                 rename = self.client.posix_rename if step.replaces else self.client.rename
-                return await rename(f"{self.root}/{step.old}", f"{self.root}/{step.new}")
-            if isinstance(step, Link):
+                await rename(f"{self.root}/{step.old}", f"{self.root}/{step.new}")
+            elif isinstance(step, Link):
                 to = step.to if not step.to.startswith("..") else "../../out"
-                return await self.client.symlink(to, f"{self.root}/{step.name}")
-            return await self._other(step, f"{self.root}/{step.name}")
+                await self.client.symlink(to, f"{self.root}/{step.name}")
+            else:
+                return await self._other(step, f"{self.root}/{step.name}")
         except asyncssh.SFTPError:
             return "failed"
+        return None
 
     async def _write(self, step: Write) -> None:
         flags = FXF_WRITE | step.flags
