@@ -112,6 +112,7 @@ class Session(StreamSession):
         self._window: ChannelWindow | None = None
         self._requests: Requests | None = None
         self._packets: Packets | None = None
+        self._answers: list[bytes] = []  # not sent yet
         self._came_bytes = 0  # by count(), of which the counters do not know yet
         sessions.open.add(self)
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._look_idle)
@@ -238,9 +239,17 @@ class Session(StreamSession):
             except OSError:
                 pass  # asyncssh makes the answer of it
             else:
-                self._chan.write(_STATUS.pack(17, _ANSWER, number, 0, 0, 0))
+                if not self._answers:
+                    asyncio.get_running_loop().call_soon(self._send_answers)
+                self._answers.append(_STATUS.pack(17, _ANSWER, number, 0, 0, 0))
                 return
         requests.put(b"".join((head[4:], *pieces)))
+
+    def _send_answers(self) -> None:
+        """Send the answers for all that came at once in one packet."""
+        answers, self._answers = self._answers, []
+        if not self._chan.is_closing():
+            self._chan.write(b"".join(answers))
 
 
 class Packets:
