@@ -100,6 +100,14 @@ def test_a_connection_without_a_session_ends_after_a_while(tmp_path: Path) -> No
         run(wait(serving))
 
 
+def test_no_worker_stays_behind(tmp_path: Path) -> None:
+    serving = Serving(tmp_path, "workers = 2").__enter__()
+    workers = descendants(serving.process.pid)
+    serving.process.kill()
+    serving.process.communicate(timeout=30)
+    until(lambda: not any(Path(f"/proc/{each.pid}").exists() for each in workers))
+
+
 # --- what is told
 
 

@@ -9,6 +9,7 @@ Read next: worker.py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pwd
@@ -27,7 +28,7 @@ from pscp.serve.events import Events
 from pscp.serve.server import status
 from pscp.serve.server.config import load
 from pscp.serve.server.shared import Shared
-from pscp.serve.server.worker import Worker, work
+from pscp.serve.server.worker import Worker
 from pscp.serve.settings import Current, Settings
 
 _SIGNALS = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
@@ -49,6 +50,7 @@ class Server:
     shared: Shared
     events: Events
     workers: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: which, since
+    alive_fds: tuple[int, int] = field(default_factory=os.pipe)  # its end tells workers of ours
 
     def run(self, begun: Callable[[], None] = lambda: None) -> int:
         """Serve until a signal ends it; return the exit code."""
@@ -87,16 +89,17 @@ class Server:
             # A terminal's: the first process tells. A handler, as commands do not inherit it.
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            os.close(self.alive_fds[1])
             self.shared.become(number)
-            current = Current(self.settings)
-            work(
-                lambda: Worker(self.path, current, self.shared, self.keys),
-                self.listeners[number],
-                status.socket_path(self.settings.state, number),
-            )
+            asyncio.run(self._work(number))
             code = 0
         finally:
             os._exit(code)
+
+    async def _work(self, number: int) -> None:
+        worker = Worker(self.path, Current(self.settings), self.shared, self.keys)
+        socket_path = status.socket_path(self.settings.state, number)
+        await worker.run(self.listeners[number], socket_path, self.alive_fds[0])
 
     def _revive(self) -> None:
         """Begin a worker in the place of each that has ended."""

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import asyncssh
@@ -57,11 +57,14 @@ class Worker:
         self._ended = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
 
-    async def run(self, listeners: Sequence[socket.socket], status_path: str) -> None:
-        """Take connections until SIGTERM."""
+    async def run(
+        self, listeners: Sequence[socket.socket], status_path: str, first_fd: int
+    ) -> None:
+        """Take connections until SIGTERM, or the end of the first process: a pipe's other end."""
         loop = asyncio.get_running_loop()
         self._options = await self._made_options()
         loop.add_signal_handler(signal.SIGTERM, self._ended.set)
+        loop.add_reader(first_fd, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._read_again()))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(status_path)
@@ -250,12 +253,3 @@ class Worker:
             "window_bytes": sum(each.window_bytes for each in sessions),
             "uploads": [(os.fsdecode(path), size_bytes) for path, size_bytes in uploads],
         }
-
-
-def work(worker: Callable[[], Worker], listeners: Sequence[socket.socket], status: str) -> None:
-    """Run a worker in this process, which is its alone."""
-
-    async def run() -> None:
-        await worker().run(listeners, status)
-
-    asyncio.run(run())
