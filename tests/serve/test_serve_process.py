@@ -100,6 +100,14 @@ def test_a_connection_without_a_session_ends_after_a_while(tmp_path: Path) -> No
         run(wait(serving))
 
 
+def test_hangups_while_workers_begin_end_none(tmp_path: Path) -> None:
+    with Serving(tmp_path, "workers = 2") as serving:
+        for _ in range(5):
+            serving.hang_up()
+        assert serving.login("alice")
+        assert serving.events("worker ended") == []
+
+
 def test_no_worker_stays_behind(tmp_path: Path) -> None:
     serving = Serving(tmp_path, "workers = 2").__enter__()
     workers = descendants(serving.process.pid)

@@ -17,6 +17,7 @@ import resource
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -84,20 +85,21 @@ class Server:
             return
         code = 1
         try:  # whatever comes, nothing of the first process's is to be run here
-            for each in _SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
             # A terminal's: the first process tells. A handler, as commands do not inherit it.
             signal.signal(signal.SIGINT, lambda *_: None)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             os.close(self.alive_fds[1])
             self.shared.become(number)
             asyncio.run(self._work(number))
             code = 0
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(code)
 
     async def _work(self, number: int) -> None:
         worker = Worker(self.path, Current(self.settings), self.shared, self.keys)
+        worker.listen()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         socket_path = status.socket_path(self.settings.state, number)
         await worker.run(self.listeners[number], socket_path, self.alive_fds[0])
 

@@ -57,15 +57,18 @@ class Worker:
         self._ended = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
 
+    def listen(self) -> None:
+        """Take SIGTERM and SIGHUP from now on."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._ended.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._read_again()))
+
     async def run(
         self, listeners: Sequence[socket.socket], status_path: str, first_fd: int
     ) -> None:
         """Take connections until SIGTERM, or the end of the first process: a pipe's other end."""
-        loop = asyncio.get_running_loop()
         self._options = await self._made_options()
-        loop.add_signal_handler(signal.SIGTERM, self._ended.set)
-        loop.add_reader(first_fd, self._ended.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._read_again()))
+        asyncio.get_running_loop().add_reader(first_fd, self._ended.set)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(status_path)
         folder = os.open(os.path.dirname(status_path), os.O_PATH)  # a socket's path is short
