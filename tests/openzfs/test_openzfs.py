@@ -16,7 +16,7 @@ from e2e.test_docs import script
 from e2e.world import make_world, put_program
 from faults.conftest import until
 from zfs.conftest import Ends
-from zfs.test_over_ssh import amidst
+from zfs.test_over_ssh import AMIDST, WINDOW, amidst
 
 from openzfs.machine import HOST, Machine, VmPool
 from pscp.options.option_fields import ReplicateFields
@@ -139,7 +139,8 @@ def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machin
         "config_file": machine.ssh_config, "connections": 2, "batch": True,
         "far_zfs_command": None,
     }  # fmt: skip
-    ends.write("large", 2 * LARGE)
+    size = 3 * AMIDST + WINDOW  # all of it is not on its way when it is interrupted
+    ends.write("large", size)
     ends.grow("one", "two")
 
     def interrupt() -> None:
@@ -150,7 +151,7 @@ def test_an_interrupted_run_over_ssh_is_gone_on_with(ends: Ends, machine: Machin
         ends.replicate(**amidst(interrupt))
     until(lambda: token(ends) != "-")
     result = ends.replicate()
-    assert result.ok and result.datasets[0].resumed and result.bytes < 2 * LARGE
+    assert result.ok and result.datasets[0].resumed and result.bytes < size
     assert ends.received() == ["one", "two"]
 
 
