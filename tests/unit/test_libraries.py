@@ -14,6 +14,7 @@ import paramiko
 import pytest
 
 from pscp.ground.values import MIB
+from pscp.serve.session import ciphers
 from pscp.transports.libraries.known_hosts import HostKeyLine, known
 from pscp.transports.receive_window import FIRST_BYTES, Window, most_bytes, round_trip_s
 from pscp.transports.ssh_settings import Request, Settings, program_argv
@@ -141,3 +142,16 @@ def test_asyncssh_is_loaded_without_a_compiler(tmp_path: Path) -> None:
         argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
     )
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "has_chacha"),
+    [("flags\t\t: fpu aes avx\n", False), ("Features\t: fp asimd aes\n", False),
+     ("flags\t\t: fpu vaes_no\n", True), ("", True)],
+)  # fmt: skip
+def test_a_cipher_that_costs_more_is_offered_where_there_is_need_of_it(
+    cpu: str, has_chacha: bool
+) -> None:
+    found = ciphers(cpu)
+    assert any("chacha20" in each for each in found) == has_chacha
+    assert any("gcm" in each for each in found)
