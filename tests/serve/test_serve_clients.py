@@ -55,19 +55,19 @@ def test_scp(serving: Serving, clients: Clients, tmp_path: Path, words: list[str
     assert digest(tmp_path / "back") == sha256
 
 
-@pytest.mark.parametrize("words", [[], ["-O"]], ids=["sftp", "scp"])
+@pytest.mark.parametrize(("words", "files"), [([], 200), (["-O"], 2000)], ids=["sftp", "scp"])
 def test_scp_of_a_tree(
-    serving: Serving, clients: Clients, tmp_path: Path, words: list[str]
+    serving: Serving, clients: Clients, tmp_path: Path, words: list[str], files: int
 ) -> None:
     tree = tmp_path / f"tree{len(words)}"
     (tree / "below").mkdir(parents=True)
-    for number in range(200):
+    for number in range(files):
         (tree / "below" / f"{number}").write_bytes(b"x" * number)
     clients.scp(*words, "-r", str(tree), "127.0.0.1:")
     found = {
         each.name: each.read_bytes() for each in (serving.home / tree.name / "below").iterdir()
     }
-    assert found == {f"{number}": b"x" * number for number in range(200)}
+    assert found == {f"{number}": b"x" * number for number in range(files)}
 
 
 def test_scp_over_what_is_there(serving: Serving, clients: Clients, tmp_path: Path) -> None:
