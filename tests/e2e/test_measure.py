@@ -29,7 +29,7 @@ from pscp.options.option_fields import OptionFields
 
 QUICK = f"""
 from pscp.measuring import measure
-measure.measure.__kwdefaults__["seconds"] = 0.05
+measure.measure.__wrapped__.__kwdefaults__["seconds"] = 0.05
 {PSCP[-1]}
 """
 CIPHER, OTHER = "aes192-ctr", "aes256-ctr"  # no default's first choice, and every ssh has them

@@ -770,10 +770,10 @@ def test_what_is_denied_has_the_option_of_that_end_in_its_hint(
 def test_no_zfs(push: Ends) -> None:
     with pytest.raises(errors.NoZfs, match="here: /no/such/zfs is of no use") as caught:
         push.replicate(zfs_command="/no/such/zfs")
-    assert caught.value.hint.endswith("where it is: --zfs-command")
+    assert caught.value.hint.endswith("where it is: zfs_command")
     with pytest.raises(errors.NoZfs, match="host: echo hello is of no use") as caught:
         push.replicate(far_zfs_command="echo hello")
-    assert caught.value.hint.endswith("where it is: --far-zfs-command")
+    assert caught.value.hint.endswith("where it is: far_zfs_command")
 
 
 def test_no_space(push: Ends) -> None:
