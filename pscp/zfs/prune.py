@@ -35,7 +35,7 @@ def prune_source(job: Job, source: Dataset, dest: Dataset | None) -> None:
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         job.note(
             f"{source.name}: --keep-last {job.speech.settings.keep_last} destroyed what earlier "
-            f"runs took and did not deliver: {', '.join(lost[:_NAMED])}{more}"
+            f"runs took and the destination has not: {', '.join(lost[:_NAMED])}{more}"
         )
 
 
@@ -70,10 +70,19 @@ def _of_source(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot
 
 
 def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
-    """Return those of the source, but not what a cut stream goes on with."""
+    """Return those of the source that go although it was not replicated.
+
+    A destination with none of its snapshots may not be the one that they were delivered to: its
+    pool is not imported, or it was renamed. Then nothing goes that was ever delivered; else not
+    the newest of that. Nor does what a cut stream goes on with.
+    """
     if not _prunes(job, "source"):
         return []
-    ours = _of_source(job, source, dest)
+    there, delivered = guids(dest), job.record.delivered()
+    newest = [each.guid for each in source.snapshots if each.guid in delivered][-1:]
+    ours = [each for each in _of_source(job, source, dest) if each.guid not in newest]
+    if there.isdisjoint(guids(source)):
+        ours = job.record.undelivered(ours)
     if dest is None or not dest.token:
         return ours
     held = job.held(source)  # where nothing is, nothing tells what the cut stream goes on with

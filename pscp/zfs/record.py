@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable
 
 from pscp.ground import state
-from pscp.zfs.inventory import Dataset, Snapshot
+from pscp.zfs.inventory import Dataset, Snapshot, guids
 
 
 class Record:
@@ -33,6 +33,7 @@ class Record:
         self.is_kept = True  # False: it could not be written
         self._lock = threading.Lock()
         self._taken, self._delivered = _checked(state.recall(self.name))
+        self._expected: dict[str, set[int]] = {}  # GUIDs that this run began to send, by dataset
 
     def take(self, name: str) -> None:
         """Note that a snapshot of this name is about to be taken at the source."""
@@ -61,12 +62,27 @@ class Record:
             }
             if ours:
                 self._delivered.setdefault(dataset, {}).update(ours)
+                self._expected.setdefault(dataset, set()).update(ours.values())
                 self._write()
 
     def holds(self, dataset: str, snapshot: Snapshot) -> bool:
         """Return whether this replication delivered the snapshot to this dataset."""
         with self._lock:
             return self._delivered.get(dataset, {}).get(snapshot.name) == snapshot.guid
+
+    def delivered(self) -> set[int]:
+        """Return the GUIDs of all snapshots that are in the record as delivered, to any dataset."""
+        with self._lock:
+            return {guid for of in self._delivered.values() for guid in of.values()}
+
+    def undelivered(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+        """Return those that were taken, as the record has it, and never delivered to any dataset.
+
+        A record that was lost has none of what was taken before that.
+        """
+        delivered = self.delivered()
+        with self._lock:
+            return [s for s in snapshots if s.name in self._taken and s.guid not in delivered]
 
     def with_marks(self, dataset: Dataset) -> Dataset:
         """Return the dataset with our mark on all that the record has of it."""
@@ -95,6 +111,21 @@ class Record:
             if after:
                 self._delivered[dataset.name] = after
             if after != before:
+                self._write()
+
+    def forget_cut(self, dataset: str, there: Dataset | None) -> None:
+        """Forget what this run began to send to the dataset and did not bring there.
+
+        What earlier runs delivered stays in the record: it may be at a destination that is out of
+        sight, such as in a pool that is not imported.
+        """
+        arrived = guids(there)
+        with self._lock:
+            cut = self._expected.pop(dataset, set()) - arrived
+            before = self._delivered.get(dataset, {})
+            after = {name: guid for name, guid in before.items() if guid not in cut}
+            if after != before:
+                self._delivered[dataset] = after
                 self._write()
 
     def all_delivered(self) -> None:

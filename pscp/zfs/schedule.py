@@ -191,7 +191,8 @@ def give_up(job: Job, failed: Sequence[Pair]) -> None:
     """Let go of these datasets and their destinations, which were not replicated.
 
     Their snapshots are pruned at the source like others, or each night that fails would leave
-    one more; but not what a cut stream goes on with, nor what the next increment begins with.
+    one more; but not what a cut stream goes on with, nor what the next increment begins with, be it
+    at a destination that is out of sight.
     """
     settings = job.speech.settings
     release(job, [each.source for each in failed])
@@ -201,7 +202,10 @@ def give_up(job: Job, failed: Sequence[Pair]) -> None:
         there = job.dest.look([each.dest_name for each in failed], job.dest_top)
     except errors.DatasetError:  # then the next run prunes
         return
+    is_in_sight = len(there) == len(failed) or not job.dest.missing_above(job.dest_top)
     for each in failed:
+        if is_in_sight and (each.dest is None or each.dest_name in there):
+            job.record.forget_cut(each.dest_name, there.get(each.dest_name))
         prune.prune_source(job, each.source, there.get(each.dest_name))
 
 
