@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.ground import errors, state, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
-from pscp.options.keywords import in_keywords
+from pscp.options.keywords import in_keywords, said
 from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, check_names, with_fields
 from pscp.progress.callbacks import log_notes
@@ -358,11 +358,12 @@ class _Run:
 
     def _record_failure(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
-        self.failures.append(Failure(error.path, type(error).__name__, error.message, error.hint))
-        log_notes.warning("%s: %s", error.path, error.message)
-        self.reporter.note(f"{error.path}: {error.message}")
-        if error.hint:
-            self.reporter.note(f"  {error.hint}")
+        message, hint = said(error.message), said(error.hint)
+        self.failures.append(Failure(error.path, type(error).__name__, message, hint))
+        log_notes.warning("%s: %s", error.path, message)
+        self.reporter.note(f"{error.path}: {message}")
+        if hint:
+            self.reporter.note(f"  {hint}")
 
     def _result(self) -> Replicated:
         went = sum(each.bytes for each in self.sent)

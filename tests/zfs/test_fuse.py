@@ -344,7 +344,7 @@ def test_a_dataset_that_stays_busy_fails_after_the_time_for_retries(
             patch.setattr("pscp.zfs.dataset_job.BUSY_S", 0)
             [failure] = push.replicate(far_zfs_command=busy, retry_for_s=retry_for_s).failures
         assert failure.error == "DatasetBusy" and failure.retry
-        assert ("--retry-for" in failure.hint) == is_advised
+        assert ("retry_for" in failure.hint) == is_advised
     assert sum("waiting for up to 1 s" in note for note in push.told.notes) == 1
 
 
@@ -425,7 +425,7 @@ def test_a_destination_that_was_written_to_is_kept(push: Ends) -> None:
     precious.write_text("mine")
     push.grow("two")
     [failure] = push.replicate().failures
-    assert failure.error == "Diverged" and "--force-rollback" in failure.hint
+    assert failure.error == "Diverged" and "force_rollback" in failure.hint
     assert precious.read_text() == "mine"
     assert push.replicate(force_rollback=True).ok
     assert push.received() == ["one", "two"] and not precious.exists()
@@ -764,7 +764,7 @@ def test_what_is_denied_has_the_option_of_that_end_in_its_hint(
     chosen: ReplicateFields = {"far_zfs_command": command} if is_far else {"zfs_command": command}
     [failure] = ends.replicate(**chosen).failures
     assert failure.error == "ZfsDenied"
-    assert f" {'--far' if is_far else '-'}-zfs-command 'sudo zfs'" in failure.hint
+    assert f" {'far_' if is_far else ''}zfs_command=\"sudo zfs\"" in failure.hint
 
 
 def test_no_zfs(push: Ends) -> None:
