@@ -154,7 +154,8 @@ def _tell_files(job: Job, row: Row) -> None:
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     """Plan the replications, for which zfs is asked at both ends; nothing is changed."""
-    from pscp.zfs.replicate import replicate  # here: few jobs need it
+    from pscp.zfs.plan import all_in_vain, is_in_vain  # here: few jobs need them
+    from pscp.zfs.replicate import replicate
 
     its = job.chosen(destination).options
     options = dataclasses.replace(its, batch=True, dry_run=True, retry_for_s=None)
@@ -162,7 +163,11 @@ def _ask_zfs(job: Job, destination: str, row: Row) -> None:
     for dataset, to in job.replications(destination):
         result = replicate(dataset, to, options=options, settings=job.settings, raises=False)
         row.login = f"{time.monotonic() - begun_s:.1f} s"
+        in_vain = [failure for failure in result.failures if is_in_vain(failure)]
         for failure in result.failures:
             hint = f"; {failure.hint}" if failure.hint else ""
-            row.add(BAD, f"{failure.path}: {failure.message}{hint}")
+            if not is_in_vain(failure):
+                row.add(BAD, f"{failure.path}: {failure.message}{hint}")
+        if in_vain:
+            row.add(BAD, all_in_vain(in_vain))
     row.free = row.writable = "not asked"

@@ -30,6 +30,8 @@ _BUSY_PAUSE_S = 30  # at most; each attempt sends what the window holds
 _WAITS = "; --retry-for 30m waits for so long"
 _GONE = b"No such file or directory"  # some zfs remove the folder that they made
 
+_NO_POOL = "zpool import brings one back that is not imported; zpool list shows those that are"
+
 Say = Callable[[str], None]
 
 
@@ -89,6 +91,7 @@ class Job:
     counters: LiveCounters
     note: Say
     explain: Say  # with -v
+    remark: Say  # without --quiet: what is no error
     record: Record
     holds: Holds
     top: str
@@ -103,9 +106,10 @@ class Job:
     def plan(self, pair: Pair) -> Plan:
         settings = self.speech.settings
         if pair.lacks:
-            kind = "dataset" if "/" in pair.lacks else "pool"
+            is_pool = "/" not in pair.lacks
+            kind, hint = ("pool", _NO_POOL) if is_pool else ("dataset", "")
             what = f"{self.dest.where}: there is no {kind} {pair.lacks}"
-            raise errors.NoSuchDataset(pair.dest_name, what)
+            raise errors.NoSuchDataset(pair.dest_name, what, hint)
         try:
             return make_plan(
                 pair.source,

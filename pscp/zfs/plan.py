@@ -9,7 +9,7 @@ Read next: commands.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pscp.ground.errors import (
@@ -20,6 +20,7 @@ from pscp.ground.errors import (
     NoSnapshot,
     ResumeRefused,
 )
+from pscp.progress.progress import Failure
 from pscp.zfs.inventory import Dataset, Snapshot, guids
 from pscp.zfs.names import parent, relative
 from pscp.zfs.settings import untimed
@@ -226,13 +227,31 @@ def awaited(sources: Mapping[str, Dataset]) -> dict[str, set[str]]:
     return done
 
 
+_IN_VAIN = ("its parent was not replicated", "what it is a clone of was not replicated")
+
+
 def check_awaited(pair: Pair, failed: Collection[str]) -> None:
     """Raise DatasetError for a dataset that the destination has not yet, if one of those that must
     have come before it has failed.
     """
     if failed and pair.dest is None:
-        what = "its parent" if parent(pair.source.name) in failed else "what it is a clone of"
-        raise DatasetError(pair.dest_name, f"{what} was not replicated")
+        is_parent = parent(pair.source.name) in failed
+        raise DatasetError(pair.dest_name, _IN_VAIN[0 if is_parent else 1])
+
+
+def is_in_vain(failure: Failure) -> bool:
+    """Return whether a dataset failed only because one that it waited for did."""
+    return failure.message in _IN_VAIN
+
+
+def all_in_vain(failures: Sequence[Failure]) -> str:
+    """Return one line for all datasets that failed since others did."""
+    first = failures[0]
+    if len(failures) == 1:
+        return f"{first.path}: {first.message}"
+    whole = all(each.message == _IN_VAIN[0] for each in failures)
+    why = "what they lie below" if whole else "what they lie below, or are clones of,"
+    return f"{first.path} and {len(failures) - 1} more: {why} was not replicated"
 
 
 def of_ours_to_prune(

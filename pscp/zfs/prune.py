@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
+from pscp.zfs.error_messages import complaint
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs, guids
 from pscp.zfs.plan import left_behind, of_ours_to_prune
 
@@ -120,6 +121,22 @@ def _destroy(job: Job, zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]) ->
     gone = []
     for each in snapshots:
         name = f"{dataset}{each.short}"
-        if job.attempt(zfs, commands.destroy(dataset, each), f"{name}: not pruned"):
+        ran = zfs.run(*commands.destroy(dataset, each))
+        if ran.status == 0:
             gone.append(name)
+        elif needed := _needed_by(zfs, name, ran.err):
+            job.remark(f"{name}: {needed}, so it stays")
+        else:
+            job.note(f"{name}: not pruned: {complaint(ran.err)}")
     return gone
+
+
+def _needed_by(zfs: Zfs, snapshot: str, err: bytes) -> str:
+    """Return what someone keeps the snapshot for, which zfs did not destroy; "" if nothing does."""
+    if b"dependent clones" in err:
+        return "a clone needs it"
+    for name, needed in (("userrefs", "held (zfs holds)"), ("clones", "a clone needs it")):
+        ran = zfs.run("get", "-Hp", "-o", "value", name, snapshot)  # zfs-fuse knows no clones
+        if ran.status == 0 and ran.out.strip() not in (b"", b"-", b"0"):
+            return needed
+    return ""

@@ -44,7 +44,7 @@ from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
 from pscp.zfs.names import as_place, check_ends, excluded, moved, parent
-from pscp.zfs.plan import Pair, planned
+from pscp.zfs.plan import Pair, all_in_vain, is_in_vain, planned
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
 from pscp.zfs.settings import Settings
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 Connect = Callable[[Location, Options, Callable[[str], None]], Link]
 _log = Log("zfs")
+_NO_SOURCE = "zfs list shows what there is; zpool import brings back a pool that is not imported"
 _SETTINGS = {each.name for each in dataclasses.fields(Settings)}
 
 
@@ -137,6 +138,7 @@ class _Run:
         self.record = Record(mark, is_written=not options.dry_run)
         self.taken = ""  # the name of the snapshot that was taken
         self.failures: list[Failure] = []
+        self._in_vain: list[Failure] = []  # those of them that are told in one line
         self.sent: list[ReplicatedDataset] = []
         self.unknown_sizes = 0  # of streams, in a dry run
 
@@ -171,6 +173,8 @@ class _Run:
                 schedule.run()
             job.clear_mountpoints()
             self._close_record(job)
+        if self._in_vain:
+            self.reporter.note(all_in_vain(self._in_vain))
         return self._result()
 
     def _job(self, source: Location, dest: Location, link: Link) -> Job:
@@ -196,6 +200,7 @@ class _Run:
             counters=self.counters,
             note=self.reporter.note,
             explain=self._explain,
+            remark=self._remark,
             record=self.record,
             holds=Holds(ends[0], f"pscp:{self.record.mark}", common.holds),
             top=source.path,
@@ -254,7 +259,7 @@ class _Run:
         zfs, top, is_recursive = job.source, job.top, self.settings.recursive
         found = zfs.datasets(top, is_recursive)
         if top not in found:
-            raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset")
+            raise errors.NoSuchDataset(top, f"{zfs.where}: there is no such dataset", _NO_SOURCE)
         left_out, unused = excluded(list(found), top, self.settings.exclude)
         for pattern in unused:
             self._remark(f"--exclude {pattern}: no dataset below {top} matches")
@@ -359,8 +364,12 @@ class _Run:
     def _record_failure(self, error: errors.DatasetError) -> None:
         self.counters.add(files_failed=1)
         message, hint = said(error.message), said(error.hint)
-        self.failures.append(Failure(error.path, type(error).__name__, message, hint))
+        failure = Failure(error.path, type(error).__name__, message, hint)
+        self.failures.append(failure)
         log_notes.warning("%s: %s", error.path, message)
+        if is_in_vain(failure):
+            self._in_vain.append(failure)
+            return
         self.reporter.note(f"{error.path}: {message}")
         if hint:
             self.reporter.note(f"  {hint}")

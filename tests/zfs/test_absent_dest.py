@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -36,7 +37,9 @@ def make_below(ends: Ends, *names: str) -> None:
 
 
 @pytest.mark.parametrize("prune", ["source", "both"])
-def test_a_parent_that_is_away_for_some_nights(push: Ends, prune: str) -> None:
+def test_a_parent_that_is_away_for_some_nights(
+    push: Ends, prune: Literal["source", "both"]
+) -> None:
     """SOURCE lost the one snapshot that both had, and no run could go on after that."""
     make_below(push, "c")
     top = push.dest

@@ -627,13 +627,23 @@ def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
     assert not [note for note in push.told.notes if "of another replication" in note]
 
 
-def test_a_snapshot_that_is_held_is_not_pruned(push: Ends) -> None:
-    first = push.night(keep_last=1).snapshot
-    push.sender.do("hold", "keep", f"{push.source}@{first}")
+def test_a_snapshot_that_someone_needs_is_not_pruned(push: Ends) -> None:
+    """Each healthy night of a cron line said that it is busy, or to destroy its clones too."""
+    held, cloned = (push.night(keep_last=2).snapshot for _ in range(2))
+    clone = f"{push.source}-clone"
+    push.sender.do("hold", "keep", f"{push.source}@{held}")
+    push.sender.do("clone", f"{push.source}@{cloned}", clone)
+    push.told.notes.clear()
+    assert push.night(keep_last=1, quiet=True).ok and push.told.notes == []
     result = push.night(keep_last=1)
-    assert result.ok and list(push.sender.guids(push.source)) == [first, result.snapshot]
-    assert any("not pruned" in note for note in push.told.notes)
-    push.sender.do("release", "keep", f"{push.source}@{first}")
+    left = [held, cloned, result.snapshot]
+    assert result.ok and list(push.sender.guids(push.source)) == left
+    assert push.told.notes == [
+        f"{push.source}@{held}: held (zfs holds), so it stays",
+        f"{push.source}@{cloned}: a clone needs it, so it stays",
+    ]
+    push.sender.do("release", "keep", f"{push.source}@{held}")
+    push.sender.destroy(clone)
 
 
 def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> None:
@@ -726,8 +736,9 @@ def test_what_a_killed_zfs_send_holds_can_be_released(push: Ends) -> None:
 
 def test_a_source_that_is_not_there(push: Ends) -> None:
     push.source = "tank/nothing"
-    with pytest.raises(errors.NoSuchDataset, match="no such dataset"):
+    with pytest.raises(errors.NoSuchDataset, match="no such dataset") as caught:
         push.replicate()
+    assert "zpool import" in caught.value.hint and "parent" not in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -739,15 +750,21 @@ def test_a_source_that_is_not_there(push: Ends) -> None:
 )  # fmt: skip
 def test_a_parent_that_is_not_there(push: Ends, dest: str, lacks: str) -> None:
     """A dry run went well where nothing could be received."""
-    push.sender.do("create", f"{push.source}/below")
+    for below in ("below", "other"):
+        push.sender.do("create", f"{push.source}/{below}")
     push.snapshot("one", "-r")
     push.dest = dest
     for dry_run in (True, False):
         push.link.commands.clear()
+        push.told.notes.clear()
         failures = push.replicate(recursive=True, dry_run=dry_run).failures
+        assert ("zpool import" in failures[0].hint) == lacks.startswith("pool")
+        told = f"{dest}/below and 1 more: what they lie below was not replicated"
+        assert push.told.notes[-1] == told and sum("below" in note for note in push.told.notes) == 1
         assert [(each.path, each.error, each.message) for each in failures] == [
             (dest, "NoSuchDataset", f"host: there is no {lacks}"),
             (f"{dest}/below", "DatasetError", "its parent was not replicated"),
+            (f"{dest}/other", "DatasetError", "its parent was not replicated"),
         ]
         assert not [argv for argv in push.link.commands if "receive" in argv]
 

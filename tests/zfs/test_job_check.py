@@ -47,7 +47,8 @@ def test_a_dataset_that_is_not_there_is_told(far: Ends) -> None:
 @PUSH
 def test_a_parent_that_is_not_there_is_told(far: Ends) -> None:
     """It was found ready, and the night failed."""
-    far.sender.do("create", f"{far.source}/below")
+    for below in ("below", "other"):
+        far.sender.do("create", f"{far.source}/{below}")
     far.snapshot("one", "-r")
     far.dest = "vault/none/a"
     job = job_of(far)
@@ -56,7 +57,7 @@ def test_a_parent_that_is_not_there_is_told(far: Ends) -> None:
     assert check.exit_code(rows) == 1
     first, second = rows[0].reasons
     assert first.startswith(f"vault/none/a: {far.host}: there is no dataset vault/none; zfs list")
-    assert second == "vault/none/a/below: its parent was not replicated"
+    assert second == "vault/none/a/below and 1 more: what they lie below was not replicated"
 
 
 @PUSH
