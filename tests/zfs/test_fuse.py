@@ -781,7 +781,7 @@ def test_what_is_denied_has_the_option_of_that_end_in_its_hint(
     chosen: ReplicateFields = {"far_zfs_command": command} if is_far else {"zfs_command": command}
     [failure] = ends.replicate(**chosen).failures
     assert failure.error == "ZfsDenied"
-    assert f" {'far_' if is_far else ''}zfs_command=\"sudo zfs\"" in failure.hint
+    assert f' {"far_" if is_far else ""}zfs_command="sudo zfs"' in failure.hint
 
 
 def test_no_zfs(push: Ends) -> None:
