@@ -288,7 +288,7 @@ def test_a_folder_that_goes_has_a_part_of_another_copy(trees: Trees, is_push: bo
     part.parent.mkdir()
     part.touch()
     [failure] = trees.copy(is_push, delete=True).failures
-    assert failure.path == "sub" and "pscp --clean" in failure.message
+    assert failure.path == "sub" and "pscp.clean()" in failure.message
     assert part.exists()
 
 
