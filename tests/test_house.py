@@ -265,6 +265,26 @@ def test_every_shipped_module_is_sent_once() -> None:
     assert sorted(agent_program.MODULES + agent_program.COPY_MODULES + later) == sorted(SHIPPED)
 
 
+def test_a_thread_has_the_context_variables_of_who_makes_it() -> None:
+    """Where a program's call makes it: a handler of logging and a callback run in any of these."""
+    of_a_command = "cli", "jobs", "serve", "endpoint"
+    alone = {  # processes of their own, and what only a command starts
+        "ground/signals.py", "ground/terminal_text.py", "transports/tls_pump.py",
+        "transports/libraries/helper.py", "transports/libraries/paramiko_helper.py",
+    }  # fmt: skip
+    made = re.compile(
+        r"\bThread\((?!\s*target=with_context\()|\bTimer\((?![^\n]*with_context\()"
+        r"|\.submit\((?!with_context\()|\bpool\.map\((?!with_context\()"
+    )
+    bare = {
+        f"{file}: {found[0]}"
+        for file in FILES
+        if file.partition("/")[0] not in of_a_command and file not in alone
+        for found in made.finditer((PACKAGE / file).read_text())
+    }
+    assert bare == set()
+
+
 def test_the_bundle_knows_the_rooms() -> None:
     """What is sent is one flat package, so no two modules have one name."""
     held = {name: f"endpoint/{agent_program.path_of(name)}.py" for name in SHIPPED}

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pscp.calls import api, deliveries
 from pscp.ground import errors, stops
+from pscp.ground.contexts import with_context
 from pscp.ground.locations import Location
 from pscp.options.option_rows import KEYWORDS, with_keywords
 from pscp.options.options import Options
@@ -118,7 +119,7 @@ class _Call(Generic[_T]):
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[_T] = self._loop.create_future()
         self._call, self._stop = call, stops.Stop()
-        threading.Thread(target=self._run, name="aio", daemon=True).start()
+        threading.Thread(target=with_context(self._run), name="aio", daemon=True).start()
 
     def _run(self) -> None:
         try:

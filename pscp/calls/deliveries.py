@@ -31,6 +31,7 @@ from pscp.calls.call_arguments import (
     seconds,
 )
 from pscp.ground import errors, stops
+from pscp.ground.contexts import with_context
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
 from pscp.options.keywords import in_keywords
@@ -289,7 +290,7 @@ class _Copies:
         """Make all copies, so many at a time. Raises what ends them all, once they have ended."""
         self._at_once = min(most or self._left, self._left)
         threads = [
-            threading.Thread(target=self._work, name=f"to {number}", daemon=True)
+            threading.Thread(target=with_context(self._work), name=f"to {number}", daemon=True)
             for number in range(1, self._at_once + 1)
         ]
         with stops.ended_by(self._end):

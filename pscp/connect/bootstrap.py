@@ -24,6 +24,7 @@ from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import session, system, wire
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.ground.stops import ended_by
 from pscp.transports import Channel
 from pscp.transports.openssh import last_line
@@ -269,7 +270,7 @@ class RemoteAgent:
         With `is_slow` something begins at the far end that the caller has to end, over this very
         channel: so a stop leaves it time for its answer.
         """
-        late = threading.Timer(_STOP_S, self.channel.end)
+        late = threading.Timer(_STOP_S, with_context(self.channel.end))
         late.daemon = True
         with ended_by(lambda error: late.start() if is_slow else self.channel.end()):
             try:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Patience
 from pscp.connect.messages import Messages
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, PscpError, Unreachable
 from pscp.ground.stops import ended_by
 from pscp.transports import Channel, Control
@@ -45,7 +46,9 @@ class Master:
         self._messages = Messages(channel, None)
         self._is_up = False
         self._ends, self._end = os.pipe()  # close() closes the second, and the thread ends
-        self._thread = threading.Thread(target=self._drain, name="master", daemon=True)
+        self._thread = threading.Thread(
+            target=with_context(self._drain), name="master", daemon=True
+        )
 
     def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
         """Wait until channels can be opened, and return None; or why they never can be."""

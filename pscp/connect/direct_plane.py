@@ -30,6 +30,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.plane import gate
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.ground.locations import MAX_PORT
 from pscp.ground.log import Log
 from pscp.options.options import Options
@@ -286,7 +287,9 @@ class DirectPlane:
         if before is not None:
             before.close()
         if control is not None:
-            hear = threading.Thread(target=self._hear, args=(control,), name="control", daemon=True)
+            hear = threading.Thread(
+                target=with_context(self._hear), args=(control,), name="control", daemon=True
+            )
             hear.start()
 
     def _identities(self, options: Options) -> tuple[Identity, Identity]:
@@ -362,7 +365,9 @@ class DirectPlane:
         stopping, stop = os.pipe()
         port, entry = listening.getsockname()[1], gate.Gate(listening, tokens, stopping)
         admitted: list[socket.socket] = []
-        thread = threading.Thread(target=entry.run, args=(admitted.append,), daemon=True)
+        thread = threading.Thread(
+            target=with_context(entry.run), args=(admitted.append,), daemon=True
+        )
         thread.start()
         try:
             with self._turn:

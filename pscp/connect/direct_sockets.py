@@ -22,6 +22,7 @@ from pscp.connect.logins.authenticator import Patience
 from pscp.endpoint.frames import session, system, wire
 from pscp.endpoint.plane import gate, link
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transports import Channel
@@ -88,7 +89,7 @@ class Keys:
     def __init__(self) -> None:
         """Raises UsageError if the package that makes them is not installed."""
         check()
-        self._thread = threading.Thread(target=self._make, name="keys", daemon=True)
+        self._thread = threading.Thread(target=with_context(self._make), name="keys", daemon=True)
         self._thread.start()
 
     def _make(self) -> None:
@@ -184,7 +185,9 @@ def all_at_once(open_lane: Callable[[int, T], RemoteAgent], of: list[T]) -> list
         except errors.PscpError as error:  # there are too many processes, or open files
             reasons.append(error.message)
 
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(of)]
+    threads = [
+        threading.Thread(target=with_context(run), args=pair, daemon=True) for pair in enumerate(of)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

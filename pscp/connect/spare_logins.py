@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost
 from pscp.transports import Channel
 
@@ -80,7 +81,7 @@ class EarlyLogins:
                 login.channel.close()
             else:
                 let_go = threading.Thread(
-                    target=login.channel.let_go, args=(LET_GO_S,), daemon=True
+                    target=with_context(login.channel.let_go), args=(LET_GO_S,), daemon=True
                 )
                 let_go.start()
 

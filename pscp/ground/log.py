@@ -8,7 +8,8 @@ shows unless the program has set up `logging`.
 
 A program that wants records has loaded `logging`; a command that has not saves the 6 ms of that.
 
-Not here: notes for people (../progress/progress.py).
+Not here: notes for people (../progress/progress.py), the context in which a handler runs
+(contexts.py).
 """
 
 from __future__ import annotations

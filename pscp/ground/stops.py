@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from pscp.ground.contexts import with_context
+
 End = Callable[[BaseException], object]  # ends what a thread waits for, from any thread
 
 _thread = threading.local()  # `stop` is that of the call that the thread is in
@@ -102,7 +104,7 @@ def ended_by(end: End) -> Iterator[None]:
 def ended_after(seconds: float, error: BaseException) -> Iterator[None]:
     """Run a block; after so many seconds have the call that this thread is in raise this error."""
     stop = current() or Stop()
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop.stop, [error])
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), with_context(stop.stop), [error])
     timer.daemon = True
     timer.start()
     try:

@@ -25,6 +25,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving.end import End
 from pscp.ground import errors, stops
+from pscp.ground.contexts import with_context
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters, Reporter
@@ -194,7 +195,7 @@ class _NearTree:
                     self._pending -= 1
                     self._changed.notify_all()
 
-        self._threads.submit(run)
+        self._threads.submit(with_context(run))
 
     def _answer(self, request: requests.Request, then: Then) -> None:
         end = self._ends.get()

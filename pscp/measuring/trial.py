@@ -17,6 +17,7 @@ from pscp.calls.api import Session
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint.reading import tree
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.ground.values import KIB
 from pscp.measuring import advice
 from pscp.options.option_rows import CHUNK_BYTES
@@ -86,7 +87,9 @@ class CipherOpener:
         """Return a connection with each of these ciphers, or the error. Several log in at once."""
         with ThreadPoolExecutor(OPENING_MAX) as pool:
             try:
-                return list(zip(ciphers, pool.map(self._open_one, ciphers), strict=True))
+                return list(
+                    zip(ciphers, pool.map(with_context(self._open_one), ciphers), strict=True)
+                )
             except BaseException:
                 self._is_over = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -171,7 +174,9 @@ class Trial:
         self._agents = agents
         self._lanes = [Lane(f"lane {n}", context, far) for n, far in enumerate(agents, 1)]
         self._threads = [
-            threading.Thread(target=self._serve, args=(lane,), name=f"lane {n}", daemon=True)
+            threading.Thread(
+                target=with_context(self._serve), args=(lane,), name=f"lane {n}", daemon=True
+            )
             for n, lane in enumerate(self._lanes, 1)
         ]
 

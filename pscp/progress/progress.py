@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol, TextIO, TypeVar
 
 from pscp.ground import errors, terminal_text
+from pscp.ground.contexts import with_context
 from pscp.ground.counters import Counters as Counters
 from pscp.ground.counters import LiveCounters as LiveCounters
 from pscp.ground.terminal_text import printable, write_line, write_text
@@ -273,7 +274,9 @@ class Ticking(Notes):
         self._rate = Rate()
         self._rate.per_s(self._clock(), counters.bytes_done)
         self._end.clear()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=with_context(self._run), name="progress", daemon=True
+        )
         self._thread.start()
 
     def stop(self, result: Result | None = None) -> None:

@@ -30,6 +30,7 @@ from pscp.endpoint.streams.machine import Machine
 from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.endpoint.streams.stream_states import Input, Output
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.progress.progress import LiveCounters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lane_pool import LanePool
@@ -130,7 +131,9 @@ class Pipe:
         Condition's own lock held.
         """
         threads = [
-            threading.Thread(target=self._run, args=(step,), name=step.__name__, daemon=True)
+            threading.Thread(
+                target=with_context(self._run), args=(step,), name=step.__name__, daemon=True
+            )
             for step in (*self._steps(), self._listen, self._await_end)
         ]
         try:

@@ -24,6 +24,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system
 from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
 from pscp.ground import errors, stops
+from pscp.ground.contexts import with_context
 from pscp.options.options import Options
 from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import LiveCounters, format_bytes
@@ -196,7 +197,7 @@ def piped(
         finally:
             os.close(its)
 
-    thread = threading.Thread(target=run, name="stream", daemon=True)
+    thread = threading.Thread(target=with_context(run), name="stream", daemon=True)
     thread.start()
     file = open(ours, "wb" if is_push else "rb")  # noqa: SIM115 - closed below
     try:
@@ -269,7 +270,7 @@ def run(connections: Connections, options: Options, command: _Command, timeout_s
                 else:
                     stream.interrupt(_too_much(command))
 
-    reader = threading.Thread(target=read, daemon=True)
+    reader = threading.Thread(target=with_context(read), daemon=True)
     reader.start()
     try:
         with stops.ended_after(timeout_s, late):
@@ -312,7 +313,7 @@ class Program:
         assert file is not None
         self._file: IO[bytes] = file
         self._err = b""
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=with_context(self._read), daemon=True)
         self._reader.start()
 
     def __enter__(self) -> Program:

@@ -20,6 +20,7 @@ from pscp.connect.first_login import idle_s
 from pscp.connect.known.host_memory import PathRecord
 from pscp.endpoint.frames import system
 from pscp.endpoint.plane.congestion import LiveSocket, Sending
+from pscp.ground.contexts import with_context
 from pscp.transfer.lanes.autotune import CopyState, Tuner, usual_lanes
 from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel, socket_options
@@ -100,7 +101,7 @@ class Autoscaler:
 
             self._choice = Choice()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="tuner", daemon=True)
+        self._thread = threading.Thread(target=with_context(self._look), name="tuner", daemon=True)
 
     def start(self) -> None:
         if self._tuner is not None or self._choice is not None:

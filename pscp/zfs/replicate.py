@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pscp.ground import errors, state, stops
+from pscp.ground.contexts import with_context
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.keywords import in_keywords, said
@@ -346,7 +347,7 @@ class _Run:
             self.counters.set(plan_complete=True)
 
         done = threading.Event()
-        thread = threading.Thread(target=estimate, name="zfs sizes")
+        thread = threading.Thread(target=with_context(estimate), name="zfs sizes")
         shows_progress = self.reporter.is_live or isinstance(self.reporter, Ticking)
         if job.speech.common.sizes and shows_progress:
             thread.start()

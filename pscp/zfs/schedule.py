@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.zfs import commands, prune
 from pscp.zfs.dataset_job import Job, ReceivedDataset
 from pscp.zfs.inventory import Dataset, guids
@@ -98,7 +99,7 @@ class Schedule:
             pair = self._pairs[name]
             try:
                 check_awaited(pair, before & set(self._failed))
-                self._running[self._pool.submit(self._job.replicate, pair)] = name
+                self._running[self._pool.submit(with_context(self._job.replicate), pair)] = name
             except errors.DatasetError as error:
                 self._fail(name, error)
 
@@ -150,8 +151,12 @@ def settle(
         if dest is not None:
             job.record.settle(dest)
     job.holds.release([name for each, _, _ in good for name in job.held(each.pair.source)])
+
+    def finished(one: tuple[ReceivedDataset, Dataset | None, str]) -> ReplicatedDataset:
+        return _finished(job, *one)
+
     with ThreadPoolExecutor(job.speech.settings.parallel, "zfs afterwards") as pool:
-        sent = list(pool.map(lambda one: _finished(job, *one), good))
+        sent = list(pool.map(with_context(finished), good))
     return sent, wrong
 
 

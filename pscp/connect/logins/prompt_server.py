@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pscp.ground import state
+from pscp.ground.contexts import with_context
 from pscp.transports import askpass, control_sockets
 
 _QUESTION_MAX_BYTES = 64 * 1024
@@ -58,7 +59,9 @@ class PromptServer:
         self._unanswered = 0  # questions that wait for their answer now
         # Used by the listening thread; after its end by close():
         self._threads: list[threading.Thread] = []
-        self._thread = threading.Thread(target=self._listen, name="prompts", daemon=True)
+        self._thread = threading.Thread(
+            target=with_context(self._listen), name="prompts", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,7 +110,9 @@ class PromptServer:
         poll.register(self.closing_fd, 0)
         while self.closing_fd not in dict(poll.poll()):
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]
-            thread = threading.Thread(target=self._serve, args=(fd,), name="prompt", daemon=True)
+            thread = threading.Thread(
+                target=with_context(self._serve), args=(fd,), name="prompt", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 

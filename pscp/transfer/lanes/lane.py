@@ -17,6 +17,7 @@ import threading
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, session, wire
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, CopyRunning, PscpError
 from pscp.transfer.lanes.in_flight import IsParked, LaneShare, never
 from pscp.transfer.lanes.lane_context import LaneContext
@@ -45,7 +46,9 @@ class Lane:
         self.share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
         self._near = near = context.new_end(self._lose, far.channel)
         self._traffic = LaneTraffic(context, far, near, self.share)
-        self._reader = threading.Thread(target=self._receive, name=f"{name} in", daemon=True)
+        self._reader = threading.Thread(
+            target=with_context(self._receive), name=f"{name} in", daemon=True
+        )
 
     def run(self) -> None:
         """Send until there is nothing more to do; then wait for the agent's goodbye."""

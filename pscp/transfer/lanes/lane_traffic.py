@@ -17,6 +17,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
 from pscp.endpoint.reading import source, tree
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.in_flight import LaneShare
 from pscp.transfer.lanes.lane_context import LaneContext
@@ -78,6 +79,8 @@ class LaneTraffic:
         self, context: LaneContext, far: RemoteAgent, near: NearEnd, share: LaneShare
     ) -> None:
         self.context, self.far, self.near, self.share = context, far, near, share
+        # A near end's own threads settle, too, and know nothing of the call's context variables.
+        self._settle_work = with_context(context.queue.settle)
         self._near_lock = threading.RLock()  # for the near end, which on pull both threads use
         self._expected = ExpectedChunks()
         self._announced: dict[int, Job] = {}  # files that both ends know; for the sending thread
@@ -118,7 +121,7 @@ class LaneTraffic:
             except MISSHAPEN as error:
                 raise misshapen(error) from None
 
-        self.context.queue.settle(self.share, number, outcome)
+        self._settle_work(self.share, number, outcome)
 
     def take_rows(self, number: int, pack: Pack, rows: object) -> bool:
         """Keep a pack's rows, unless it was given back: they are another lane's then, or will be.

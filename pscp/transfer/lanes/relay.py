@@ -25,6 +25,7 @@ from pscp.endpoint.asking.answers import Reply, not_here
 from pscp.endpoint.frames import failures, session, system, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.source import Row, Source, listed
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import never
@@ -169,7 +170,9 @@ class RelayEnd:
                 raise misshapen(error) from None
             raise as_copy_error(failure)
         agent.session.advance(session.BEGIN_SOURCE)
-        self._thread = threading.Thread(target=self._receive, name="relay", daemon=True)
+        self._thread = threading.Thread(
+            target=with_context(self._receive), name="relay", daemon=True
+        )
         self._thread.start()
 
     def _opened(self, channel: Channel) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.ground.log import Log
 from pscp.transfer.lanes.lane import Lane
@@ -76,7 +77,7 @@ class Worker(threading.Thread):
 
         With a master, its channels are further ones of the master's connection.
         """
-        super().__init__(name=f"lane {number}", daemon=True)
+        super().__init__(target=with_context(self._work), name=f"lane {number}", daemon=True)
         self.master = master
         self.congestion = congestion  # the congestion control of its connection; "" for any
         self.phase = Phase.IDLE
@@ -114,7 +115,7 @@ class Worker(threading.Thread):
         elif channel is not None:
             channel.end()
 
-    def run(self) -> None:
+    def _work(self) -> None:
         try:
             attempt = 0
             while self._queue.wait_until(self._may_begin, is_lane=True) and not self.gave_up:

@@ -23,6 +23,7 @@ from pscp.endpoint.reading import metadata, tree
 from pscp.endpoint.there import listings
 from pscp.endpoint.there.listed_paths import ABOVE, ALL, Above, PathsWalk, Row, WalkPaths, above
 from pscp.ground import errors
+from pscp.ground.contexts import with_context
 from pscp.options.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces import answers
@@ -67,7 +68,7 @@ class PlanWalk(threading.Thread):
         lookup: DestinationLookup,
         mirror: Mirror | None,
     ) -> None:
-        super().__init__(name="walk", daemon=True)
+        super().__init__(target=with_context(self._walk), name="walk", daemon=True)
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
@@ -85,7 +86,7 @@ class PlanWalk(threading.Thread):
         self._looking_bytes = 0
         self._names, self._walked_folders = Names(self._folds), Names(self._folds)
 
-    def run(self) -> None:
+    def _walk(self) -> None:
         try:
             self._attributes = self._new_attributes()
             self._take_above()

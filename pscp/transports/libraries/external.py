@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint.frames import system
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
@@ -107,7 +108,7 @@ class LentChannel(Pipes):
         self._status, self._failure = _FAILED_STATUS, ""
         self._is_ended = False
         self._thread = threading.Thread(
-            target=self._serve, args=(client, request), name="channel", daemon=True
+            target=with_context(self._serve), args=(client, request), name="channel", daemon=True
         )
         self._thread.start()
 
@@ -190,8 +191,12 @@ def serve_paramiko(
         what = "subsystem" if request.is_subsystem else "exec"
         raise HelperError(f"{what} request failed on channel 0") from None
     feeding = (channel, os.dup(fds[0]))  # a copy, since the thread may outlive the channel
-    threading.Thread(target=_feed, args=feeding, name="channel in", daemon=True).start()
-    errors = threading.Thread(target=_drain, args=(channel.recv_stderr, fds[2]), daemon=True)
+    threading.Thread(
+        target=with_context(_feed), args=feeding, name="channel in", daemon=True
+    ).start()
+    errors = threading.Thread(
+        target=with_context(_drain), args=(channel.recv_stderr, fds[2]), daemon=True
+    )
     errors.start()
     try:
         _drain(channel.recv, fds[1])
