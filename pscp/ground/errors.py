@@ -126,13 +126,18 @@ class CopyRunning(CopyError):
 
 
 class CommandFailed(CopyError):
-    """The command at the other end of a stream ended with another exit status than 0."""
+    """The command at the other end of a stream ended with another exit status than 0; `err` has
+    the end of its standard error.
+    """
 
-    hint = "what it said on its standard error tells why"
+    hint = "`err` has the end of what it said"
 
-    def __init__(self, message: str, status: int, hint: str = "") -> None:
+    def __init__(self, message: str, status: int, hint: str = "", *, err: bytes = b"") -> None:
         super().__init__(message, hint)
+        if not (hint or err):
+            self.hint = ""
         self.status = status  # 128 and the number of the signal that ended it
+        self.err = err  # the last 64 KiB; after pipe_to() its standard output as well
 
 
 class TimedOut(CopyError):

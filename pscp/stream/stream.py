@@ -236,7 +236,7 @@ def _raise_unless_well(end: int | BaseException, command: _Command, err: bytes) 
     if end:
         line = err.decode(errors="replace").strip().rpartition("\n")[2]
         message = f"{_name(command)}: exit status {end}{': ' if line else ''}{line}"
-        raise errors.CommandFailed(message, end)
+        raise errors.CommandFailed(message, end, err=err)
 
 
 def _name(command: _Command) -> str:
