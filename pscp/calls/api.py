@@ -127,8 +127,9 @@ class Session:
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
     `fields` are those of copy(), and hold for every call that does not say otherwise; those that
     make a connection what it is, such as `port` or `cipher`, hold for all. Any thread may call,
-    several at once. Once it is closed, a session refuses every call (UsageError), as it does in a
-    process that was forked from the one that made it: open one there, after the fork.
+    several at once; `connections` is for each call, so calls at once open as many each. Once it is
+    closed, a session refuses every call (UsageError), as it does in a process that was forked from
+    the one that made it: open one there, after the fork.
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then
@@ -271,7 +272,8 @@ class Session:
 
         A list is executed as it is, a text by the user's shell there. When the block ends without
         an exception, the command sees the end of its input once all of it was verified; else it
-        is ended first. Raises CommandFailed for another exit status than 0, and as copy() does.
+        is ended first. Raises CommandFailed for another exit status than 0, and as copy() does; its
+        `err` has the last 64 KiB of what the command wrote, to its standard output as well.
         """
         return self._piped(True, command_words(command), fields)
 
@@ -281,7 +283,8 @@ class Session:
         """A file object for reading: the standard output of a command at the far end.
 
         What is left of it when the block ends is read and dropped; with an exception, or once the
-        file is closed, the command is ended. Raises CommandFailed as pipe_to() does.
+        file is closed, the command is ended. Raises CommandFailed as pipe_to() does; its `err` has
+        the last 64 KiB of the command's standard error.
         """
         return self._piped(False, command_words(command), fields)
 

@@ -86,6 +86,8 @@ def command_words(command: Command) -> str | list[str]:
             f"a command is a text, or a list of texts, not {command!r}",
             'such as ["uname", "-s"], or "uname -s" for the shell there',
         )
+    if any("\0" in each for each in found):
+        raise errors.UsageError(f"a command cannot have a NUL in it: {command!r}", "leave it out")
     return command if isinstance(command, str) else found
 
 

@@ -52,6 +52,8 @@ ReporterOf = Callable[[str], Reporter]
 Progress = Callable[[str, Counters], object]
 OnFile = Callable[[str, FileEvent], object]
 
+_NAMED_MOST = 5  # destinations that failed, in a message after the first
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -160,6 +162,11 @@ def _checked_all(found: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
     if failed:
         place, problem = failed[0]
         more = f"; {len(failed)} of {len(found)} destinations failed" if len(found) > 1 else ""
+        others = [name for name, _ in failed[1:]]
+        if others:
+            left = len(others) - _NAMED_MOST
+            more += f", also {', '.join(others[:_NAMED_MOST])}"
+            more += f" and {left} more" if left > 0 else ""
         message = f"{place}: {problem.message}{more}"
         raise errors.FanOutFailed(message, problem.hint, result=found)
     return found

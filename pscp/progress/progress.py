@@ -99,14 +99,13 @@ def count_failed(result: Result) -> int:
 
 
 def problem_of(result: Result) -> errors.FilesFailed | None:
-    """Return the error of a copy in which files failed, with the first remedy; else None."""
+    """Return the error of a copy in which files failed, about the first of them; else None."""
     if not result.failures:
         return None
     first, more = result.failures[0], count_failed(result) - 1
     rest = f", and {more} more" if more else ""
     message = f"{first.path}: {first.message}{rest}" if first.path else first.message + rest
-    hint = next((each.hint for each in result.failures if each.hint), "")
-    return errors.FilesFailed(message, said(hint), result=result)
+    return errors.FilesFailed(message, said(first.hint), result=result)
 
 
 AnyResult = TypeVar("AnyResult", bound=Result)

@@ -41,15 +41,17 @@ a file. Sources, and the destinations of fan_out(), are one or an iterable of th
 command is a list of words, which is executed as it is, or a text for the user's shell at the far
 end. `reporter` is a `Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has
 each argument. A field of a result is a number, a text or a flag where no type is said; `as_dict()`
-of a Result or a Delivery is what `json.dumps()` takes.
+of a Result or a Delivery is what `json.dumps()` takes. A byte of a name that is no UTF-8 is a
+lone surrogate there, as in every path of this API: `os.fsencode()` has the name again.
 
 An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
-raised by it; what had landed is kept, and the same call goes on from there. Where files failed,
-`FilesFailed` is raised once all others are copied; its `result` has the `failures`, and with
-`raises=False` that is returned. Also raised are `UsageError`, before anything is contacted;
-`ConnectError`, where there is no usable far end; `CopyError`, where the copy as a whole cannot go
-on; `ProtocolError`, where the far end misbehaves. `error.text` is the message and what to do. With
-`wait=True`, or a number of seconds, a copy waits while the same one is running (`CopyRunning`).
+raised by it; what had landed is kept, and the same call goes on from there. What was on its way
+when a call ended early may land for a second more. Where files failed, `FilesFailed` is raised once
+all others are copied; its `result` has the `failures`, and with `raises=False` that is returned.
+Also raised are `UsageError`, before anything is contacted; `ConnectError`, where there is no usable
+far end; `CopyError`, where the copy as a whole cannot go on; `ProtocolError`, where the far end
+misbehaves. `error.text` is the message and what to do. With `wait=True`, or a number of seconds, a
+copy waits while the same one is running (`CopyRunning`).
 """
 ASYNCIO = """\
 ## pscp.aio
@@ -78,13 +80,16 @@ It yields snapshots of Counters, about ten a second, the last one when the copy 
 late gets the latest only. The block's end waits for the copy, and raises its error; an exception in
 the block ends it. Each call runs in a thread of its own, and functions that it is given are called
 in other threads than the event loop's. Where its task is cancelled the call is ended as by
-Session.cancel(), and CancelledError goes on only when it has ended. What was
-on its way may land there for a second more.
+Session.cancel(), and CancelledError goes on only when it has ended.
 
 `async with pscp.aio.Session(host, options=None, **fields) as session` has `session.copying(...)`,
 `await session.copy(...)` and `await session.run(...)`; tasks may call it at once. With `transport`
 an asyncssh.SSHClientConnection of this very event loop, everything goes over that connection,
 which stays open.
+"""
+SETTLED = """\
+`state(is_whole=...)` returns what the next run has to know, for json: `is_whole` is True where this
+run has looked at all files, so that what it did not meet is there no more and is forgotten.
 """
 EVENTS = """\
 It has more fields, and its parts are records: [advice.py](../pscp/measuring/advice.py).
@@ -93,9 +98,10 @@ It has more fields, and its parts are records: [advice.py](../pscp/measuring/adv
 
 For a program in another language: one JSON object a line on standard output, whose `event` is
 
-- `progress`, about once a second: `elapsed_s`, and the fields of Counters;
+- `progress`, about once a second and at the end: {progress};
 - `note`: `text`, a failure or a warning as a person would read it;
 - `line`: `text`, a line of a dry run;
+- `file`, with `-vv`: `path`, `became` (a word such as `new`) and `digest`;
 - `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
 
 Fields may be added; those that are there keep their meaning as above.
@@ -105,6 +111,9 @@ Fields may be added; those that are there keep their meaning as above.
 A program that has set up `logging` gets records of the loggers below `pscp`: WARNING what the
 command says to everybody; INFO what it says with `-vv`; DEBUG what it says with `-d` (`debug=True`
 adds ssh's `-v`). A record's `threadName` is the lane. Their words may change; they are for people.
+
+Handlers, and functions that a call is given, run in its threads with the caller's context variables
+(contextvars) as they were at the call; what they set there stays there.
 """
 CALLS = (
     pscp.copy, pscp.fan_out, pscp.JobTerms, pscp.Moves, pscp.Settled, pscp.verify, pscp.measure,
@@ -155,12 +164,16 @@ def api_page() -> str:
     lines = [INTRODUCTION, "## Calls\n"]
     for call in CALLS:
         lines += [f"### pscp.{call.__name__}\n", *called(call, f"pscp.{call.__name__}")]
+        lines += [SETTLED] if call is pscp.Settled else []
     lines += [*session(), ASYNCIO]
     for title, kinds in CLASSES.items():
         lines += [f"## {title}\n"]
         for kind in kinds:
             lines += [*class_of_fields(kind)]
-    return "\n".join([*lines, EVENTS]).rstrip() + "\n"
+    counted = (name for name in pscp.Counters().as_dict() if name != "started_s")
+    progress = ", ".join(f"`{name}`" for name in ("elapsed_s", *counted))
+    events = textwrap.fill(progress, 98, subsequent_indent="  ", initial_indent=" " * 45).lstrip()
+    return "\n".join([*lines, EVENTS.replace("{progress}", events)]).rstrip() + "\n"
 
 
 def session() -> Iterator[str]:

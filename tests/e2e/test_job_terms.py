@@ -243,6 +243,8 @@ def sha256(path: Path) -> str:
 def failed(way: Way, *names: str, expected: dict[str, str], **fields: Any) -> dict[str, str]:
     result = way.copy(*names, terms=pscp.JobTerms(expected=expected), **fields)
     assert result.ok is not bool(result.failures)
+    for each in result.failures:  # not of hardware, which is well
+        assert each.message != OTHER or each.hint == "the source is not what was expected"
     return {each.path: each.message for each in result.failures}
 
 

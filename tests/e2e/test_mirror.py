@@ -487,6 +487,7 @@ def test_max_delete(way: Way, most: int, is_deleted: bool) -> None:
     assert ("t/old" in way.arrived, "t/gone/x" in way.arrived) == (not is_deleted, not is_deleted)
     if not is_deleted:
         assert f"4 files and folders would be, more than --max-delete {most}" in ran.err
+        assert "a larger --max-delete" in ran.err
 
 
 def test_without_r_there_is_nothing_to_mirror(push: Way) -> None:

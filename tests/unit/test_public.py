@@ -131,12 +131,13 @@ def test_what_differs_is_not_ok() -> None:
 
 
 def test_a4_the_hint_is_the_remedy_of_what_failed() -> None:
-    """Of the first that has one; else there is none."""
+    """Of the one that the message names; another's would lead astray."""
     failure = pscp.Failure("a", "UnsupportedFile", "a dangling link", "leave it out with --exclude")
     other = pscp.Failure("b", "FileError", "is no file")
     for failures, hint in (
         ((failure,), "leave it out with exclude"),
-        ((other, failure), "leave it out with exclude"),
+        ((failure, other), "leave it out with exclude"),
+        ((other, failure), ""),
         ((other,), ""),
     ):
         with pytest.raises(pscp.FilesFailed) as raised:
@@ -339,6 +340,36 @@ def test_what_is_no_command(command: Any) -> None:
     for call in (session.run, session.pipe_to, session.pipe_from):
         with pytest.raises(pscp.UsageError, match=r"^a command is a text, or a list of texts"):
             call(command)
+
+
+@pytest.mark.parametrize("command", ["ls\0", ["ls", "a\0b"]])
+def test_a_command_with_a_nul_is_refused_at_once(command: Any) -> None:
+    """The far end said it with the name of an errno, once it had been logged in to."""
+    session = pscp.Session("nowhere.invalid")
+    for call in (session.run, session.pipe_to, session.pipe_from):
+        with pytest.raises(pscp.UsageError, match=r"^a command cannot have a NUL in it"):
+            call(command)
+
+
+def test_a_fan_out_that_failed_names_the_others_of_which_a_few() -> None:
+    from pscp.calls.deliveries import _checked_all
+
+    gone = pscp.Unreachable("gone")
+
+    def message(count: int) -> str:
+        names = [f"h{number}:" for number in range(count)]
+        found = [pscp.Delivery(name, None, gone, 1.0, pscp.Counters()) for name in names]
+        with pytest.raises(pscp.FanOutFailed) as raised:
+            _checked_all(
+                (*found, pscp.Delivery("good:", pscp.Result(), None, 1.0, pscp.Counters()))
+            )
+        return raised.value.message
+
+    assert message(1) == "h0:: gone; 1 of 2 destinations failed"
+    assert message(3) == "h0:: gone; 3 of 4 destinations failed, also h1:, h2:"
+    assert message(9).endswith(
+        "9 of 10 destinations failed, also h1:, h2:, h3:, h4:, h5: and 3 more"
+    )
 
 
 def test_w2_a_call_cannot_ask_for_another_connection_than_its_session() -> None:

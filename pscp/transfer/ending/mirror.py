@@ -38,6 +38,7 @@ _BESIDE_MOST = 1000  # names of other sources that a request has besides
 _Piece = list[Any]
 
 _UNWANTED = "is not in the source"
+_TOO_MANY = "--dry-run lists them; a larger --max-delete, or none, lets them be deleted"
 
 
 class _Folder:
@@ -146,7 +147,7 @@ class Mirror:
         most = self._terms.options.max_delete
         if most is not None and count > most:
             why = f"{count} files and folders would be, more than --max-delete {most}"
-            self._fail(f"nothing was deleted: {why}")
+            self._fail(f"nothing was deleted: {why}", _TOO_MANY)
         elif self._terms.options.dry_run:
             for spool in (self._files, self._folders):
                 for group in grouped_rows(self._to_remove(spool)):
@@ -183,8 +184,9 @@ class Mirror:
         proof = removal.DIGEST if is_known else ""  # the whole source was walked
         return not is_safe_to_remove(Durable(proof, is_synced=not stops, is_elsewhere=True))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, hint: str = "") -> None:
         failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself
+        failure["hint"] = hint
         self._queue.run_alone(lambda: self._results.failed(failure))
 
     def _settle(self, asks: Iterable[Ask]) -> None:

@@ -60,6 +60,7 @@ _ERRORS: dict[str, type[errors.FileError]] = {
 
 _OTHER_BYTES = failures.DAMAGED, failures.VERIFY
 _NOT_EXPECTED = "not the digest that is expected"
+_OTHER_SOURCE = "the source is not what was expected"
 
 LINES_MOST = 20  # for one reason
 _LEFT_OUT = {
@@ -309,7 +310,7 @@ class Results:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
         if failure["kind"] in _OTHER_BYTES and failure["path"] in self._terms.job.expected:
-            failure = {**failure, "message": _NOT_EXPECTED}
+            failure = {**failure, "message": _NOT_EXPECTED, "hint": _OTHER_SOURCE}
         error, of_source = as_error(failure), failure.get("of_source", False)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
