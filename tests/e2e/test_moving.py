@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,35 @@ def test_no_mirror_moves(push: Way) -> None:
     ran = push.command("-r", "--delete", "--remove-source-files", names=["t"])
     assert ran.code == 2 and "the next one would delete" in ran.err
     assert files_of(push.source) == {"t/a"}
+
+
+# --- what cannot be removed is copied all the same
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_source_whose_folder_is_closed_is_told_as_copied(powerless: Way, is_there: bool) -> None:
+    """It was "Permission denied ... shows who may read it", as if it had not been copied."""
+    make(powerless.source, "t/a")
+    if is_there:  # then a mark is made beside the source
+        make(powerless.destination, "t/a")
+        (powerless.destination / "t" / "a").write_bytes((powerless.source / "t/a").read_bytes())
+    (powerless.source / "t").chmod(0o555)
+    ran = powerless.command("-r", "--remove-source-files", names=["t"])
+    assert ran.code == 1
+    assert "a: copied, but could not be removed at the source: Permission denied" in ran.err
+    assert "its folder at the source has to be writable for this user" in ran.err
+    assert "who may read it" not in ran.err
+    assert files_of(powerless.source) == files_of(powerless.destination) == {"t/a"}
+
+
+@pytest.mark.needs_agent(reason="SFTP has no error of its own for what is mounted read-only")
+def test_a_source_that_is_mounted_read_only_is_told_as_copied(way: Way) -> None:
+    make(way.source, "t/a")
+    with mounted(way.source, way.source):
+        subprocess.run(["mount", "-o", "remount,bind,ro", way.source], check=True)
+        result = way.copy("t", remove_source_files=True)
+    [failure] = result.failures
+    why = "copied, but could not be removed at the source: Read-only file system"
+    assert (failure.path, failure.message) == ("t/a", why)
+    assert failure.hint == "the source is mounted read-only"
+    assert files_of(way.source) == way.arrived - {"t"} == {"t/a"}

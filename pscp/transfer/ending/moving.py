@@ -8,6 +8,7 @@ what several copies have landed (../terms/moves.py), and where (../terms/twins.p
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -36,6 +37,14 @@ from pscp.transfer.terms.twins import Landed, Shown
 
 # What would have the names of the parts that are looked for: at the source, at the destination.
 _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
+# What to do where a source cannot be removed; {also} is the folder that it goes to.
+_READ_ONLY = "the source is mounted read-only"
+_NOT_WRITABLE = "its folder at the source{also} has to be writable for this user"
+_WHY_NOT_REMOVED = {
+    errno.EACCES: _NOT_WRITABLE,
+    errno.EPERM: f"{_NOT_WRITABLE}, and neither immutable (lsattr) nor a sticky one of another's",
+    errno.EROFS: _READ_ONLY,
+}
 _SHOWN_MOST = 16  # files by which another copy tells its place from this one's
 
 
@@ -248,7 +257,7 @@ class Moving:
         def cannot(failure: Failure) -> None:
             if failure["kind"] != failures.UNSUPPORTED:  # through a link, where each file says so
                 self._results.doubt([self._beside(top, path, "").rstrip("/")])
-                self._results.failed(answers.from_source({**failure, "path": path}))
+                self._cannot_remove({**failure, "path": path})
 
         looking = Ask(False, lookup.Lookup([self._beside(top, path, name)]), is_seen, self._cannot)
         then = self._look(looking, Ask(True, remove, ignored, self._cannot))
@@ -331,14 +340,27 @@ class Moving:
         def then(answer: object) -> None:
             failed = answers.places(answer)
             for _, failure in failed:
-                self._results.failed(answers.from_source(failure))
+                self._results.failed(self._as_not_removed(failure))
             self._terms.counters.add(files_removed=len(rows) - len(failed))
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
         moved = [(kind, source.SourceFile(*known)) for kind, known, _ in rows]
         folder = self._moves.folder if self._moves is not None else ""
-        return Ask(True, moving.RemoveSources(moved, folder), then, self._results.failed)
+        return Ask(True, moving.RemoveSources(moved, folder), then, self._cannot_remove)
+
+    def _cannot_remove(self, failure: Failure) -> None:
+        self._results.failed(self._as_not_removed(failure))
+
+    def _as_not_removed(self, failure: Failure) -> Failure:
+        """Return the source's failure to remove or move a file, told as one: it was copied."""
+        if failure["kind"] != failures.SYSTEM:
+            return answers.from_source(failure)
+        folder = self._moves.folder if self._moves is not None else ""
+        done, also = (f"moved to {folder}", f", and {folder},") if folder else ("removed", "")
+        why = f"copied, but could not be {done} at the source: {failure['message']}"
+        hint = _WHY_NOT_REMOVED.get(failure["errno"], "")
+        return answers.from_source({**failure, "message": why, "hint": hint.format(also=also)})
 
     def _cannot(self, failure: Failure) -> None:
         self._why_not = failure["message"]
