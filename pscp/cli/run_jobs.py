@@ -30,12 +30,13 @@ from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import exit_code
-from pscp.jobs.runner import ordered, run
+from pscp.jobs.runner import moves_of, ordered, run
 from pscp.jobs.toml.config import is_default
-from pscp.jobs.toml.job import Job
+from pscp.jobs.toml.job import Job, check_after
 from pscp.options.arguments import make_parser
 from pscp.progress.progress import count
 from pscp.transfer.terms.copy_terms import JobTerms
+from pscp.transfer.terms.moves import Moves
 from pscp.transfer.walk.selection import Settled
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class _DryRun:
 
     def __init__(self, job: Job, settled: Settled) -> None:
         self._job, self._settled = job, settled
+        self._moves: Moves | None = None
         self._ready: list[str] = []  # files that the copy to one destination takes
 
     def codes(self) -> Iterator[int]:
@@ -166,6 +168,8 @@ class _DryRun:
         job, settled, most = self._job, self._settled, list[str]()
         found = [] if job.datasets else sources.find(job, lambda ran: None)
         ready = [each for each in found if each.is_remote or settled.is_ready_at(each.path)]
+        check_after(job, ready)
+        self._moves = moves_of(job, ready)
         texts = [place.text if place.is_remote else place.path for place in ready]
         for destination in job.destinations if texts or job.datasets else ():
             self._say(f"to {destination}")
@@ -188,7 +192,7 @@ class _DryRun:
         return explain.argv(job, destination, texts, "--dry-run", *removes, "--")
 
     def _copy(self, words: list[str]) -> int:
-        terms = JobTerms(self._is_ready)
+        terms = JobTerms(self._is_ready, moves=self._moves)
 
         def run(given: list[str]) -> int:
             try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pscp.calls.deliveries import Delivery
+from pscp.endpoint.reading.source import NO_MATCH
 from pscp.ground import errors
 from pscp.jobs.reports.outcome import DestinationRun, Outcome
 from pscp.jobs.toml.schema import as_keys
@@ -81,7 +82,7 @@ class Attempts:
             why = f"{count(failed, noun)} failed" if failed else failures[0].message
             self.end(Outcome.FAILED, why)
         else:
-            self.end(Outcome.DONE)
+            self.end(Outcome.DONE if _has_found(delivery) else Outcome.NOTHING)
         may_succeed = error.retry if error is not None else any(f.retry for f in failures)
         if not may_succeed:
             return None
@@ -122,7 +123,11 @@ class Attempts:
         )
 
     def _counts(self, failure: Failure) -> bool:
-        """Return whether this is a failure, and not a file that is left for the next run."""
+        """Return whether this is a failure, and not a file that is left for the next run, or a
+        pattern there that nothing matches.
+        """
+        if failure.message == NO_MATCH:
+            return False
         if self._left is None or failure.error != errors.SourceChanged.__name__:
             return True
         self._left(failure.path)
@@ -165,6 +170,14 @@ def _has_begun(delivery: Delivery) -> bool:
     its = delivery.counters
     begun = its.files_total or its.bytes_sent or its.lanes_wanted or its.connections_lost
     return delivery.result is not None or bool(begun)
+
+
+def _has_found(delivery: Delivery) -> bool:
+    """Return whether anything was there to copy: not where no pattern at a host matched."""
+    its, result = delivery.counters, delivery.result
+    failed = result.failures if result is not None else ()
+    is_unmatched = failed and all(each.message == NO_MATCH for each in failed)
+    return not is_unmatched or bool(its.files_done or its.files_unchanged or its.files_resumed)
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

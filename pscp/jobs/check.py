@@ -15,11 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pscp.calls.looking import Look, look
+from pscp.endpoint.frames import failures
+from pscp.endpoint.reading.paths import to_bytes, to_text
+from pscp.endpoint.reading.source import Top, expand, folder_of
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
 from pscp.ground.terminal_text import printable
 from pscp.jobs.attempts import words_of
 from pscp.jobs.reports import report
+from pscp.jobs.runner import moves_of
 from pscp.jobs.toml.job import Job
 from pscp.jobs.toml.schema import as_keys
 from pscp.progress.progress import format_bytes
@@ -59,6 +63,7 @@ def check(jobs: Iterable[Job]) -> list[Row]:
     for (job, destination), row in zip(asked, rows, strict=True):
         if destination == job.destinations[0]:
             _tell_files(job, row)
+            _tell_sources(job, row)
     return rows
 
 
@@ -150,6 +155,35 @@ def _tell_files(job: Job, row: Row) -> None:
             continue
         why = "cannot be written in" if os.path.isdir(folder) else "there is no such folder"
         row.add(BAD, f"{key}: {folder}: {why}")
+
+
+def _tell_sources(job: Job, row: Row) -> None:
+    """Tell where the sources that are here could not be removed, or moved."""
+    places = [parse_location(text) for text in job.sources]
+    tops = [top for each in places if not each.is_remote for top in _tops(each.path)]
+    moves = moves_of(job, places)
+    if moves is None or not tops:
+        return
+    try:
+        moves.check(job.place(row.destination), tops)
+    except (errors.UsageError, OSError) as error:
+        row.add(BAD, str(error) if isinstance(error, OSError) else words_of(error, 0))
+    folders = sorted({top.path if top.is_folder else os.path.dirname(top.path) for top in tops})
+    closed = [folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)]
+    if closed:
+        more = f", and {len(closed) - 1} more folders" if len(closed) > 1 else ""
+        done = "moved" if job.move_to else "removed"
+        row.add(WARN, f"{closed[0]}{more}: cannot be written in, so no source there can be {done}")
+
+
+def _tops(path: str) -> list[Top]:
+    """Return what a source here stands for now, or a pattern itself that nothing matches."""
+    try:
+        return expand(path, True)
+    except failures.Refusal:
+        folder = to_text(folder_of(to_bytes(path)))
+        is_quiet = folder != path and os.path.isdir(folder)
+        return [Top("*", os.path.join(folder, "*"), False)] if is_quiet else []
 
 
 def _ask_zfs(job: Job, destination: str, row: Row) -> None:

@@ -34,7 +34,7 @@ from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import summary
-from pscp.jobs.toml.job import Job
+from pscp.jobs.toml.job import Job, check_after
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.progress import (
@@ -64,6 +64,8 @@ class Copying:
         self.settled = Settled(job.min_age_s, job.settled_for_s, known)
         self._select = self.settled.is_ready if self.settled.is_needed else None
         self._moves: Moves | None = None
+        self._removes = False  # the copy, which is from a host to this machine, does it
+        self._removed = 0  # by that
         self.note = ""  # for the run's report, also where all went well
         left = self.settled.left if self.settled.is_needed else None
         self.attempts = {each: Attempts(each, job.retry_for_s, left) for each in job.destinations}
@@ -72,7 +74,7 @@ class Copying:
     @property
     def moved(self) -> int:
         """How many files were removed at the source, or moved there."""
-        return self._moves.moved if self._moves is not None else 0
+        return self._moves.moved if self._moves is not None else self._removed
 
     def copy(self, keep: Callable[[CommandRun], object]) -> None:
         """Copy to all destinations. Raises what ends the job as a whole.
@@ -88,7 +90,7 @@ class Copying:
         self._teller.says(self._job.name, f"{count(len(ready), 'source')} of {len(found)}")
         try:
             if ready:
-                self._to_all(partial(self._copy, ready, self._terms()))
+                self._to_all(partial(self._copy, ready, self._terms(ready)))
             else:
                 for each in self.attempts.values():
                     each.end(Outcome.NOTHING)
@@ -97,12 +99,12 @@ class Copying:
                 is_whole=not ready or all(each.has_result for each in self.attempts.values())
             )
 
-    def _terms(self) -> JobTerms:
-        """Return what the copies to all destinations share."""
+    def _terms(self, ready: Iterable[Location]) -> JobTerms:
+        """Return what the copies to all destinations share. Raises UsageError."""
         job = self._job
-        if job.after != "keep":
-            places = [job.place(each) for each in self.attempts]
-            self._moves = Moves(places, job.move_to if job.after == "move" else None)
+        check_after(job, ready)
+        self._moves = moves_of(job, ready)
+        self._removes = job.after != "keep" and self._moves is None
         kbit_s = job.limit_now if job.limit or job.options.limit_kbit_s else None
         return JobTerms(self._select, kbit_s, self._path, self._moves)
 
@@ -132,6 +134,8 @@ class Copying:
         """Return the options of a copy, with the place of its manifest. Raises CopyError."""
         job, options = self._job, self._job.chosen(destination).options
         path = job.manifest_of(destination, self._run.run, self._run.started_s)
+        if self._removes:
+            options = replace(options, remove_source_files=True)
         if path is None:
             return options
         try:
@@ -149,7 +153,9 @@ class Copying:
         with self._lock:
             attempts = self.attempts[delivery.destination]
             pause_s = attempts.add(delivery)
-            if self._moves is not None and (delivery.result is not None or self.moved):
+            self._removed += delivery.counters.files_removed
+            is_moved = self._moves is not None or self._removes
+            if is_moved and (delivery.result is not None or self.moved):
                 pause_s = None  # another one would miss what was removed at the source
             then = "" if pause_s is None else f"; again in {format_duration(pause_s)}"
             why = f" ({attempts.run.message})" if attempts.run.message else ""
@@ -185,6 +191,13 @@ class Copying:
 
     def _say(self, destination: str, text: str) -> None:
         self._teller.says(self._job.name, f"{destination}: {text}")
+
+
+def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:
+    """Return what moves these sources of a job, None where nothing does, or the copy itself."""
+    if job.after == "keep" or any(each.is_remote for each in found):
+        return None
+    return Moves([job.place(each) for each in job.destinations], job.move_to)
 
 
 class _Notes(Silent):

@@ -73,9 +73,7 @@ def _check_folder(pattern: str) -> None:
 
     Nothing matches there either: a disk that is not mounted would look like a quiet night.
     """
-    folder = pattern
-    while glob.has_magic(folder):
-        folder = os.path.dirname(folder)
+    folder = to_text(source.folder_of(to_bytes(pattern)))
     try:
         with os.scandir(folder or "."):
             pass

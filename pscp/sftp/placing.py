@@ -16,7 +16,7 @@ import os
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.paths import is_pscps_own, marker_name, to_bytes, to_text
-from pscp.endpoint.reading.source import NOT_THERE, Top, as_glob
+from pscp.endpoint.reading.source import NO_MATCH, NOT_THERE, Top, as_glob, folder_of
 from pscp.endpoint.writing import placing
 from pscp.endpoint.writing.fence import fence_name
 from pscp.endpoint.writing.placing import Target
@@ -38,7 +38,8 @@ async def expand(client: Client, path: str, pattern: bool) -> list[Top]:
         return [await top]
     found = await _matching(client, full, to_bytes(path)) if pattern else []
     if not found:
-        raise failures.Refusal(failures.DESTINATION, path, NOT_THERE)
+        is_listed = pattern and await _can_list_for(client, full)
+        raise failures.Refusal(failures.DESTINATION, path, NO_MATCH if is_listed else NOT_THERE)
     return list(await gather(*[_top(client, each) for each in found]))
 
 
@@ -63,6 +64,17 @@ async def _matching(client: Client, full: bytes, typed: bytes) -> list[bytes]:
         ]
     named = [each for each in found if not is_pscps_own(os.path.basename(each))]
     return sorted([each for each in named if await lookup(client, each) is not None])
+
+
+async def _can_list_for(client: Client, pattern: bytes) -> bool:
+    """Return whether this is a pattern, and the folder that it looks into can be listed."""
+    if (folder := folder_of(pattern)) == pattern:
+        return False
+    try:
+        await list_folder(client, folder or b"/")
+        return True
+    except SftpError:
+        return False
 
 
 async def _names(client: Client, folder: bytes) -> list[bytes]:

@@ -97,7 +97,7 @@ def test_a_name_that_hides_what_its_pattern_means_is_noted(pull: Way) -> None:
 def test_a_glob_without_a_match_is_named(pull: Way) -> None:
     ran = pull.command(names=["no*such", "a.txt"])
     assert ran.code == 1
-    assert f"{pull.source}/no*such: no such file" in ran.err
+    assert f"{pull.source}/no*such: nothing there matches" in ran.err
     assert sorted(pull.arrived) == ["a.txt"]
 
 

@@ -319,8 +319,16 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         ),
         ("[job.a]\nsources = ['h:a', 'i:b']\ndestinations = '/d'", 3, "different hosts"),
         (
-            "[job.a]\nsources = 'h:a'\ndestinations = '/d'\nafter = 'remove'", 4,
-            "for sources on this machine",
+            "[job.a]\nsources = 'h:a'\ndestinations = '/d'\nafter = 'move /sent'", 4,
+            "for sources on this machine; after = \"remove\" removes them there",
+        ),
+        (
+            "[job.a]\nsources = 'h:a'\ndestinations = ['/d', '/e']\nafter = 'remove'", 4,
+            "needs one destination, on this machine; copy them here with it, and on from here",
+        ),
+        (
+            "[job.a]\nsources = 'h:a'\ndestinations = 'i:b'\nafter = 'remove'", 4,
+            "needs one destination, on this machine",
         ),
         ("[job.a]\nsources = '/a\\n'\n", 1, "has no destinations"),
         ("[job.a]\nsources = \"/a\\u0000\"\ndestinations = 'h:'", 2, "NUL"),

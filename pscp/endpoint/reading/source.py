@@ -63,6 +63,7 @@ def identity(entry: tree.Entry) -> files.Identity:
 
 
 NOT_THERE = "no such file or folder"
+NO_MATCH = "nothing there matches"  # and the folder that the pattern looks into is there
 
 
 class Top(NamedTuple):
@@ -85,18 +86,29 @@ def expand(path: str, pattern: bool) -> List[Top]:
     matching = sorted(glob.glob(as_glob(full))) if pattern else []
     tops = [_top(match) for match in matching if not is_pscps_own(os.path.basename(match))]
     if not tops:
-        raise failures.Refusal(failures.DESTINATION, path, _why_not(full))
+        raise failures.Refusal(failures.DESTINATION, path, _why_not(full, pattern))
     return tops
 
 
-def _why_not(full: bytes) -> str:
+def _why_not(full: bytes, pattern: bool) -> str:
+    folder = folder_of(full)
     try:
+        if pattern and folder != full:
+            os.listdir(folder or b".")
+            return NO_MATCH
         os.lstat(full)
     except FileNotFoundError:
         pass
     except OSError as error:  # such as a folder above it that may not be entered
         return os.strerror(error.errno or 0)
     return NOT_THERE
+
+
+def folder_of(pattern: bytes) -> bytes:
+    """Return the folder that a pattern looks into: what is before its first *, ? or [...]."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
 
 
 def as_glob(pattern: bytes) -> bytes:

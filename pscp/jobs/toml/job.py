@@ -9,9 +9,11 @@ from __future__ import annotations
 import glob
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pscp.ground.locations import parse_location
+from pscp.ground.errors import UsageError
+from pscp.ground.locations import Location, parse_location
 from pscp.options.options import Options
 from pscp.zfs.settings import Settings
 
@@ -127,3 +129,16 @@ class Job:
             (dataset, destination + name if is_below else destination)
             for dataset, name in zip(self.datasets, names, strict=True)
         )
+
+
+def check_after(job: Job, sources: Iterable[Location]) -> None:
+    """Raise UsageError where what is to become of these sources cannot be done to them."""
+    if job.after == "keep" or not any(each.is_remote for each in sources):
+        return
+    if job.after == "move":
+        hint = 'after = "remove" removes them there, or after-success moves them by ssh'
+        raise UsageError(f'after = "{job.after}" is for sources on this machine', hint)
+    if len(job.destinations) > 1 or parse_location(job.destinations[0]).is_remote:
+        hint = "copy them here with it, and on from here with a job that depends on that one"
+        what = 'after = "remove" of sources at a host needs one destination, on this machine'
+        raise UsageError(what, hint)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import check_beside, check_direction, parse_location
 from pscp.jobs.toml import schema
-from pscp.jobs.toml.job import HostOptions, Job
+from pscp.jobs.toml.job import HostOptions, Job, check_after
 from pscp.options.arguments import with_files
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -149,8 +149,11 @@ class JobReader:
         if job.options.manifest is not None and len(manifests) < len(job.destinations):
             text = "each destination has a manifest of its own: put {destination} into its name"
             self._wrong("manifest", text)
-        if job.after != "keep" and any(each.is_remote for each in sources):
-            self._wrong("after", f'after = "{job.after}" is for sources on this machine')
+        if job.destinations:
+            try:
+                check_after(job, sources)
+            except UsageError as error:
+                self._wrong("after", in_words(error))
 
     # --- options
 
