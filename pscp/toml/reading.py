@@ -46,6 +46,11 @@ class Mistakes:
             place = place[:-1]
         self.found.add((self.lines[place], printable(text)))
 
+    def has_any(self, places: Iterable[Place]) -> bool:
+        """Return whether a mistake is on the line of one of these places that are in the file."""
+        lines = {line for line, _ in self.found}
+        return any(self.lines.get(place) in lines for place in places)
+
     def raise_any(self) -> None:
         if self.found:
             lines = (f"{self.path}:{line}: {text}" for line, text in sorted(self.found))

@@ -218,7 +218,7 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     assert (ran.code, ran.out, ran.err.splitlines()) == (
         2, "", [
             f"{file}:4: job.records.port: 'x' is not a whole number",
-            f"{file}:5: there is no 'confi'; did you mean config?",
+            f"{file}:5: there is no 'job.records.confi'; did you mean config?",
             "pscp-run: nothing was run",
         ],
     )  # fmt: skip

@@ -245,9 +245,9 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         ("[job.a]\n\n\nx", 4, "Expected '='"),
         (SOUND + "x = 1" + "0" * 5000, 1, "digits"),
         (SOUND + "port = 0x1" + "0" * 5000, 4, "digits"),
-        (SOUND + "desinations = 'h:'", 4, "no 'desinations'; did you mean destinations?"),
+        (SOUND + "desinations = 'h:'", 4, "no 'job.a.desinations'; did you mean destinations?"),
         (SOUND + "min_age = 5", 4, "did you mean min-age?"),
-        (SOUND + "host.x = 5", 4, "there is no 'host'"),
+        (SOUND + "host.x = 5", 4, "there is no 'job.a.host'"),
         (SOUND + "check = true", 4, "check makes no sense in a job: it shows"),
         (SOUND + "list-connections = true", 4, "it is for the command line"),
         (SOUND + "remove-source-files = true", 4, 'after = "remove" does it'),
@@ -420,6 +420,8 @@ def test_a_host_that_no_job_knows_is_a_mistake(tmp_path: Path) -> None:
     text = f"{SOUND}[host.h]\nport = 2\n[host.H]\nport = 3\n"
     [(line, said)] = mistakes(tmp_path, text)
     assert (line, said) == (6, "host.H: no job sends anything there, or from there")
+    [unknown, also] = mistakes(tmp_path, text.replace("[host.h]", "deleet = true\n[host.h]"))
+    assert unknown == (4, "there is no 'job.a.deleet'; did you mean delete?") and also == (7, said)
     listed = SOUND.replace("sources", "sources-from")  # which may name it
     assert jobs_of(tmp_path, f"{listed}[host.H]\nport = 3\n")["a"].by_host.keys() == {"H"}
 

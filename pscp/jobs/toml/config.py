@@ -91,7 +91,8 @@ def _unknown(*place: str) -> str:
     if tables and key in schema.EVERY:
         return f"{key} makes no sense in a job: it is for the command line"
     known = schema.TABLES[tables[0]].__annotations__ if tables else schema.TABLES
-    return f"there is no {key!r}{nearest(key.replace('_', '-'), known)}"
+    what = repr(".".join(place)) if tables else repr(key)
+    return f"there is no {what}{nearest(key.replace('_', '-'), known)}"
 
 
 _TIMES = 'must be a time of day, such as "08:00-20:00", or "else"'
@@ -139,6 +140,9 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
 
 def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], wrong: Mistakes) -> None:
     """Note each host that no job knows: what is said for it would never hold."""
-    if not wrong.found:  # else one may be known to a job that is wrong
-        for name in {*hosts}.difference(*(job.by_host for job in jobs.values())):
-            wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")
+    ends = ("sources", "sources-from", "sources-command", "datasets", "destinations")
+    tables = [("defaults",), *(("job", name) for name in jobs)]
+    if wrong.has_any((*table, key) for table in tables for key in ends):
+        return  # it may be known to a job whose ends are wrong
+    for name in {*hosts}.difference(*(job.by_host for job in jobs.values())):
+        wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")
