@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
 USING_SFTP = ": using SFTP"  # the end of the note that there is no agent
+NOT_DELETED = "nothing was deleted"  # how a mirror's note begins that says why
 RUN_AGAIN = "run the same command again to go on from here"
 
 

@@ -47,6 +47,7 @@ class Attempts:
         self.run = DestinationRun(  # what they have come to, so far
             destination, Outcome.CUT, time.time(), 0.0, attempts=0, message="not begun"
         )
+        self.why_not_deleted = ""  # a mirror's note in this attempt, that it deleted nothing
         self.has_result = False  # the last attempt has looked at every file
         self._has_connected = False  # any attempt has
         self._retry_for_s, self._left, self._steady = retry_for_s, left, steady
@@ -70,6 +71,7 @@ class Attempts:
         now_s, error, result = self._steady(), delivery.error, delivery.result
         found = result.failures if result is not None else ()
         failures = tuple(_with_keys(each) for each in found if self._counts(each))
+        failures = self._not_deleted(delivery) + failures
         self._count(delivery, failures, now_s - self._begin_s)
         self._sent_bytes, self._moved_s = 0, None
         self._has_connected |= _has_begun(delivery)
@@ -121,6 +123,13 @@ class Attempts:
             files_failed=unlisted + sum(1 for each in failures if each.path),
             failures=failures,
         )
+
+    def _not_deleted(self, delivery: Delivery) -> tuple[Failure, ...]:
+        """Return a failure for the mirror that had something to copy and deleted nothing."""
+        why, self.why_not_deleted = self.why_not_deleted, ""
+        if not why or not _has_found(delivery):
+            return ()
+        return (_with_keys(Failure("", errors.FileError.__name__, why)),)
 
     def _counts(self, failure: Failure) -> bool:
         """Return whether this is a failure, and not a file that is left for the next run, or a

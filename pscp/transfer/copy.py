@@ -328,7 +328,7 @@ class Run:
     def _nothing(self) -> Result:
         """Return the result of a copy of which no source is there."""
         if self._options.delete:
-            self._request.reporter.note("nothing was deleted: no source is there")
+            self._request.reporter.note(f"{errors.NOT_DELETED}: no source is there")
         return self._result(None, None)
 
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:

@@ -17,6 +17,7 @@ from e2e.test_run_jobs import run
 from pscp.ground.values import MIB
 from pscp.jobs import check
 from pscp.jobs.reports.outcome import Outcome
+from pscp.jobs.reports.report import lines
 from pscp.jobs.toml.job import Job
 
 __all__ = ["place"]
@@ -137,3 +138,15 @@ def test_sources_that_could_not_be_removed_are_told_before_a_run(
     assert row.reasons == [f"{closed}: cannot be written in, so no source there can be removed"]
     [row] = check.check([place.job()])
     assert row.mark == "ok", row
+
+
+def test_why_a_mirror_deleted_nothing_is_in_the_report(place: Place) -> None:
+    """It was a note alone, which nobody saw without -v."""
+    place.fill("a")
+    (place.there(0) / "old").touch()
+    sources = (f"{place.home}/here/a", f"{place.home}/here/gone")
+    found = place.run_one(place.job(sources=sources, options={"delete": True}))
+    assert (found.outcome, found.destinations[0].files_failed) == (Outcome.FAILED, 1)
+    why = "nothing was deleted, since a source is missing"
+    assert [each.message for each in found.destinations[0].failures if not each.path] == [why]
+    assert any(why in line for line in lines(found)) and place.arrived() == {"a", "old"}

@@ -22,6 +22,7 @@ from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.there import mirror
 from pscp.endpoint.writing import removal
 from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
+from pscp.ground.errors import NOT_DELETED
 from pscp.options import filters
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import QUESTION_ITEMS, Ask, PlannedEntry
@@ -147,7 +148,7 @@ class Mirror:
         most = self._terms.options.max_delete
         if most is not None and count > most:
             why = f"{count} files and folders would be, more than --max-delete {most}"
-            self._fail(f"nothing was deleted: {why}", _TOO_MANY)
+            self._fail(f"{NOT_DELETED}: {why}", _TOO_MANY)
         elif self._terms.options.dry_run:
             for spool in (self._files, self._folders):
                 for group in grouped_rows(self._to_remove(spool)):
@@ -165,7 +166,7 @@ class Mirror:
     def stopped(self) -> None:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
         deleted = self._terms.counters.files_deleted
-        why = f"{deleted} were deleted" if self._has_begun else "nothing was deleted"
+        why = f"{deleted} were deleted" if self._has_begun else NOT_DELETED
         self._terms.reporter.note(f"{why}: the copy was not completed")
 
     def _is_refused(self) -> bool:
@@ -175,11 +176,11 @@ class Mirror:
         """
         stops = self._results.stops_deletion
         if self._problem:
-            self._fail(f"nothing was deleted: {self._problem}")
+            self._fail(f"{NOT_DELETED}: {self._problem}")
         elif self._results.is_partial:
-            self._terms.reporter.note("nothing was deleted, since a source is missing")
+            self._terms.reporter.note(f"{NOT_DELETED}, since a source is missing")
         elif stops:
-            self._terms.reporter.note(f"nothing was deleted: {stops}")
+            self._terms.reporter.note(f"{NOT_DELETED}: {stops}")
         is_known = not (self._problem or self._results.is_partial)
         proof = removal.DIGEST if is_known else ""  # the whole source was walked
         return not is_safe_to_remove(Durable(proof, is_synced=not stops, is_elsewhere=True))
