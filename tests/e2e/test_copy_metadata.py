@@ -605,6 +605,33 @@ def test_closed_folders_are_opened_up_and_closed_again(as_other: Way, mode: int)
     assert dated.ok and stat.S_IMODE(there.stat().st_mode) == mode
 
 
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_no_finished_folder_is_opened_up_again(as_other: Way, lanes: int) -> None:
+    """Of more folders than an end keeps open, at several depths."""
+    tree = as_other.source / "t"
+    modes = {"c": 0o000, "c/p": 0o111, "c/p/q/r": 0o200, "e70/in": 0o300, "z": 0o2000}
+    make(tree, *(f"e{n}/in/f" for n in range(150)), "c/p/q/r/s/f", "c/p/g", "z/e/", "z/h")
+
+    def shut() -> None:
+        for name in sorted(modes, reverse=True):
+            (tree / name).chmod(modes[name])
+
+    def copied() -> None:
+        shut()
+        made = as_other.own.copy("t", archive=True, delete=True, connections=lanes)
+        assert made.ok, made
+        assert_same_tree(tree, as_other.destination / "t", modes=True, times=True)
+
+    copied()
+    copied()
+    make(tree, "c/p/q/r/new", *(f"c/p/many/{n}/f" for n in range(60)), "z/e/new")
+    (tree / "z" / "h").unlink()
+    copied()
+    shutil.rmtree(tree / "c" / "p" / "q")
+    del modes["c/p/q/r"]
+    copied()
+
+
 def test_only_our_own_folders_are_opened_up_and_only_for_a_while(as_other: Way) -> None:
     make(as_other.source, "t/ro/a")
     (as_other.source / "t" / "ro").chmod(0o555)

@@ -121,6 +121,7 @@ class Root:
         # What to hold while a closed folder of ours is opened up. For folders below that get their
         # source's modes at the end of the copy; else None.
         self.opens_up: Optional[Callable[[], ContextManager[None]]] = None
+        self._is_as_is = False  # with the lock held: closed folders stay so
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -190,6 +191,18 @@ class Root:
         with self._lock:
             return self._folder(path, path, make)
 
+    def folder_as_is(self, path: str) -> int:
+        """Return what folder() does, but open no closed folder up: it may have its final mode.
+
+        Raises OSError, Refusal.
+        """
+        with self._lock:
+            self._is_as_is = True
+            try:
+                return self.folder(path)
+            finally:
+                self._is_as_is = False
+
     def _folder(self, folder: str, path: str, make: bool) -> int:
         """Return the descriptor of `folder`, which is on the way to `path`; "" is the root."""
         known = folder  # the longest part of the way that is open already
@@ -208,7 +221,7 @@ class Root:
                         raise FileNotFoundError(errno.ENOENT, "")
                     self.make_way(known)
                     fd = self._open(fd, to_bytes(name), path, make)
-                self.open_up(fd, _ENTERED)
+                self._enter(fd)
                 if make and known == self._marked:
                     self._put_marker(fd)
                 self._folders[known] = fd = _Folder(fd)
@@ -225,7 +238,7 @@ class Root:
             if not make:
                 raise
         except PermissionError:
-            if self.opens_up is None:
+            if self.opens_up is None or self._is_as_is:
                 raise
             with files.unopened((parent, name), False) as known:
                 self._add_mode(known, _ENTERED)
@@ -245,6 +258,10 @@ class Root:
             with contextlib.suppress(OSError):  # not every filesystem has such modes
                 os.fchmod(fd, UNFINISHED)
         return fd
+
+    def _enter(self, fd: int) -> None:
+        if not self._is_as_is:
+            self.open_up(fd, _ENTERED)
 
     def open_up(self, fd: int, wanted: int = stat.S_IWUSR) -> None:
         """Have the owner write in a read-only folder of ours, or do what else is `wanted`, until it

@@ -184,7 +184,7 @@ class Settler:
     def sync(self, folder: str) -> None:
         """Bring the names in a folder to the disk. Raises OSError, Refusal."""
         try:
-            fd = self._root.folder(folder)
+            fd = self._root.folder_as_is(folder)
         except PermissionError:  # it got the mode that hides it from us once it had been synced
             return
         removal.sync_folder(fd)

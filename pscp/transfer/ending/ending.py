@@ -13,6 +13,7 @@ import contextlib
 import errno
 import functools
 import itertools
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ _ATTRIBUTES = {
     "trusted": "trusted.* attributes",
     "security": "security.* attributes",
 }
+_ENTERED = stat.S_IRUSR | stat.S_IXUSR  # what a folder's owner needs to list it and look in it
 _QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
 
 
@@ -97,8 +99,7 @@ class Ending:
         self._settle_overtaken()
         if moving is not None:
             moving.check_place()
-        folders = (tree.Entry(*row) for row in self.folders.take(backwards=True))
-        self._finish(folders, requests.Folders)  # a folder comes after its content
+        self._finish_folders()
         self._note_kept_folders()
         self._note_attributes()
         if not is_dry:
@@ -112,6 +113,27 @@ class Ending:
     def close(self) -> None:
         for spool in (self.folders, self.links, self._blocked_links, self.swept):
             spool.close()
+
+    def _finish_folders(self) -> None:
+        """Give folders their metadata, each after its content, and those that their owner cannot
+        enter once all others have theirs: nothing is reached through them any more. Several lanes'
+        answers may have come in another order than the walk's.
+        """
+        closed: dict[str, tree.Entry] = {}
+
+        def not_closed() -> Iterator[tree.Entry]:
+            for row in self.folders.take(backwards=True):
+                entry = tree.Entry(*row)
+                closed.pop(entry.path, None)  # of a later source: the first one's metadata counts
+                # What may be removed goes before the folder that it is in has its time.
+                if entry.mode & _ENTERED == _ENTERED or "filled" in entry.extra:
+                    yield entry
+                else:
+                    closed[entry.path] = entry
+
+        self._finish(not_closed(), requests.Folders)
+        deepest_first = sorted(closed.values(), key=lambda each: -len(each.path.split("/")))
+        self._finish(deepest_first, requests.Folders)
 
     def _settle_overtaken(self) -> None:
         """Give files their times again, which an overtaken lane's late write has changed.
