@@ -97,7 +97,7 @@ MEANT = (
     ),
     Pair(
         "one_file_system", "delete",
-        "nothing is deleted in what was not walked, nor across a mount",
+        "nothing is deleted in what was not walked, nor below a mount point at DEST",
     ),
     Pair("relative", "files_from", "paths of a list are kept anyway"),
     Pair("filters", "delete", "what is left out is protected, with the folders above it"),

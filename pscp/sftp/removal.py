@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
@@ -37,11 +38,14 @@ _AT_ONCE = 32  # files that are looked at, and then removed, at once
 async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
     sink, left_bytes = of.the_sink(), mirror.ANSWER_BYTES
     answers: list[object] = []
-    for piece in request.pieces:
+    for piece, top in zip_longest(request.pieces, request.tops[: len(request.pieces)]):
         if left_bytes <= 0:
             answers.append([[], True])
             continue
         try:
+            if top is not None and await _is_apart(sink, top, piece[0]):
+                answers.append([[], None])
+                continue
             rows, is_all = await _rows(sink, piece, left_bytes)
         except failures.EXPECTED as error:
             if not mirror.is_no_folder(error):
@@ -51,6 +55,22 @@ async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
         left_bytes -= sum(mirror.weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
     return answers
+
+
+async def _is_apart(sink: Sink, top: str, folder: str) -> bool:
+    """Tell whether the folder is in another filesystem than its top. Raises Refusal where the
+    server does not tell, SftpError.
+    """
+    of_top, of_folder = map(_new_root(sink).full, (top, folder))
+    if await lookup(sink.client, of_folder) is None:
+        return False
+    is_apart = await sink.client.are_apart(of_top, of_folder)
+    if is_apart is None:
+        message = (
+            "over SFTP without statvfs@openssh.com no mount point is known: it goes without -x"
+        )
+        raise failures.Refusal(failures.UNSUPPORTED, "", f"nothing was deleted: {message}")
+    return is_apart
 
 
 async def _rows(sink: Sink, piece: mirror.Piece, most_bytes: int) -> tuple[list[mirror.Row], bool]:

@@ -7,6 +7,7 @@ Not here: what dies meanwhile (../faults/test_mirror_cut_short.py), --remove-sou
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import socket
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree, tree_digest
-from conftest import unavailable
+from conftest import MakeServer, unavailable
+from servers.private import find_sftp_server
 from tree_data import may_make_devices
 
 from e2e.ways import Way, make
@@ -27,10 +29,12 @@ EVERY_WAY = True
 
 
 @contextlib.contextmanager
-def mounted(what: Path, place: Path) -> Iterator[None]:
+def mounted(what: Path | None, place: Path) -> Iterator[None]:
+    """Mount a folder, or an empty file system."""
     if shutil.which("mount") is None or os.getuid() != 0:
         unavailable("mounting takes root's powers")
-    subprocess.run(["mount", "--bind", what, place], check=True)
+    how = ["--bind", what] if what is not None else ["-t", "tmpfs", "none"]
+    subprocess.run(["mount", *how, place], check=True)
     try:
         yield
     finally:
@@ -526,3 +530,52 @@ def test_a_folder_that_is_mounted_there_keeps_what_is_in_it(way: Way, tmp_path: 
         assert result.failures == ()
         assert (tmp_path / "other" / "keep").exists()
     assert way.arrived == {"t", "t/a", "t/x", "t/x/y"}
+
+
+def test_with_x_nothing_is_deleted_below_a_mount_point(way: Way) -> None:
+    """W2: not where the source has a folder of that name either; a source's own name may be one."""
+    if way.remote == "sftp" and not way.is_push:
+        make(way.source, "t/a")
+        assert "needs python3 there" in way.command("-ax", names=["t"]).err
+        return
+    make(way.source, "t/mnt/", "t/in/mnt/sub/a", "t/b")
+    make(way.destination, "t/")
+    with mounted(None, way.destination / "t"):
+        make(way.destination, "t/mnt/", "t/in/mnt/", "t/gone")
+        with (
+            mounted(None, way.destination / "t" / "mnt"),
+            mounted(None, way.destination / "t" / "in" / "mnt"),
+        ):
+            make(way.destination, "t/mnt/z", "t/in/mnt/sub/y", "t/in/mnt/x/y", "t/in/w")
+            told = way.command("-ax", "--delete", names=["t"])
+            kept = {"t/mnt/z", "t/in/mnt/sub/y", "t/in/mnt/x/y", "t/in/mnt/sub/a", "t/b"}
+            assert (told.code, set(way.files)) == (0, kept), told
+            noted = "pscp: t/{}mnt: is a mount point, and nothing in it is deleted"
+            assert [line for line in told.err.splitlines() if "mount" in line] == [
+                noted.format("in/"), noted.format("")
+            ]  # fmt: skip
+            assert way.copy("t", archive=True, delete=True).ok  # as with rsync
+            assert set(way.files) == {"t/in/mnt/sub/a", "t/b"}
+
+
+@pytest.mark.needs_agent(reason="SFTP tells file systems apart, not mounts of the same one")
+def test_with_x_what_is_bound_there_keeps_what_is_in_it(way: Way, tmp_path: Path) -> None:
+    make(way.source, "t/mnt/")
+    make(way.destination, "t/mnt/")
+    make(tmp_path, "other/keep")
+    with mounted(tmp_path / "other", way.destination / "t" / "mnt"):
+        assert way.copy("t", archive=True, one_file_system=True, delete=True).ok
+        assert (tmp_path / "other" / "keep").exists()
+
+
+def test_x_of_a_mirror_needs_a_server_that_tells_file_systems_apart(
+    push: Way, make_sshd: MakeServer
+) -> None:
+    make(push.source, "t/a")
+    make(push.destination, "t/z")
+    program = find_sftp_server() or unavailable("sftp-server is not installed")
+    server = make_sshd([f"Subsystem sftp {program} -P statvfs"])
+    way = dataclasses.replace(push, server=server, remote="sftp")
+    ran = way.command("-ax", "--delete", names=["t"])
+    assert ran.code == 1 and "without statvfs@openssh.com no mount point is known" in ran.err, ran
+    assert way.files == ["t/a", "t/z"]

@@ -67,7 +67,7 @@ def root(tmp_path: Path) -> Any:
 
 
 def extras(root: Root, pieces: list[mirror.Piece]) -> list[Any]:
-    return mirror.extras(root, pieces)
+    return mirror.extras(root, mirror.Extras(pieces))
 
 
 def rows_of(answer: Any) -> list[list[str]]:

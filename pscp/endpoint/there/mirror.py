@@ -16,6 +16,7 @@ import functools
 import os
 import stat
 import unicodedata
+from itertools import zip_longest
 from typing import Iterable, List, NamedTuple, Set, Tuple
 
 from ..asking import answers
@@ -40,10 +41,13 @@ Extra = Tuple[str, str, str]
 
 class Extras(NamedTuple):
     """Ask what is in folders of the destination and not in a list of names. Answer: per piece
-    `[[[name, kind, what was seen of it], ...], whether there is more]`, by name, or a failure.
+    `[[[name, kind, what was seen of it], ...], whether there is more]`, by name, or a failure; null
+    for whether, where the folder is in another file system than its top.
     """
 
     pieces: List[Piece]  # (`[folder, after this name, up to this one or "", the list]`)
+    # The folder that each is not to be apart from (-x); empty: other file systems count.
+    tops: List[str] = []
 
 
 class InTheWay(NamedTuple):
@@ -74,15 +78,18 @@ class Remove(NamedTuple):
 # --- of the sink
 
 
-def extras(root: Root, pieces: List[Piece]) -> List[object]:
+def extras(root: Root, request: Extras) -> List[object]:
     """Return for each piece its rows and whether there is more, or why that cannot be told."""
     left_bytes = ANSWER_BYTES
     answers: List[object] = []
-    for piece in pieces:
+    for piece, top in zip_longest(request.pieces, request.tops[: len(request.pieces)]):
         if left_bytes <= 0:
             answers.append([[], True])
             continue
         try:
+            if top is not None and _is_apart(root, top, piece[0]):
+                answers.append([[], None])
+                continue
             rows, is_all = _rows(root, piece, left_bytes)
         except FileNotFoundError:  # then there is nothing
             rows, is_all = [], True
@@ -141,6 +148,12 @@ def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> s
     if kind == tree.FOLDER and _mount_id(folder_fd) != _mount_id(folder_fd, name):  # bound there
         kind = MOUNT
     return kind
+
+
+def _is_apart(root: Root, top: str, folder: str) -> bool:
+    """Is the folder in another file system than its top, or mounted below that?"""
+    fds = root.folder(top), root.folder(folder)
+    return len({(os.fstat(fd).st_dev, _mount_id(fd)) for fd in fds}) > 1
 
 
 def _in_the_way(root: Root, path: str) -> List[str]:
@@ -334,7 +347,7 @@ answers.add(answers.SOURCE, {Absent: _absent})
 answers.add(
     answers.WRITING_SINK,
     {
-        Extras: lambda of, request: extras(of.root, request.pieces),
+        Extras: lambda of, request: extras(of.root, request),
         InTheWay: _all_in_the_way,
         Remove: _remove,
     },

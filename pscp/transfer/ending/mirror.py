@@ -80,6 +80,7 @@ class Mirror:
         # Later writes change these, and the main thread while the queue is idle.
         self._further = Spool()  # pieces to be asked about next
         self._files, self._folders = Spool(), Spool()  # what is to be removed
+        self._apart: set[str] = set()  # folders of other file systems, with -x
         self._kept: set[str] = set()  # folders with something in them that is protected
         self._freed: set[str] = set()  # paths of blocked entries in whose way nothing is any more
         self._has_begun = False
@@ -222,6 +223,9 @@ class Mirror:
             self._settle(map(self._question, grouped_rows(pieces.take())))
             pieces.close()
             pieces, self._further = self._further, Spool()
+        for path in sorted(self._apart):
+            if path.rpartition("/")[0] not in self._apart:
+                self._terms.reporter.note(f"{path}: is a mount point, and nothing in it is deleted")
 
     def _question(self, pieces: list[_Piece]) -> Ask:
         def then(answer: object) -> None:
@@ -232,15 +236,20 @@ class Mirror:
                 else:
                     self._take_answer(piece, row, is_first=place == 0)
 
-        asked = []
-        for _, folder, _, low, high, names in pieces:
+        asked, tops = [], []
+        for top, folder, _, low, high, names in pieces:
+            if self._terms.options.one_file_system:
+                tops.append(self._terms.target.names[top])
             # The sink needs other sources' names only where it takes two names for one.
             beside = islice(self._beside.get(folder, ()), _BESIDE_MOST)
             asked.append((folder, low, high, [*names, *beside]))
-        return Ask(False, mirror.Extras(asked), then, self._results.failed)
+        return Ask(False, mirror.Extras(asked, tops), then, self._results.failed)
 
     def _take_answer(self, piece: _Piece, row: object, is_first: bool) -> None:
         listed, has_more = answers.items(row)
+        if has_more is None:
+            self._apart.add(piece[1])
+            return
         found = [_checked(each, piece) for each in answers.items(listed)]
         if has_more:
             low = found[-1][0] if found else piece[3]
