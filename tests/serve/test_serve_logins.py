@@ -159,12 +159,16 @@ def test_no_shell_no_command_no_forwarding(serving: Serving) -> None:
 # --- a command that is asked
 
 ASKED = """\
-import json, os, sys
+import array, fcntl, json, os, sys, termios
 [name] = sys.argv[1:]
 with open({asked!r}, "a") as file:
     print(name, os.environ["PSCP_ADDRESS"], file=file)
 if name == "slow":
     sys.exit(1)
+print(flush=True)
+left = array.array("i", [1])
+while left[0]:  # until the server has read so much
+    fcntl.ioctl(1, termios.FIONREAD, left)
 print(json.dumps({{"folder": {folder!r}, "rules": "write", "password": {hash!r}}}
                  if name != "wrong" else {{"folder": 3}}))
 """

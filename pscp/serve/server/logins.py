@@ -200,7 +200,11 @@ async def asked(command: tuple[str, ...], name: str, address: str) -> User | Non
     try:
         async with asyncio.timeout(_COMMAND_S):
             assert process.stdout is not None
-            text = await process.stdout.read(_COMMAND_MAX_BYTES)
+            text = b""
+            while part := await process.stdout.read(_COMMAND_MAX_BYTES):
+                text += part
+                if len(text) > _COMMAND_MAX_BYTES:
+                    return None
             if await process.wait() != 0:
                 return None
         return user_of(name, json.loads(text))
