@@ -202,14 +202,14 @@ def test_the_job_that_takes_uploads_up(world: World) -> None:
     (world.folder / "jobs.toml").write_text(JOB_TOML)
     [job] = jobs.load(str(world.folder / "jobs.toml")).jobs.values()
     command = job.sources_command[-1].replace("/srv/incoming", str(world.folder))
-    uploads = ({"user": "alice", "path": f"/srv/{name}"} for name in ("a b", "ü"))
+    uploads = ({"user": "alice", "path": f"/srv/{name}"} for name in ("a b", "ü", "x\n/y"))
     (world.folder / "uploads.jsonl").write_text(
         "".join(json.dumps(each) + "\n" for each in uploads)
     )
     if shutil.which("jq") is None:
         unavailable("jq is not installed")
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert done.stdout == "/srv/a b\n/srv/ü\n"
+    assert done.stdout == "/srv/a b\0/srv/ü\0/srv/x\n/y\0"
 
 
 def test_the_schema_for_editors_has_every_key() -> None:
