@@ -23,6 +23,7 @@ from pathlib import Path
 from pscp.serve.settings import User
 
 _FORM = struct.Struct("<qqd")
+_MOST_BYTES = (1 << 63) - 1  # of sparse files, which may add up to more
 _MOST_AHEAD_S = 10.0  # the clock begins anew when the machine does
 
 
@@ -53,7 +54,8 @@ class Account:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _put(self, size_bytes: int, files: int, until_s: float) -> None:
-        os.pwrite(self._fd, _FORM.pack(max(size_bytes, 0), max(files, 0), until_s), 0)
+        size_bytes = min(max(size_bytes, 0), _MOST_BYTES)
+        os.pwrite(self._fd, _FORM.pack(size_bytes, max(files, 0), until_s), 0)
 
     def charge(self, size_bytes: int, files: int = 0) -> None:
         """Count bytes and files, or give them back below 0. Raises OSError: EDQUOT if too many."""

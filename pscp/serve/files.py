@@ -36,6 +36,7 @@ from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Chan
 _T = TypeVar("_T")
 _O = TypeVar("_O", "Reading", "Upload")
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_TOLD_MAX = 4200  # characters of what was refused: a path, which a request may make much longer
 _REMEMBERED = 1000  # files that landed in this session
 # What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
 _CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
@@ -58,7 +59,8 @@ class Told:
     after_upload: AfterUpload
 
     def refused(self, what: str, error: OSError) -> None:
-        self.events.refused(self.user.name, self.address, what, error.strerror or str(error))
+        why = error.strerror or str(error)
+        self.events.refused(self.user.name, self.address, what[:_TOLD_MAX], why)
 
     def landed(self, path: bytes, landed: Landed) -> None:
         size_bytes = landed.status.st_size
@@ -294,9 +296,13 @@ class Files(asyncssh.SFTPServer):
     async def setstat(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         found = self._path(path)
         if attrs.size is not None:
-            upload = self.place.begin(found, Opening(), self.waiting)
-            self._opened(upload)
-            await self.fsetstat(upload, attrs)
+            is_fresh = self.place.unfinished(found) is None
+            upload = self._opened(self.place.begin(found, Opening(), self.waiting))
+            try:
+                await self.fsetstat(upload, attrs)
+            except BaseException:
+                await self.drop(upload) if is_fresh else self._close(upload)
+                raise
             await self._finish(upload)
         elif (times := times_ns(attrs)) is not None:
             fd = self.place.folder.open(found, os.O_RDONLY)
@@ -339,8 +345,7 @@ class Files(asyncssh.SFTPServer):
             status = status_of(fd, name)
             if status is not None or not was_part:
                 os.unlink(name, dir_fd=fd)
-            if status is not None and status.st_nlink == 1 and stat.S_ISREG(status.st_mode):
-                self.place.account.charge(-status.st_size, -1)
+            self.place.replaced(status)
 
     def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         self.rules.check(self.rules.may_add, "make folders")
@@ -377,11 +382,13 @@ class Files(asyncssh.SFTPServer):
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 self.rules.check_name(new)
+            else:  # a folder's name says nothing of what is in it
+                self.rules.check(self.rules.may_write, "rename")
             before = status_of(*target)
             rename(source, target, replace)
             self.place.discard(target[0], self.rules.part(target[1]))
-        if before is not None and before.st_nlink == 1 and before.st_ino != status.st_ino:
-            self.place.account.charge(-before.st_size, -1)
+        if before is not None and before.st_ino != status.st_ino:
+            self.place.replaced(before)
         if is_finished and stat.S_ISREG(status.st_mode):
             await self._named(new, status)
 
@@ -410,6 +417,7 @@ class Files(asyncssh.SFTPServer):
             self._telling("link", newpath, self.rules.may_write),
             self.place.folder.parent(path) as (fd, name),
         ):
+            self.rules.check_path(self.place.folder.target(path, oldpath))
             os.symlink(self.place.folder.link_to(path, oldpath), name, dir_fd=fd)
 
     def link(self, oldpath: bytes, newpath: bytes) -> None:

@@ -54,8 +54,9 @@ class Place:
     def begin(self, path: bytes, how: Opening, waiting: Waiting) -> Upload:
         """Open the part of a file that a client is to write. Raises OSError."""
         self.rules.check(self.rules.may_add, "upload")
-        self.rules.check_name(path)
         path = path if how.is_new else self.folder.real(path)
+        self.rules.check_path(path)
+        self.rules.check_name(path)
         with self.folder.parent(path) as (above, name):
             folder_fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
             try:
@@ -74,6 +75,9 @@ class Place:
         held = None if how.truncates or how.is_new else _opened_part(folder_fd, part)
         if held is not None:
             is_alone = _is_locked(held)
+            if is_alone and not _is_named(folder_fd, part, held):  # it has landed meanwhile
+                os.close(held)
+                return self._open(folder_fd, name, how)
             if is_alone or not self.rules.is_append_only:
                 if not is_alone:
                     os.fchmod(held, _SHARED)
@@ -108,6 +112,11 @@ class Place:
         os.unlink(part, dir_fd=folder_fd)
         self.account.charge(-status.st_size, -1)
         return True
+
+    def replaced(self, before: os.stat_result | None) -> None:
+        """Give back what a name's file had of the quota. Links and folders have nothing of it."""
+        if before is not None and before.st_nlink == 1 and stat.S_ISREG(before.st_mode):
+            self.account.charge(-before.st_size, -1)
 
     def unfinished(self, path: bytes) -> os.stat_result | None:
         """Return the status of this user's part of a file, if there is one."""
@@ -162,8 +171,7 @@ class Upload:
                 raise OSError(errno.ESTALE, "another upload of this name has taken its place")
             return  # another handle of it was closed first
         rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
-        if before is not None and before.st_nlink == 1:
-            self._place.account.charge(-before.st_size, -1)
+        self._place.replaced(before)
 
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""
@@ -186,6 +194,12 @@ def status_of(folder_fd: int, name: bytes) -> os.stat_result | None:
         return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _is_named(folder_fd: int, name: bytes, fd: int) -> bool:
+    """Has what is open this name?"""
+    named, own = status_of(folder_fd, name), os.fstat(fd)
+    return named is not None and (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
 
 
 def _opened_part(folder_fd: int, part: bytes) -> int | None:

@@ -51,32 +51,46 @@ class Content:
         """Write pieces that follow each other. Raises OSError."""
         if self._base is not None and offset > self.size_bytes:
             self.complete()
-        self._reserve(offset + size_bytes)
+        reserved_bytes = self._reserve(offset + size_bytes)
         begun = offset
         if offset < self._hashed_bytes:  # what was hashed changes
             self._sha256, self._hashed_bytes = hashlib.sha256(), 0
         is_next = begun == self._hashed_bytes
-        for block in joined(pieces):
-            offset += _write_all(self.fd, block, offset)
-            if is_next:
-                self._sha256.update(block)
+        with self._giving_back(reserved_bytes):
+            for block in joined(pieces):
+                offset += _write_all(self.fd, block, offset)
+                if is_next:
+                    self._sha256.update(block)
         if is_next:
             self._hashed_bytes = offset
 
     def append(self, pieces: Pieces, size_bytes: int) -> None:
         """Write pieces at the end. Raises OSError."""
         self.complete()
-        self.write(self.size_bytes, pieces, size_bytes)
+        self.write(os.fstat(self.fd).st_size, pieces, size_bytes)
 
-    def _reserve(self, size_bytes: int) -> None:
-        """Count what the file grows by. Raises OSError where it may not."""
+    def _reserve(self, size_bytes: int) -> int:
+        """Count what the file grows by. Return the size that is counted. Raises OSError."""
+        if size_bytes > _MOST_OFFSET:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         if self._largest is not None and size_bytes > self._largest:
             raise OSError(errno.EFBIG, "the file is larger than is allowed")
-        if size_bytes > self.size_bytes:
-            # Another session may write the same part.
-            has_bytes = max(self.size_bytes, os.fstat(self.fd).st_size)
-            self._account.charge(max(size_bytes - has_bytes, 0))
-            self.size_bytes = size_bytes
+        status = os.fstat(self.fd)  # another session may write, and cut, the same part
+        if not status.st_nlink:  # it is not counted any more
+            raise OSError(errno.ESTALE, "another upload of this name has taken its place")
+        self._account.charge(max(size_bytes - status.st_size, 0))
+        self.size_bytes = max(size_bytes, status.st_size)
+        return self.size_bytes
+
+    @contextlib.contextmanager
+    def _giving_back(self, reserved_bytes: int) -> Iterator[None]:
+        """Give back of the quota what a failure, such as a full disk, has kept from the file."""
+        try:
+            yield
+        except OSError:
+            self.size_bytes = os.fstat(self.fd).st_size
+            self._account.charge(min(self.size_bytes - reserved_bytes, 0))
+            raise
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         self.complete()
@@ -88,10 +102,11 @@ class Content:
             self.complete()
         self.drop_base()
         before_bytes = os.fstat(self.fd).st_size
-        self._reserve(size_bytes)
+        reserved_bytes = self._reserve(size_bytes)
         if size_bytes < self._hashed_bytes:
             self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        os.ftruncate(self.fd, size_bytes)
+        with self._giving_back(reserved_bytes):
+            os.ftruncate(self.fd, size_bytes)
         self._account.charge(min(size_bytes - before_bytes, 0))
         self.size_bytes = size_bytes
 
@@ -100,12 +115,12 @@ class Content:
         if self._base is None:
             return
         at, end = self.size_bytes, os.fstat(self._base).st_size
-        self._reserve(max(at, end))
-        while at < end:
-            block = os.pread(self._base, _BLOCK_BYTES, at)
-            if not block:
-                break
-            at += _write_all(self.fd, block, at)
+        with self._giving_back(self._reserve(max(at, end))):
+            while at < end:
+                block = os.pread(self._base, _BLOCK_BYTES, at)
+                if not block:
+                    break
+                at += _write_all(self.fd, block, at)
         self.drop_base()
 
     def drop_base(self) -> None:

@@ -144,6 +144,30 @@ def test_links_that_lead_out_are_not_made(serving: Serving) -> None:
     assert (serving.home / "below" / "file").read_text() == "inside"
 
 
+def test_no_link_leads_to_a_part(serving: Serving) -> None:
+    """A part has a name that can be told from the file's and the user's, who may share a folder."""
+
+    async def tries() -> None:
+        async with await serving.connect() as connection:
+            client = await connection.start_sftp_client()
+            other = await client.open("unfinished", "wb")
+            await other.write(b"unfinished")
+            await other.stat()
+            [part] = [each.name for each in serving.home.glob(".unfinished.*")]
+            await client.mkdir("above")
+            for to, name in ((part, "to-part"), (f"/{part}/x", "x"), (f"../{part}", "above/link")):
+                with pytest.raises(REFUSED):
+                    await client.symlink(to, name)
+            (serving.home / "left").symlink_to(part)  # by the machine's own people
+            for how in ("wb", "r+b", "ab"):
+                with pytest.raises(REFUSED):
+                    await client.open("left", how)
+            await other.close()
+
+    run(tries())
+    assert (serving.home / "unfinished").read_text() == "unfinished"
+
+
 @pytest.mark.parametrize("has_openat2", [True, False])
 def test_a_link_swapped_in_between_check_and_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_openat2: bool

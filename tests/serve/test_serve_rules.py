@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import asyncssh
 import pytest
 from conftest import until
 
+from pscp.serve import landing
 from pscp.serve.account import Account
+from pscp.serve.folder import Folder
 from pscp.serve.landing import sweep
+from pscp.serve.rules import Rules
 from pscp.serve.settings import User
+from pscp.serve.upload import Waiting
 from serve.server import Serving, run
 
 KEYS = 'keys = "alice.pub"\n'
@@ -130,6 +135,39 @@ def test_an_open_handle_cannot_change_what_another_has_landed(serving: Serving) 
     assert (serving.folder / "adds" / "shared").read_text() == "firstsecond"
 
 
+def test_a_folder_with_a_temporary_name_stays_with_append_only(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "adds") as client:
+            await client.mkdir("folder.part")
+            await put(client, "folder.part/file")
+            with pytest.raises(REFUSED):
+                await client.rename("folder.part", "elsewhere")
+
+    run(tries())
+    assert (serving.folder / "adds" / "folder.part" / "file").exists()
+
+
+def test_a_part_that_lands_while_append_only_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = User("adds", str(tmp_path), frozenset(["append-only"]))
+    place = landing.Place(Folder(user.folder), Rules(user), Account(str(tmp_path / "s"), user))
+    part, landed = tmp_path / os.fsdecode(place.rules.part(b"file")), tmp_path / "file"
+    part.write_text("first")
+    lock = landing._is_locked
+
+    def lands(fd: int) -> bool:  # another session closes it meanwhile
+        part.rename(landed)
+        return lock(fd)
+
+    monkeypatch.setattr(landing, "_is_locked", lands)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(PermissionError, match="landed"):
+        how = landing.Opening(makes=True)
+        place.begin(b"file", how, Waiting(lambda: None, pool)).close()
+    place.folder.close()
+    place.account.close()
+
+
 def test_who_only_drops_sees_nothing(serving: Serving) -> None:
     async def tries() -> None:
         async with As(serving, "drops") as client:
@@ -143,13 +181,17 @@ def test_who_only_drops_sees_nothing(serving: Serving) -> None:
             async with client.open("file", "rb") as file:
                 found: Any = await file.read()
             assert found == b"there"
-            for attempt in (put(client, "new"), client.mkdir("new"), client.remove("file")):
+            long = "long" * 50_000
+            for attempt in (
+                put(client, "new"), client.mkdir("new"), client.remove("file"), put(client, long)
+            ):  # fmt: skip
                 with pytest.raises(REFUSED):
                     await attempt
 
     run(tries())
     refused = [each["what"] for each in serving.events("refused") if each["user"] == "reads"]
     assert "open new" in refused and "remove file" in refused
+    assert max(map(len, refused)) < 5000  # however long a path is that a client sends
 
 
 def test_limits(serving: Serving) -> None:
@@ -176,6 +218,10 @@ def test_limits(serving: Serving) -> None:
                 await put(client, "d.rec", b"fourth")
             with pytest.raises(REFUSED, match="name"):
                 await client.rename("c.rec", "c.exe")
+            await client.symlink("c.exe", "link.rec")
+            with pytest.raises(REFUSED, match="name"):
+                await put(client, "link.rec")
+            await client.remove("link.rec")
 
     run(tries())
     assert {each.name: each.stat().st_size for each in home.iterdir()} == {
