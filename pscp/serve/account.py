@@ -8,6 +8,7 @@ Not here: who asks (landing.py, windows.py). Nothing else is shared by the proce
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -25,6 +26,7 @@ from pscp.serve.settings import User
 _FORM = struct.Struct("<qqd")
 _MOST_BYTES = (1 << 63) - 1  # of sparse files, which may add up to more
 _MOST_AHEAD_S = 10.0  # the clock begins anew when the machine does
+_BURST_S = 0.25  # the rate's bytes of so many seconds are sent at once
 
 
 class Account:
@@ -85,6 +87,11 @@ class Account:
             until_s = max(min(until_s, now_s + _MOST_AHEAD_S), now_s) + size_bytes / self._user.rate
             self._put(has_bytes, has_files, until_s)
         return until_s - now_s
+
+    async def paced(self, size_bytes: int) -> float:
+        """Wait until bytes may be sent. Return the time, in the monotonic clock's seconds."""
+        await asyncio.sleep(max(self.delay_s(size_bytes) - _BURST_S, 0.0))
+        return time.monotonic()
 
     def _count_once(self) -> None:
         """Count what lies in the folder when there are no counters yet."""

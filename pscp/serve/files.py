@@ -237,7 +237,11 @@ class Files(asyncssh.SFTPServer):
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
-        size = min(size, DATA_BYTES)
+        data = await self._read(file_obj, offset, min(size, DATA_BYTES))
+        self.waiting.sent_s = await self.place.account.paced(len(data))
+        return data
+
+    async def _read(self, file_obj: object, offset: int, size: int) -> bytes:
         if isinstance(file_obj, Upload):
             self.rules.check(self.rules.may_read, "read")
             await file_obj.writer.drain()

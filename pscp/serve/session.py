@@ -231,7 +231,8 @@ class Session(StreamSession):
         return self._sessions.current.settings.idle
 
     def _look_idle(self) -> None:
-        left_s = self.last_s + self._idle_s - time.monotonic()
+        # Of a file by scp nothing comes back until its end.
+        left_s = max(self.last_s, self.files.waiting.sent_s) + self._idle_s - time.monotonic()
         if left_s <= 0 and not self.waiting_bytes():
             self._refuse("session", "it was idle")
             self.connection.close()

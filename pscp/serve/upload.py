@@ -35,6 +35,7 @@ class Waiting:
     settle: Callable[[], None]
     pool: ThreadPoolExecutor
     bytes: int = 0
+    sent_s: float = 0.0  # when the client was last sent of a file
 
 
 class Content:

@@ -246,6 +246,23 @@ def test_a_rate_holds(serving: Serving) -> None:
     assert time.monotonic() - begun_s > (size_bytes - (2 << 20)) / 2_000_000 - 0.6
 
 
+def test_a_rate_holds_for_what_is_sent_and_nobody_is_idle_meanwhile(tmp_path: Path) -> None:
+    alice = '[user.alice]\nfolder = "alice"\nrules = "read"\nkeys = "alice.pub"\nrate = "8M"\n'
+    serving = Serving(tmp_path, "idle = 1\nworkers = 1")
+    serving.write("idle = 1\nworkers = 1", alice=alice)
+    size_bytes, begun_s = 3 << 20, time.monotonic()
+    (serving.home / "file").write_bytes(bytes(size_bytes))
+
+    async def download() -> None:
+        async with await serving.connect() as connection:
+            await asyncssh.scp((connection, "file"), tmp_path / "got")
+
+    with serving:
+        run(download())
+    assert (tmp_path / "got").stat().st_size == size_bytes
+    assert time.monotonic() - begun_s > size_bytes / 1_000_000 - 1
+
+
 def test_what_follows_an_upload(serving: Serving) -> None:
     async def upload() -> None:
         async with As(serving, "alice") as client:
