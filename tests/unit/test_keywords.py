@@ -16,7 +16,7 @@ from pscp.options.keywords import as_keywords, as_typed, in_keywords, said
 PACKAGE = Path(pscp.__file__).parent
 # What only a command says, and the tables of options.
 OF_COMMANDS = re.compile(
-    r"cli/|jobs/|options/(habits|keywords|arguments|.*_arguments|.*_options)\.py"
+    r"cli/|jobs/|serve/|options/(habits|keywords|arguments|.*_arguments|.*_options)\.py"
 )
 # Words of other programs' command lines, and options that there are no more.
 OTHERS = {"--inplace", "--rcvbuf", "--sndbuf", "--yes", "--force", "--version", "--max-", "--min-"}
