@@ -357,6 +357,7 @@ async def login_through(serving: Serving, header: bytes) -> None:
         (b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0", "127.0.0.1"),  # the balancer's own
         (b"SSH-2.0-no header here\r\n", ""),
         (b"PROXY " + b"x" * 200, ""),
+        (b"PROXY      \r\n", ""),
         (b"\r\n\r\n\0\r\nQUIT\n\x11\x11\0\0", ""),
     ],
 )

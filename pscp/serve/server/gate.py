@@ -122,6 +122,8 @@ async def proxied(client: socket.socket) -> str:
                 raise ValueError("no PROXY header")
             begin += await _exactly(client, 1)
     words = begin.decode("ascii").split()
+    if len(words) == 1:
+        raise ValueError("no PROXY header")
     if words[1] not in ("TCP4", "TCP6"):
         return ""
     return str(ipaddress.ip_address(words[2])) if len(words) == 6 else ""
