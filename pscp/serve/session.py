@@ -47,6 +47,9 @@ _WRITE = 6  # SSH_FXP_WRITE (draft-ietf-secsh-filexfer-02, 6.4)
 # Length, type, request, the handle's length (of 4 bytes, as asyncssh makes them), handle, offset,
 # length of the data.
 _WRITE_HEAD = struct.Struct(">IBII4sQI")
+_MOST_PIECES = (
+    256  # of a request: more, of a byte each, would take memory, and be counted each time
+)
 _STATUS = struct.Struct(">IBIIII")  # a status with two empty texts
 _ANSWER = 101  # SSH_FXP_STATUS
 
@@ -298,6 +301,8 @@ class Packets:
                 piece = view[: self._left_bytes]
                 view = view[len(piece) :]
                 self._pieces.append(piece)
+                if len(self._pieces) > _MOST_PIECES:
+                    self._pieces = [memoryview(b"".join(self._pieces))]
                 self._left_bytes -= len(piece)
                 if not self._left_bytes:
                     self._finish()

@@ -213,7 +213,7 @@ class Writer:
     def _begin(self) -> None:
         """Start to write what waits, or wait a moment for more where it is little."""
         if self._work is None and self._runs:
-            if sum(run.size_bytes for run in self._runs) >= _JOINED_BYTES:
+            if self._waiting_bytes >= _JOINED_BYTES:
                 self._start()
             elif self._later is None:
                 self._later = asyncio.get_running_loop().call_later(_PATIENCE_S, self._start)

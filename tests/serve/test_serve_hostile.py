@@ -18,6 +18,7 @@ import pytest
 from conftest import until
 
 from pscp.serve import folder as folders
+from pscp.serve.session import Packets
 from serve.server import Serving, run
 
 OPEN, CLOSE, READ, WRITE, STAT = 3, 4, 5, 6, 17
@@ -234,6 +235,17 @@ def test_a_request_of_a_size_that_none_has(serving: Serving, length: int) -> Non
             return bytes(await session.reader.read())
 
     assert run(tries()) == b""
+
+
+def test_a_request_that_comes_byte_by_byte_is_not_kept_so() -> None:
+    got: list[bytes] = []
+    packets = Packets(lambda head, pieces: got.append(b"".join(pieces)), got.append)
+    for byte in struct.pack(">IB", 100_001, STAT) + bytes(99_999):
+        packets.feed(bytes([byte]))
+        assert len(packets._pieces) < 300
+    assert packets.part_bytes == 100_004
+    packets.feed(b"\1")
+    assert got == [bytes([STAT]) + bytes(99_999) + b"\1"]
 
 
 def test_handles_that_are_never_closed(serving: Serving) -> None:
