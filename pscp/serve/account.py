@@ -33,17 +33,25 @@ class Account:
     """The counters of one user. Any thread may use them."""
 
     def __init__(self, state: str, user: User) -> None:
-        folder = Path(state) / "accounts"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / urllib.parse.quote(user.name, safe="")
-        self._user, self._lock = user, threading.Lock()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._user, self._lock, self._naming = user, threading.Lock(), threading.Lock()
+        self._fd, self._names_fd = _opened(state, "accounts", user), _opened(state, "names", user)
         self._has_quota = (user.quota_bytes, user.quota_files) != (None, None)
         if self._has_quota:
             self._count_once()
 
     def close(self) -> None:
         os.close(self._fd)
+        os.close(self._names_fd)
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Let no other session of this user name or remove a part in this block."""
+        with self._naming:
+            fcntl.flock(self._names_fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._names_fd, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[tuple[int, int, float]]:
@@ -102,6 +110,14 @@ class Account:
             for status in statuses(self._user.folder):
                 size_bytes, files = size_bytes + status.st_size, files + 1
             self._put(size_bytes, files, 0.0)
+
+
+def _opened(state: str, kind: str, user: User) -> int:
+    """Open a user's file of this kind in the state folder."""
+    folder = Path(state) / kind
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / urllib.parse.quote(user.name, safe="")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def statuses(

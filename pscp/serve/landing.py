@@ -88,10 +88,11 @@ class Place:
         base = held
         if base is None and final is not None and not how.truncates:
             base = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
-        self.discard(folder_fd, part)
-        self.account.charge(0, 1)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
+        with self.account.naming():
+            self.discard(folder_fd, part)
+            self.account.charge(0, 1)
+            fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
         return fd, base, _is_locked(fd)
 
     def _check_there(self, final: os.stat_result, how: Opening) -> None:
@@ -163,6 +164,10 @@ class Upload:
         return self.content.digest(anew=False)
 
     def _rename(self) -> None:
+        with self._place.account.naming():  # between the look at the part and its new name
+            self._rename_own()
+
+    def _rename_own(self) -> None:
         rules, fd = self._place.rules, self._folder_fd
         own, part = os.fstat(self.content.fd), rules.part(self._name)
         named, before = status_of(fd, part), status_of(fd, self._name)
@@ -176,9 +181,10 @@ class Upload:
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""
         part, own = self._place.rules.part(self._name), os.fstat(self.content.fd)
-        named = status_of(self._folder_fd, part)
-        if named is not None and named.st_ino == own.st_ino:
-            self._place.discard(self._folder_fd, part)
+        with self._place.account.naming():
+            named = status_of(self._folder_fd, part)
+            if named is not None and named.st_ino == own.st_ino:
+                self._place.discard(self._folder_fd, part)
 
     def close(self) -> None:
         """Close its descriptors; a part that has not landed stays."""

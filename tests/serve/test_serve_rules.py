@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import asyncssh
 import pytest
 from conftest import until
 
-from pscp.serve import landing
+from pscp.serve import folder, landing
 from pscp.serve.account import Account
 from pscp.serve.folder import Folder
 from pscp.serve.landing import sweep
@@ -166,6 +166,37 @@ def test_a_part_that_lands_while_append_only_opens_it(
         place.begin(b"file", how, Waiting(lambda: None, pool)).close()
     place.folder.close()
     place.account.close()
+
+
+def test_who_opens_a_name_while_it_lands_does_not_land_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    user = User("writes", str(tmp_path / "home"), frozenset(["write"]))
+    how, rename = landing.Opening(makes=True, truncates=True), folder.rename
+    places = [
+        landing.Place(Folder(user.folder), Rules(user), Account(str(tmp_path / "s"), user))
+        for _ in range(2)
+    ]
+    with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
+        waiting = Waiting(lambda: None, pool)
+        late: list[Future[landing.Upload]] = []
+
+        def renamed(*of: Any, **how_else: Any) -> None:
+            late.append(other.submit(places[1].begin, b"file", how, waiting))
+            wait(late, timeout=0.2)  # until it is done; where it may not be yet, it waits for us
+            rename(*of, **how_else)
+
+        monkeypatch.setattr(landing, "rename", renamed)
+        upload = places[0].begin(b"file", how, waiting)
+        upload.content.write(0, [b"whole"], 5)
+        upload.land()
+        assert (tmp_path / "home" / "file").read_text() == "whole"
+        late[0].result().close()
+    upload.close()
+    for place in places:
+        place.folder.close()
+        place.account.close()
 
 
 def test_who_only_drops_sees_nothing(serving: Serving) -> None:

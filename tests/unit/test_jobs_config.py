@@ -410,10 +410,10 @@ def test_jobs_share_a_report_by_a_folder_or_by_their_names(
     (tmp_path / "folder").mkdir()
     other = SOUND.replace("job.a", "job.b")
     jobs = jobs_of(tmp_path, f"defaults.report = {{ text = '{typed}' }}\n{SOUND}{other}")
-    first = str(tmp_path / name)
+    second = name.replace("a.txt", "b.txt").replace("-a", "-b")
     assert [job.report for job in jobs.values()] == [
-        (("text", first),), (("text", first.replace("a.txt", "b.txt").replace("-a", "-b")),),
-    ]  # fmt: skip
+        (("text", str(tmp_path / each)),) for each in (name, second)
+    ]
 
 
 def test_a_host_that_no_job_knows_is_a_mistake(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_replicate_dataset(near_and_far: tuple[World, Ends]) -> None:
     ends.receiver.do("snapshot", f"{ends.dest}@mine")
     ends.grow("two")
     ran = world.example("replicate_dataset.py", ends.source, f"host:{ends.dest}")
-    assert ran.code == 1 and "@mine" in ran.err and "--force-rollback" in ran.err
+    assert ran.code == 1 and "@mine" in ran.err and "force_rollback" in ran.err
 
 
 def test_recursive_pull_every_night(near_and_far: tuple[World, Ends]) -> None:
