@@ -58,7 +58,7 @@ def summary(result: Result, to: str = "") -> str:
 
     So a copy's words follow from its Result, and `to` is where it went.
     """
-    going = f" to {to}" if to else ""
+    going, hashed_s = f" to {to}" if to else "", result.manifest_seconds
     moved_bytes = max(0, result.bytes - result.bytes_resumed)
     rate = format_bytes(moved_bytes / result.seconds if result.seconds > 0 else 0)
     extras = (
@@ -83,6 +83,7 @@ def summary(result: Result, to: str = "") -> str:
             else "not verified",
             *told,
             *not_done(result),
+            *([f"hashed for the manifest in {format_duration(hashed_s)}"] if hashed_s else []),
             *([NO_CIPHER] if result.plane == "plain" else []),
         ]
     )
@@ -132,6 +133,7 @@ def table(result: Result) -> list[str]:
         if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
     }
     counted |= {"seconds": f"{result.seconds:.3f}", "failures": count_failed(result)}
+    counted["manifest seconds"] = f"{result.manifest_seconds:.3f}"
     counted["verified"] = "yes" if result.verified else "no"
     return rows(counted)
 

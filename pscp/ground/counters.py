@@ -50,6 +50,10 @@ class Counters:
     chunks_verified: int = 0  # a small file sent whole counts as one
     verified: bool = True  # else there are no such chunks (--verify none)
     chunks_resent: int = 0
+    bytes_to_hash: int = 0  # for the manifest, once the copy is over
+    bytes_hashed: int = 0  # of those
+    files_to_hash: int = 0  # for the manifest, links too; 0: the copy is not over, or makes none
+    files_hashed: int = 0  # of those
     lanes_alive: int = 0
     lanes_wanted: int = 0
     connections_lost: int = 0
@@ -73,6 +77,11 @@ class Counters:
         if self.plan_complete:
             return self.files_total
         return max(self.files_total, self.files_counted) if self.files_counted else 0
+
+    @property
+    def is_hashing(self) -> bool:
+        """True once the copy is over, and its files are hashed for the manifest."""
+        return self.files_to_hash > 0
 
     @property
     def left_bytes(self) -> int:

@@ -135,16 +135,22 @@ def compare(
     """Compare the tree's files with the manifest, or `only` those; raise what stops it."""
     found = Differences(counters)
 
-    def items() -> Iterator[_Compared]:
+    def items() -> Iterator[_Counted]:
         for record in manifest.records():
             if only is None or record.path in only:
                 yield _Counted(record, manifest.chunk_bytes, found, times)
 
     class _Counted(_Compared):
+        read_bytes = 0
+
+        def read(self, there: There, read_bytes: int) -> None:
+            self.read_bytes += read_bytes
+            counters.add(bytes_done=read_bytes)
+
         def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
             super().done(there, digests, failure)
             size_bytes = there.size_bytes if digests and is_file(there) else 0
-            counters.add(files_done=1, bytes_done=size_bytes)
+            counters.add(files_done=1, bytes_done=size_bytes - self.read_bytes)
 
     Hashing(tree).run(items())
     return found

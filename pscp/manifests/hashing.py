@@ -35,6 +35,9 @@ class Item(Protocol):
     def extents(self, there: There) -> Iterable[Extent] | None:
         """Return what is to be hashed of the file, of which there is this; None for nothing."""
 
+    def read(self, there: There, read_bytes: int) -> None:
+        """Count more bytes that were hashed of the extents."""
+
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         """Take the digests, in the order of the extents; None for one past the file's end."""
 
@@ -115,6 +118,7 @@ class Hashing:
                     raise ValueError("digests of other extents than were asked for")
                 else:
                     hashed.digests[place : place + len(found)] = found
+                    hashed.item.read(hashed.there, sum(length for _, length in extents))
                 hashed.pieces -= 1
                 more += hashed.next_piece()
                 if not hashed.pieces:

@@ -29,7 +29,7 @@ from pscp.manifests.trees import opened
 from pscp.options.options import Options
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Failure as Reported
-from pscp.progress.progress import LiveCounters, Reporter, Result
+from pscp.progress.progress import LiveCounters, Reporter, Result, format_bytes
 from pscp.transfer.pieces.plan import Failure, cut
 from pscp.transfer.pieces.spool import Spool
 from pscp.transfer.walk.decide import There
@@ -88,6 +88,7 @@ class Making:
 
         Raises CopyError where it cannot be written or signed.
         """
+        begun_s = time.monotonic()
         begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             with replacing(self._path) as file:
@@ -97,7 +98,10 @@ class Making:
                     file.write(formats.header_line(begun, sources, self._to.text, result.root))
                 if len(self._good):
                     shown = counters, reporter
+                    counters.set(files_to_hash=len(self._good), bytes_to_hash=result.bytes)
                     with opened(self._to, result.root, connections, self._options, shown) as tree:
+                        if tree.reads_back and not self._options.quiet:
+                            reporter.note(_reads_back(result.bytes))
                         Hashing(tree, looks_again=True).run(self._items(writing))
                 failed = len(result.failures) + len(writing.failures)
                 file.write(formats.end_line(self._form, writing.files, writing.bytes, failed))
@@ -108,13 +112,20 @@ class Making:
                 f"{self._path}: the manifest cannot be written: {error.strerror}",
                 "the files were copied; the same command again makes the manifest",
             ) from None
+        seconds = time.monotonic() - begun_s if len(self._good) else 0.0
         if self._options.sign is not None:
             signing.sign(self._options.sign, self._path, batch=self._options.batch)
-        return dataclasses.replace(result, failures=(*result.failures, *writing.failures))
+        failures = (*result.failures, *writing.failures)
+        return dataclasses.replace(result, failures=failures, manifest_seconds=seconds)
 
     def _items(self, writing: _Writing) -> Iterator[_Hashed]:
         for path, digest in self._good.take():
             yield _Hashed(path, digest, writing)
+
+
+def _reads_back(size_bytes: int) -> str:
+    twice = f"files of more than {format_bytes(formats.CHUNK_BYTES)} twice"
+    return f"reads {format_bytes(size_bytes)} back over SFTP for the manifest, {twice}"
 
 
 class _Writing:
@@ -138,6 +149,9 @@ class _Writing:
         self.files += bool(line)
         self.bytes += record.size_bytes or 0
 
+    def count(self, read_bytes: int, files: int = 0) -> None:
+        self._counters.add(files_hashed=files, bytes_hashed=read_bytes)
+
     def fail(self, path: str, message: str) -> None:
         why = f"is not in the manifest: {message}"
         self._counters.add(files_failed=1)
@@ -150,6 +164,7 @@ class _Hashed:
 
     def __init__(self, path: str, digest: str, writing: _Writing) -> None:
         self.path, self._digest, self._writing = path, digest, writing
+        self._read_bytes = 0  # that count as hashed
 
     def extents(self, there: There) -> Iterable[Extent] | None:
         if not is_file(there):  # a link or a special file, which has no content of its own
@@ -158,7 +173,18 @@ class _Hashed:
         chunks = cut(whole, chunk_bytes) if there.size_bytes > chunk_bytes else ()
         return itertools.chain(whole, chunks)
 
+    def read(self, there: There, read_bytes: int) -> None:
+        is_read_twice = there.size_bytes > formats.CHUNK_BYTES
+        share_bytes = read_bytes // 2 if is_read_twice else read_bytes
+        self._read_bytes += share_bytes
+        self._writing.count(share_bytes)
+
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
+        self._write(there, digests, failure)
+        size_bytes = there.size_bytes if digests and is_file(there) else 0
+        self._writing.count(size_bytes - self._read_bytes, files=1)
+
+    def _write(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         if not is_file(there):
             if there.failure is not None:
                 self._writing.fail(self.path, there.failure["message"])

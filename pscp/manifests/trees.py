@@ -50,6 +50,10 @@ Then = Callable[[object], None]
 class Tree(Protocol):
     """A tree that answers the requests of a sink, several at once."""
 
+    @property
+    def reads_back(self) -> bool:
+        """Return whether all that is hashed is read over the connection."""
+
     def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
         """Make a request once there is room. `then` gets the answer; one call at a time."""
 
@@ -64,8 +68,8 @@ class Tree(Protocol):
 
 
 class _FarTree:
-    def __init__(self, work: WorkQueue) -> None:
-        self._queue = work
+    def __init__(self, work: WorkQueue, *, reads_back: bool) -> None:
+        self._queue, self.reads_back = work, reads_back
 
     def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
         self._queue.put(_ask(request, then, cost_bytes))
@@ -101,7 +105,11 @@ def far_tree(
     """Yield the tree `root` of a host, its path as the host spells it."""
     with _taken(connections, options, reporter) as agents:
         connections.expect_lanes(options, agents[0])
-        lanes = options.connections or min(shared_cpus(agents[0]), _FAR_MOST)
+        reads_back = agents[0].is_sftp and not agents[0].hello["hashes_strong"]
+        lanes = min(shared_cpus(agents[0]), _FAR_MOST)
+        if reads_back:  # the path is the limit: those lanes serve that the copy has found useful
+            lanes = max(lanes, len(agents))
+        lanes = options.connections or lanes
         terms = replace(options, connections=lanes, limit_kbit_s=None, channels=None)
         pool = make_pool(
             connections, terms, counters, agents[0], is_push=True, note=reporter.note
@@ -112,7 +120,7 @@ def far_tree(
             first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
             with stops.ended_by(pool.queue.stop):
                 pool.begin(_of_source([], algorithm), _of_sink(root, algorithm), first)
-                yield _FarTree(pool.queue)
+                yield _FarTree(pool.queue, reads_back=reads_back)
         except BaseException as error:
             pool.queue.stop(error)
             raise
@@ -160,6 +168,8 @@ def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
 
 class _NearTree:
     """Threads, each with an end of its own."""
+
+    reads_back = False
 
     def __init__(self, root: str, count: int) -> None:
         self._ends: queue.SimpleQueue[End] = queue.SimpleQueue()

@@ -156,20 +156,22 @@ class RichBar(Ticking):
         def line(text: str) -> Text:
             return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
-        if not (now.lanes_alive or now.connections_lost or now.bytes_done or now.bytes_resumed):
+        begun = now.lanes_alive, now.connections_lost, now.bytes_done, now.bytes_resumed
+        if not any(begun) and not now.is_hashing:
             passed = format_duration(self._elapsed_s(now))
             return line(f"connecting to {now.host} ({passed})")
         first, second = self._describe(now)
         width, height = console.size
-        total = max(now.bytes_expected, 1) if now.plan_complete or now.files_counted else None
-        bar = ProgressBar(total, now.bytes_done + now.bytes_resumed, pulse=total is None)
+        total, done = _amounts(now)
+        bar = ProgressBar(total, done, pulse=total is None)
         top = Table.grid(expand=True, padding=(0, 1))
         top.add_column(ratio=1)
         top.add_column(no_wrap=True, overflow="ellipsis")
         top.add_row(bar, line(fit(first, width - _BAR_COLUMNS)))
         lines = _FILES_MOST if height >= _TALL else 0
         files = under_way([*now.large.values()], lines, width)
-        lanes = [self._rates()] if self.shows_lanes or width >= _WIDE else []
+        has_rates = (self.shows_lanes or width >= _WIDE) and not now.is_hashing
+        lanes = [self._rates()] if has_rates else []
         shown = [
             fit(second, width),
             *(lane_rates(rates, width) for rates in lanes if rates),
@@ -183,3 +185,11 @@ class RichBar(Ticking):
         self._lanes += [Rate() for _ in moved[len(self._lanes) :]]
         rates = zip(self._lanes, moved, strict=False)
         return [None if done is None else rate.per_s(now_s, done) for rate, done in rates]
+
+
+def _amounts(now: Counters) -> tuple[int | None, int]:
+    """Return the bytes of the bar, None where they are not known, and those that are done."""
+    if now.is_hashing:
+        return max(now.bytes_to_hash, 1), now.bytes_hashed
+    is_known = now.plan_complete or now.files_counted
+    return max(now.bytes_expected, 1) if is_known else None, now.bytes_done + now.bytes_resumed

@@ -78,6 +78,7 @@ class Result:
     connections_lost: int = 0
     plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
     seconds: float = 0.0
+    manifest_seconds: float = 0.0  # that the hashing for the manifest took, after those
     digests: dict[str, str] = field(default_factory=dict, hash=False)  # SHA-256s; with strong
     failures: tuple[Failure, ...] = ()
     failures_unlisted: int = 0  # for which `failures` had no room
@@ -261,7 +262,7 @@ class Ticking(Notes):
         self._clock = clock
         self._counters = LiveCounters()
         self._typed_before_s = 0.0
-        self._rate = Rate()
+        self._rate, self._is_hashing = Rate(), False
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._out_s: float | None = None  # when the last connection was lost
@@ -270,7 +271,7 @@ class Ticking(Notes):
     def start(self, counters: LiveCounters) -> None:
         self._counters = counters
         self._typed_before_s = terminal_text.typed_s()
-        self._rate = Rate()
+        self._rate, self._is_hashing = Rate(), False
         self._rate.per_s(self._clock(), counters.bytes_done)
         self._end.clear()
         self._thread = threading.Thread(
@@ -311,9 +312,11 @@ class Ticking(Notes):
         arrived = now.bytes_done, now.bytes_resumed, now.files_done
         if arrived != self._arrived:
             self._arrived, self._arrived_s = arrived, time_s
+        if now.is_hashing and not self._is_hashing:
+            self._rate, self._is_hashing = Rate(), True
         return describe(
             now,
-            self._rate.per_s(time_s, now.bytes_done),
+            self._rate.per_s(time_s, now.bytes_hashed if now.is_hashing else now.bytes_done),
             self._elapsed_s(now),
             out_s=0 if self._out_s is None else time_s - self._out_s,
             still_s=time_s - self._arrived_s,

@@ -51,8 +51,11 @@ def describe(
 ) -> tuple[list[Piece], list[Piece]]:
     """Return where a copy stands: amount, rate, time left; then files, connections and the rest.
 
-    It has taken `elapsed_s`, had no connection for `out_s`, and nothing arrived for `still_s`.
+    It has taken `elapsed_s`, had no connection for `out_s`, and nothing arrived for `still_s`. Once
+    the files are hashed for its manifest, that is what is told.
     """
+    if now.is_hashing:
+        return _describe_hashing(now, bytes_per_s, elapsed_s)
     there, expected_bytes = now.bytes_done + now.bytes_resumed, now.bytes_expected
     amount = format_bytes(there)
     about = "" if now.plan_complete or not expected_bytes else "about "
@@ -82,6 +85,26 @@ def describe(
         Piece(0, f"{now.files_failed} failed" if now.files_failed else ""),
     ]
     return first, [piece for piece in second if piece.text]
+
+
+def _describe_hashing(
+    now: Counters, bytes_per_s: float, elapsed_s: float
+) -> tuple[list[Piece], list[Piece]]:
+    whole_bytes = max(now.bytes_to_hash, now.bytes_hashed)
+    amount = f"{format_bytes(now.bytes_hashed)} of {format_bytes(whole_bytes)}"
+    left_bytes = whole_bytes - now.bytes_hashed
+    is_timed = bytes_per_s >= 1 and left_bytes > 0
+    first = [
+        Piece(0, f"hashing for the manifest: {amount}"),
+        Piece(2, f"{format_bytes(bytes_per_s)}/s"),
+        Piece(1, f"{format_duration(left_bytes / bytes_per_s)} left" if is_timed else ""),
+    ]
+    second = [
+        Piece(1, f"{now.files_hashed} of {count(now.files_to_hash, now.nouns[0])}"),
+        Piece(2, f"{format_duration(elapsed_s)} so far" if elapsed_s else ""),
+        Piece(0, f"{now.files_failed} failed" if now.files_failed else ""),
+    ]
+    return [piece for piece in first if piece.text], [piece for piece in second if piece.text]
 
 
 def outage(attempts: int, out_s: float) -> str:

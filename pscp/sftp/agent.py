@@ -17,7 +17,7 @@ import time
 from typing import NoReturn
 
 from pscp.endpoint.asking import entries, requests
-from pscp.endpoint.frames import failures, session, system, wire
+from pscp.endpoint.frames import failures, hashes, session, system, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.serving.agent import TICK_S
 from pscp.endpoint.serving.frame_server import FrameServer
@@ -149,6 +149,7 @@ class SftpAgent:
         self._out.put(_read_marker())
         about: dict[str, object] = {"python": "none", "system": "SFTP", "aes": None, "rtt_s": rtt_s}
         about.update(hashes=hashing.for_chunks(), verify=hashing.name, cpus=os.cpu_count() or 1)
+        about.update(hashes_strong=hashing.is_there(hashes.STRONG))
         about.update(chunk_bytes=hashing.chunk_bytes(rtt_s))
         self._frames.hello(about)
         self._tick(time.monotonic(), None)

@@ -60,6 +60,10 @@ class Hashing:
         """The algorithm that the far end computes; "" where digests are computed here."""
         return self._check_file or next(iter(self._tools()), "")
 
+    def is_there(self, algorithm: str) -> bool:
+        """Return whether the far end computes digests by this algorithm."""
+        return self.is_wanted and (algorithm == self._check_file or algorithm in self._tools())
+
     def chunk_bytes(self, rtt_s: float) -> int | None:
         """Return the size that chunks should have at this round trip; None for the usual one."""
         is_near = rtt_s < NEAR_S and not self._check_file

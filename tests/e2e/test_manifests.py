@@ -20,7 +20,7 @@ import pytest
 from servers.private import ADDRESS
 
 import pscp
-from e2e.ways import VERIFY, Ran, Way, make, run
+from e2e.ways import VERIFY, Ran, Way, files_of, make, run
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.ground.state import replacing
 from pscp.ground.values import MIB
@@ -130,6 +130,39 @@ def test_a_manifest_lists_each_file_with_its_digests(side: Way) -> None:
     for name, said in (("nowhere", "there is no such folder"), ("data/exact", "is a file, not a")):
         ran = verified(side, manifest, root=side.destination / name)
         assert ran.code == 1 and said in ran.err
+
+
+def test_what_is_hashed_for_a_manifest_is_counted_and_told(side: Way) -> None:
+    data = fill(side)
+    size_bytes = sum((data / name).stat().st_size for name in files_of(data))
+    words = ["-r", "--manifest", str(side.source.parent / "m"), "--progress", "json", "--verify"]
+    ran = side.command(*words, "read-back" if side.remote == "sftp" else "auto", names=["data"])
+    assert ran.code == 0, ran
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    *_, last, end = events
+    assert (last["bytes_hashed"], last["bytes_to_hash"]) == (size_bytes, size_bytes)
+    assert (last["files_hashed"], last["files_to_hash"]) == (41, 41)
+    assert end["manifest_seconds"] > 0
+    notes = [each["text"] for each in events if each["event"] == "note"]
+    told = [text for text in notes if "back over SFTP for the manifest" in text]
+    assert bool(told) == (side.remote == "sftp"), notes
+    assert all(text.startswith("reads 12.6 MB back over SFTP for the manifest") for text in told)
+
+
+def test_what_is_read_back_goes_over_the_lanes_of_the_copy(push: Way) -> None:
+    """Over SFTP the path is the limit; an agent's CPUs are, which hash there."""
+    fill(push)
+    sources, to = push.locations(["data"], "")
+    ends: Any = {"config_file": push.server.ssh_config, "batch": True, "remote": "sftp"}
+    seen: list[pscp.Counters] = []
+    with pscp.Session(push.server.host, **ends, verify="read-back", connections=6) as session:
+        session.copy(sources, to, recursive=True)
+        manifest = push.source.parent / "m.jsonl"
+        session.copy(
+            sources, to, recursive=True, manifest=manifest, connections=None, progress=seen.append
+        )  # fmt: skip
+    assert seen[-1].files_hashed == seen[-1].files_to_hash == 41
+    assert seen[-1].lanes_wanted == 6
 
 
 def test_what_was_there_already_is_listed_too(push: Way, manifest: Path) -> None:

@@ -295,6 +295,16 @@ def test_summary_of_a_copy_with_incidents(copy: Copy, capsys: pytest.CaptureFixt
     ]
 
 
+def test_what_a_manifest_took_is_told_beside_the_copy(
+    copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy.result = replace(DONE, seconds=8.4, manifest_seconds=11.1)
+    assert cli.main(["--manifest", os.devnull, "--stats", "a", "host:b"]) == 0
+    said, *stats = capsys.readouterr().err.splitlines()
+    assert " in 8.4 s (" in said and said.endswith("verified, hashed for the manifest in 11.1 s")
+    assert f"{'manifest seconds':<26} {'11.100':>16}" in stats
+
+
 def test_a_dry_run_counts_what_is_missing_alone() -> None:
     """268.4 MB are of files that are there already."""
     result = replace(DONE, files=0, bytes_resumed=DONE.bytes)

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from pscp.ground import terminal_text
 from pscp.ground.terminal_text import pause_progress, printable, write_line
@@ -474,6 +475,46 @@ def test_describe_without_a_total() -> None:
     first, second = words(Counters(bytes_total=2000, bytes_done=5, files_failed=1), 9)
     assert first == ["5 B of 2.0 kB+", "9 B/s"]
     assert second[-1] == "1 failed"
+
+
+def hashing() -> LiveCounters:
+    """Return the counters of a copy that is over, and hashes its files for the manifest."""
+    counters = halfway()
+    counters.add(bytes_done=80 * MB, files_done=9)
+    counters.set(bytes_to_hash=100 * MB, files_to_hash=14)
+    return counters
+
+
+def test_the_hashing_for_a_manifest_is_told() -> None:
+    """Its own amounts and rate: the copy's would be 100% and 0 B/s to the end."""
+    err, clock = io.StringIO(), Clock()
+    lines = PlainLines(err, clock=clock)
+    lines.start(counters := hashing())
+    for _ in range(2):
+        lines.tick()
+        clock.now_s += 2
+        counters.add(bytes_hashed=20 * MB, files_hashed=3)
+    lines.tick()
+    lines.stop()
+    assert err.getvalue().splitlines()[-1] == (
+        "hashing for the manifest: 40.0 MB of 100.0 MB, 10.0 MB/s, 6.0 s left, 6 of 14 files, "
+        "4.0 s so far"
+    )
+    first, _ = describe(counters, 10.0 * MB)
+    assert fit(first, 50) == "hashing for the manifest: 40.0 MB of 100.0 MB"
+
+
+def test_the_bar_of_the_hashing_begins_anew() -> None:
+    counters = hashing()
+    counters.add(bytes_hashed=50 * MB)
+    console = Console(width=120, height=40, file=io.StringIO())
+    console.print(RichBar(io.StringIO())._render(counters.snapshot(), console))
+    assert isinstance(console.file, io.StringIO)
+    bar, second = console.file.getvalue().splitlines()
+    assert "hashing for the manifest: 50.0 MB of 100.0 MB" in bar and "0 of 14 files" in second
+    counters = LiveCounters(files_to_hash=2, host="h")  # all was there: nothing has moved
+    console.print(RichBar(io.StringIO())._render(counters.snapshot(), console))
+    assert "connecting" not in console.file.getvalue()
 
 
 COUNTS = st.integers(0, 2**63)
