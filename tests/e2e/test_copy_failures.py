@@ -124,7 +124,7 @@ def test_where_nothing_may_be_written(powerless: Way) -> None:
     assert powerless.files == ["t/open/x"]
     [why] = named(powerless, ran := powerless.command("-r", names=["t"])).values()
     folder = f"{powerless.sent_to}{powerless.destination}/t/closed"
-    assert why == f"Permission denied, and 3 more below {folder}"
+    assert why == f"Permission denied, and 3 more below {folder} (-v shows each)"
     assert ran.err.count("USER@HOST logs in as another user") == 1
 
 

@@ -143,7 +143,7 @@ def test_where_a_file_is(path: str, of_source: bool, place: str) -> None:
 def test_what_is_below_a_folder_is_counted() -> None:
     failed = [("new", errno.EACCES, False)] + [(f"new/{n}", errno.EACCES, False) for n in range(66)]
     one, hint = lines(*failed)
-    assert one == "host:/to/new: EACCES, and 66 more below it"
+    assert one == "host:/to/new: EACCES, and 66 more below it (verbose shows each)"
     assert hint.startswith("  ls -ld")
     first, hint, last = lines(*failed, is_live=True)
     assert (first, last) == ("host:/to/new: EACCES", one)
@@ -158,10 +158,19 @@ def test_folders_and_reasons_are_kept_apart() -> None:
     said = [line for line in lines(*failed) if not line.startswith("  ")]
     assert said == [
         f"./data/a/3: {CHANGED}",
-        "host:/to/a/1: EACCES, and 1 more below host:/to/a",
+        "host:/to/a/1: EACCES, and 1 more below host:/to/a: 2",
         "host:/to/b/1: EACCES",
-        "host:/to/a/2: ENOSPC, and 1 more below host:/to",
+        "host:/to/a/2: ENOSPC, and 1 more below host:/to: b/2",
     ]
+
+
+def test_a_file_or_two_more_are_named() -> None:
+    failed = [(f"a/{n}", errno.EACCES, False) for n in range(3)]
+    assert lines(*failed)[0] == "host:/to/a/0: EACCES, and 2 more below host:/to/a: 1, 2"
+    failed.append(("a/3", errno.EACCES, False))
+    assert lines(*failed)[0].endswith("EACCES, and 3 more below host:/to/a (verbose shows each)")
+    failed = [(name, errno.EACCES, False) for name in ("new", "new/a", "new/b/c")]
+    assert lines(*failed)[0] == "host:/to/new: EACCES, and 2 more below it: a, b/c"
 
 
 @pytest.mark.parametrize("of_source", [True, False])

@@ -14,7 +14,7 @@ import errno
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
@@ -63,6 +63,7 @@ _NOT_EXPECTED = "not the digest that is expected"
 _OTHER_SOURCE = "the source is not what was expected"
 
 LINES_MOST = 20  # for one reason
+_NAMED_MOST = 2  # files that a line names beside its first
 _LEFT_OUT = {
     tree.FIFO: "left out: a FIFO",
     tree.DEVICE: "left out: a device, which root makes with -a",
@@ -114,13 +115,23 @@ class _Line:
     error: errors.FileError
     folder: str  # as it is shown
     more: int = 0
+    named: list[str] = field(default_factory=list)  # places of the first of those
     is_below: bool = True  # all others are below the first one, a folder
 
     @property
     def text(self) -> str:
-        where = "it" if self.is_below else self.folder
-        rest = f", and {self.more} more below {where}" if self.more else ""
-        return f"{self.place}: {self.error.message}{rest}"
+        if not self.more:
+            return f"{self.place}: {self.error.message}"
+        where, folder = ("it", self.place) if self.is_below else (self.folder, self.folder)
+        names = ", ".join(place.removeprefix(f"{folder}/") for place in self.named)
+        each = f": {names}" if self.more <= _NAMED_MOST else f" ({said('-v')} shows each)"
+        return f"{self.place}: {self.error.message}, and {self.more} more below {where}{each}"
+
+    def add(self, place: str) -> None:
+        """Count one more failure."""
+        self.more += 1
+        self.named += [place] * (self.more <= _NAMED_MOST)
+        self.is_below = self.is_below and place.startswith(self.place + "/")
 
 
 class FailureLines:
@@ -155,8 +166,7 @@ class FailureLines:
         lines = self._lines.setdefault(reason, {})
         above = filter(None, map(lines.get, folders_of(error.path)))
         if reason.has_folder and (line := next(above, None)) is not None:
-            line.more += 1
-            line.is_below = line.is_below and place.startswith(line.place + "/")
+            line.add(place)
         elif len(lines) >= LINES_MOST:
             self._beyond[reason] += 1
         else:
