@@ -50,9 +50,11 @@ class _Hashed:
     no memory but for what is answered.
     """
 
-    def __init__(self, item: Item, there: There, extents: Iterable[Extent]) -> None:
+    def __init__(
+        self, item: Item, there: There, extents: Iterable[Extent], group_bytes: int
+    ) -> None:
         self.item, self.there = item, there
-        self._groups = batches(extents, GROUP_BYTES)
+        self._groups = batches(extents, group_bytes)
         self.digests: list[str | None] = []  # of the extents of which pieces were made
         self.failure: Failure | None = None
         self.pieces = 0  # that are not answered
@@ -100,7 +102,9 @@ class Hashing:
         if extents is None:
             item.done(there, [], None)
             return []
-        hashed = _Hashed(item, there, extents)
+        # What is read back is read once for a whole file and its chunks, if one request has both.
+        group_bytes = 2 * GROUP_BYTES if self._tree.reads_back else GROUP_BYTES
+        hashed = _Hashed(item, there, extents, group_bytes)
         return [piece for _ in range(_AHEAD) for piece in hashed.next_piece()]
 
     def _ask(self, pieces: list[_Piece]) -> None:

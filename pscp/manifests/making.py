@@ -24,7 +24,7 @@ from pscp.ground.errors import CopyError, FileError, UsageError
 from pscp.ground.locations import Location
 from pscp.ground.state import replacing
 from pscp.manifests import formats, signing
-from pscp.manifests.hashing import Hashing, is_file
+from pscp.manifests.hashing import GROUP_BYTES, Hashing, is_file
 from pscp.manifests.trees import opened
 from pscp.options.options import Options
 from pscp.progress.callbacks import FileEvent
@@ -124,7 +124,7 @@ class Making:
 
 
 def _reads_back(size_bytes: int) -> str:
-    twice = f"files of more than {format_bytes(formats.CHUNK_BYTES)} twice"
+    twice = f"files of more than {format_bytes(GROUP_BYTES)} twice"
     return f"reads {format_bytes(size_bytes)} back over SFTP for the manifest, {twice}"
 
 

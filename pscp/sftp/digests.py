@@ -116,6 +116,10 @@ class Hashing:
     ) -> list[str | None]:
         """Return each extent's digest, as of_extent(); `small` is the whole of a small file."""
         pieces = [Extent(path, *extent, tuple(extent) == small) for extent in extents]
+        if _is_first_of_all(pieces) and not self.is_there(algorithm):
+            parts = _Parts(pieces[1:], algorithm)
+            first = await self._read_into(pieces[0], parts)
+            return [None if each is None else each.hex() for each in (first, *parts.digests())]
         asked = [self.of_extent(piece, algorithm) for piece in pieces]
         return [None if digest is None else digest.hex() for digest in await gather(*asked)]
 
@@ -150,8 +154,10 @@ class Hashing:
 
     async def read_back(self, extent: Extent, algorithm: str) -> bytes | None:
         """Read an extent; return its digest, None where the file is shorter."""
+        return await self._read_into(extent, _new_hasher(algorithm))
+
+    async def _read_into(self, extent: Extent, hasher: hashes.Hasher | _Parts) -> bytes | None:
         path, offset, length, _ = extent
-        hasher = _new_hasher(algorithm)
         async with self._client.opened(path) as handle:
             count = await read_all(self._client, handle, offset, length, hasher.update)
         return bytes(hasher.digest()) if count == length else None
@@ -212,6 +218,46 @@ class Hashing:
         if digest is None:
             raise FileChanged()
         return digest
+
+
+class _Parts:
+    """Hashes an extent, and the parts of it from its beginning on, in one reading."""
+
+    def __init__(self, parts: list[Extent], algorithm: str) -> None:
+        self._hasher = _new_hasher(algorithm)
+        self._parts = [(part.length, _new_hasher(algorithm)) for part in parts]
+        self._at = self._at_bytes = 0  # the part that is read, and how much of it was
+
+    def update(self, view: memoryview) -> None:
+        self._hasher.update(view)
+        while view and self._at < len(self._parts):
+            length, hasher = self._parts[self._at]
+            piece = view[: length - self._at_bytes]
+            hasher.update(piece)
+            view, self._at_bytes = view[len(piece) :], self._at_bytes + len(piece)
+            if self._at_bytes == length:
+                self._at, self._at_bytes = self._at + 1, 0
+
+    def digest(self) -> bytes:
+        return bytes(self._hasher.digest())
+
+    def digests(self) -> list[bytes | None]:
+        """Return the digests of the parts; None for one that was not read to its end."""
+        found = [bytes(hasher.digest()) for _, hasher in self._parts[: self._at]]
+        return [*found, *[None] * (len(self._parts) - self._at)]
+
+
+def _is_first_of_all(extents: list[Extent]) -> bool:
+    """Return whether the others follow each other from the first one's beginning, within it."""
+    if len(extents) < 2:
+        return False
+    first, *parts = extents
+    at = first.offset
+    for part in parts:
+        if part.offset != at or not part.length:
+            return False
+        at += part.length
+    return at <= first.offset + first.length
 
 
 def _new_hasher(algorithm: str) -> hashes.Hasher:

@@ -78,6 +78,46 @@ def test_chunks_that_are_read_back_do_not_wait_for_each_other(
         assert digest == hashlib.sha256(contents[id_][offset : offset + CHUNK_BYTES]).digest()
 
 
+@pytest.mark.parametrize("lost", [0, 1, CHUNK_BYTES + 1])
+def test_a_file_and_its_chunks_are_read_back_once_and_many_reads_deep(
+    server: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """As for a manifest, which has the digests of both; the file may be shorter by now."""
+    asked: list[int] = []
+    under_way = most = 0
+    read = Client.read
+
+    def counted(client: Client, handle: bytes, offset: int, length: int, landed: Any) -> None:
+        def then(*answer: Any) -> None:
+            nonlocal under_way
+            under_way -= length
+            landed(*answer)
+
+        nonlocal under_way, most
+        asked.append(length)
+        under_way += length
+        most = max(most, under_way)
+        read(client, handle, offset, length, then)
+
+    monkeypatch.setattr(Client, "read", counted)
+    client, loop = client_of(server)
+    content = os.urandom(MIB) * (IN_FLIGHT_BYTES // MIB) + os.urandom(CHUNK_BYTES + 5)
+    (path := tmp_path / "file").write_bytes(content[: len(content) - lost])
+    size = len(content)
+    whole, starts = (0, size), range(0, size, CHUNK_BYTES)
+    chunks = [(at, min(CHUNK_BYTES, size - at)) for at in starts]
+    hashing = Hashing(client, None, True)
+    task = start(hashing.hex_digests(os.fsencode(path), [whole, *chunks], "sha256"))
+    settle(loop, task)
+    there = path.read_bytes()
+    assert task.result() == [
+        hashlib.sha256(there[at : at + count]).hexdigest() if at + count <= len(there) else None
+        for at, count in [whole, *chunks]
+    ]
+    assert sum(asked) <= size + 2 * client.read_bytes
+    assert most > IN_FLIGHT_BYTES - client.read_bytes
+
+
 def settle(loop: Loop, future: Future[Any]) -> None:
     loop.run_until(lambda: future.done())
 
