@@ -150,9 +150,10 @@ class Files(asyncssh.SFTPServer):
     @contextlib.contextmanager
     def _changing(self, what: str, path: bytes) -> Iterator[tuple[int, bytes]]:
         """Give the open folder and the name that a user who may write is to change."""
+        found = self._path(path)
         with (
             self._telling(what, path, self.rules.may_write),
-            self.place.folder.parent(self._path(path)) as parent,
+            self.place.folder.parent(found) as parent,
         ):
             yield parent
 
@@ -340,11 +341,7 @@ class Files(asyncssh.SFTPServer):
         return b"/" + relative(path).removeprefix(b".")
 
     def remove(self, path: bytes) -> None:
-        found = self._path(path)
-        with (
-            self._telling("remove", path, self.rules.may_write),
-            self.place.folder.parent(found) as (fd, name),
-        ):
+        with self._changing("remove", path) as (fd, name):
             was_part = self.place.discard(fd, self.rules.part(name))
             status = status_of(fd, name)
             if status is not None or not was_part:
@@ -360,11 +357,7 @@ class Files(asyncssh.SFTPServer):
                 os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
 
     def rmdir(self, path: bytes) -> None:
-        found = self._path(path)
-        with (
-            self._telling("remove", path, self.rules.may_write),
-            self.place.folder.parent(found) as (fd, name),
-        ):
+        with self._changing("remove", path) as (fd, name):
             os.rmdir(name, dir_fd=fd)
 
     async def rename(self, oldpath: bytes, newpath: bytes) -> None:

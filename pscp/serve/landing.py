@@ -90,7 +90,7 @@ class Place:
             base = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self.account.naming():
-            self.discard(folder_fd, part)
+            self.discard_held(folder_fd, part)
             self.account.charge(0, 1)
             fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
         return fd, base, _is_locked(fd)
@@ -107,6 +107,11 @@ class Place:
 
     def discard(self, folder_fd: int, part: bytes) -> bool:
         """Remove a part, if it is there. Return whether it was. Raises OSError."""
+        with self.account.naming():
+            return self.discard_held(folder_fd, part)
+
+    def discard_held(self, folder_fd: int, part: bytes) -> bool:
+        """Do as discard() within Account.naming()."""
         status = status_of(folder_fd, part)
         if status is None:
             return False
@@ -184,7 +189,7 @@ class Upload:
         with self._place.account.naming():
             named = status_of(self._folder_fd, part)
             if named is not None and named.st_ino == own.st_ino:
-                self._place.discard(self._folder_fd, part)
+                self._place.discard_held(self._folder_fd, part)
 
     def close(self) -> None:
         """Close its descriptors; a part that has not landed stays."""

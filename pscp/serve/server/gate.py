@@ -88,24 +88,27 @@ class Gate:
 
 def source_of(address: str) -> str:
     """Return what counts as one source: an address, or an IPv6 network of 64 bits."""
-    try:
-        known = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    known = _parsed(address)
+    if known is None:
         return address
-    if isinstance(known, ipaddress.IPv6Address):
-        known = known.ipv4_mapped or known
     return str(known if known.version == 4 else ipaddress.ip_network((known, 64), strict=False))
 
 
 def is_within(address: str, networks: Iterable[str]) -> bool:
     """Return whether an address is in any of these networks."""
+    known = _parsed(address)
+    return known is not None and any(
+        known in ipaddress.ip_network(each, strict=False) for each in networks
+    )
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, an IPv4 one that IPv6 has mapped as itself; None where it is none."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return False
-    if isinstance(known, ipaddress.IPv6Address):
-        known = known.ipv4_mapped or known
-    return any(known in ipaddress.ip_network(each, strict=False) for each in networks)
+        return None
+    return (known.ipv4_mapped or known) if isinstance(known, ipaddress.IPv6Address) else known
 
 
 async def proxied(client: socket.socket) -> str:
