@@ -9,7 +9,6 @@ Read next: sink.py.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -355,7 +354,7 @@ def _not_seen(path: str, error: Exception, runs: list[str]) -> object:
     """Return what Lookup's answer has for a path of which the server tells nothing."""
     if not isinstance(error, SftpError):
         raise error
-    if is_missing(error) or error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG):
+    if is_missing(error) or error.errno in failures.ABSENT:
         return ["", 0, 0, runs, 0, [], ""]
     return asked.not_seen(path, error)
 

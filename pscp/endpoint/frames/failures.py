@@ -5,6 +5,7 @@
 Not here: the exceptions a user sees (../../ground/errors.py turns each KIND into one of them).
 """
 
+import errno
 import os
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
@@ -22,6 +23,8 @@ OWNER = "owner"  # a folder that was there is another user's, and keeps its meta
 KINDS = frozenset(
     [CHANGED, UNSUPPORTED, UNSAFE, DAMAGED, VERIFY, SYSTEM, DESTINATION, SUPERSEDED, OWNER]
 )
+
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # where nothing has such a path
 
 if TYPE_CHECKING:
     from typing import TypedDict

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Of a Lookup's answer: mode, owner and target of what is not there.
 _NOTHING: List[object] = [0, [], ""]
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _ROOM_BYTES = 1 << 18
 
 Extents = List[Tuple[bool, str, requests.Pieces]]
@@ -86,7 +85,9 @@ def look(the_sink: "sink.Sink", path: str) -> object:
     except failures.Refusal:  # nothing can be there: no folder is on the way
         return ["", 0, 0, [], *_NOTHING]
     except OSError as error:
-        return ["", 0, 0, [], *_NOTHING] if error.errno in _ABSENT else not_seen(path, error)
+        if error.errno not in failures.ABSENT:
+            return not_seen(path, error)
+        return ["", 0, 0, [], *_NOTHING]
 
 
 def not_seen(path: str, error: OSError) -> failures.Data:

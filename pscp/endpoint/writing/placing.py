@@ -9,12 +9,11 @@ Read next: sink.py.
 """
 
 import contextlib
-import errno
 import os
 import stat
 from typing import List, NamedTuple, Optional
 
-from ..frames.failures import DESTINATION, Refusal
+from ..frames.failures import ABSENT, DESTINATION, Refusal
 from ..reading.paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
 from . import removal
 from .fence import fence_name
@@ -116,7 +115,7 @@ def _exists(path: bytes) -> bool:
     try:
         os.lstat(path)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        if error.errno in ABSENT:
             return False
         raise
     return True
