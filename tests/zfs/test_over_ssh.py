@@ -24,7 +24,7 @@ from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
 from pscp.zfs.link import Link, PipeStatuses, Ran
-from zfs.conftest import Ends, end_agents
+from zfs.conftest import Ends, Pool, end_agents
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
 LARGE = 48_000_000
@@ -181,8 +181,19 @@ def assert_ended(far: Ends) -> None:
     """At both ends; and the next run makes it right."""
     assert not far.receiver.exists(f"{far.dest}@one")
     end_agents()
-    until(lambda: not far.receiver.exists(far.dest))  # zfs-fuse takes back what it began
+    until(lambda: is_destroyed(far.receiver, far.dest))
     assert far.replicate().ok and far.received() == ["one"]
+
+
+def is_destroyed(pool: Pool, dataset: str) -> bool:
+    """Whether a dataset whose receiving ended is gone; what still receives is busy, and is not.
+
+    zfs-fuse takes back what it began only once, and leaves it for good where some command looks at
+    it just then (2 of 40 cuts beside four that asked without end, 0 of 40 beside none).
+    """
+    with contextlib.suppress(RuntimeError):
+        pool.do("destroy", dataset)
+    return not pool.exists(dataset)
 
 
 def test_an_interrupt_ends_it_at_both_ends(far: Ends) -> None:
