@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _SILENT_S = 2.0
 _SILENT_ROUND_TRIPS = 3
 
+# What is said where a server hangs up; before the login it is too busy (MaxStartups).
+_HUNG_UP = re.compile("^(?!kex_exchange_identification).*(?:closed by|connection closed)")
+_SHUT_OUT = "the account may have expired, or be shut out (the server's log); try: ssh HOST true"
+
 _log = Log("connect")
 
 
@@ -78,7 +82,11 @@ def explain(
 ) -> errors.PscpError:
     """Return why a login failed: a refused prompt, else ssh's reason with the host's name."""
     host = setup.host
+    was_answered = authenticator.was_answered(channel)
     error = authenticator.end_login(channel) or error
+    if was_answered and isinstance(error, errors.ConnectionLost) and _HUNG_UP.search(error.message):
+        why = "the login was answered, and then the server closed the connection"
+        error = errors.AuthenticationError(f"{host.login}: {why}", _SHUT_OUT)
     if isinstance(error, errors.Unreachable):
         where = "" if str(host.host) in error.message else f"{host.login}: "
         after = f" ({setup.timeout_s} s)" if "timed out" in error.message else ""

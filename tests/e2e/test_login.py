@@ -325,6 +325,34 @@ def test_a_code_where_a_refused_command_ends_the_connection(
     assert server.accepted == 2
 
 
+@OVER_EACH
+def test_a_code_after_which_the_server_hangs_up(
+    transport: str, source: Path, make_login_server: MakeLogins
+) -> None:
+    """The account has expired, for instance: it asked for four more codes."""
+    server = make_login_server(codes=("123456", "654321"), refuses="login")
+    words = ("-c", "2", "--transport", transport)
+    shown = answered(server, source, *words, answers=[(CODE, "123456")], code=3)
+    assert shown.count("Verification code") == 1 and server.begun == 1
+    assert "the login was answered, and then the server closed the connection" in shown
+    assert "the account may have expired" in shown and "--retry-for" not in shown
+
+
+@OVER_EACH
+def test_an_account_that_has_expired(
+    transport: str, source: Path, password_file: Path,
+    make_password_sshd: Callable[..., PasswordSshd],
+) -> None:  # fmt: skip
+    """The password is not tried again and again."""
+    server = make_password_sshd(SECRET, True)
+    shadow = server.folder / "shadow"
+    shadow.write_text(shadow.read_text().replace(":7:::", ":7::15000:"))
+    words = ("--transport", transport, "-B", "--password-file", str(password_file))
+    done = typed(argv(server, source, *words))
+    assert done.code == 3 and "the account may have expired" in done.err
+    assert (server.accepted, server.refused) == (0, 1)
+
+
 def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
     source: Path, there: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:

@@ -56,7 +56,8 @@ class LoginServer(PrivateServer):
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
     `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
     `awaits`: no session goes on amidst a push before there have been as many logins.
-    `refuses`: "exec", commands; "connection", and it ends the connection then.
+    `refuses`: "exec", commands; "connection", and it ends the connection then; "login", and it
+    ends the connection once it has accepted one.
     """
 
     kind = "logins"

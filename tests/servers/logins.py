@@ -35,6 +35,9 @@ class Login(asyncssh.SSHServer):
         self._sessions = 0
         self._password_passed = False
 
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+
     def begin_auth(self, username: str) -> bool:
         print("Login begins", file=sys.stderr, flush=True)
         return True
@@ -47,6 +50,8 @@ class Login(asyncssh.SSHServer):
         accepted += 1
         if accepted >= self._settings["awaits"]:
             together.set()
+        if self._settings["refuses"] == "login":
+            self._connection.abort()
 
     def validate_password(self, username: str, password: str) -> bool:
         return told("password", password == self._settings["password"])

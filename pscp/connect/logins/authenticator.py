@@ -88,6 +88,11 @@ class Authenticator:
         self._tokens[channel] = token
         return channel
 
+    def was_answered(self, channel: Channel) -> bool:
+        """Return whether a login that has not ended got an answer to a prompt."""
+        prompts, token = self._prompts, self._tokens.get(channel)
+        return prompts is not None and token is not None and prompts.was_answered(token)
+
     def end_login(self, channel: Channel) -> PscpError | None:
         """Forget a login that succeeded or failed; return why its prompts were not answered."""
         prompts, token = self._prompts, self._tokens.pop(channel, None)

@@ -41,6 +41,7 @@ class _Login:
     def __init__(self, may_ask: bool) -> None:
         self.may_ask = may_ask  # whether its questions may be put to a person
         self.refusal: PscpError | None = None  # why it got no answer
+        self.was_answered = False  # it got a secret
 
 
 class Prompts:
@@ -93,6 +94,10 @@ class Prompts:
         """Return why the connection with this token was refused an answer; None if it was not."""
         return self._logins[token].refusal
 
+    def was_answered(self, token: str) -> bool:
+        """Return whether the connection with this token got a password, passphrase or code."""
+        return self._logins[token].was_answered
+
     def busy_until_s(self) -> float:
         """Return until when a question waited for its answer: now, if one still waits."""
         return self._server.busy_until_s()
@@ -111,9 +116,13 @@ class Prompts:
         if not self._answers.turn.take(self._is_over):
             return askpass.STOP, ""
         try:
-            return self._answer(question)
+            kind, answer = self._answer(question)
         finally:
             self._answers.turn.give()
+        is_secret = not (question.hint or re.search(_HOST_KEY, question.prompt))
+        if kind == askpass.ANSWER and is_secret and question.token in self._logins:
+            self._logins[question.token].was_answered = True
+        return kind, answer
 
     def _answer(self, question: Question) -> Reply:
         """Answer by the kind of the question. This thread has the turn of the answers."""

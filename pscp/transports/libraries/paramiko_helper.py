@@ -152,13 +152,13 @@ def connect(
 
 def _failed(target: Target, error: Exception) -> HelperError:
     reason = str(error) or type(error).__name__
-    if isinstance(error, paramiko.AuthenticationException):
+    if isinstance(error, paramiko.AuthenticationException) and "saw EOF" not in reason:
         return HelperError(f"{target.login}: Permission denied ({reason}).")
     if "acceptable" in reason or "Incompatible" in reason:
         return HelperError(
             f"Unable to negotiate with {target.host}: no matching algorithm: {reason}"
         )
-    return HelperError(f"kex_exchange_identification: Connection closed by {target.host}: {reason}")
+    return HelperError(f"Connection closed by {target.host}: {reason}")
 
 
 def _socket(
