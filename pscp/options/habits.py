@@ -24,6 +24,7 @@ _WITH_ARCHIVE = {"H": "hard links", "A": "ACLs", "X": "extended attributes"}
 _SAID_ANYWAY = {
     "3", "W", "--whole-file", "--partial", "--human-readable", "--protect-args", "--secluded-args",
     "--ignore-errors", "--fsync", "--preallocate", "--sparse", "--trust-sender", "--no-motd",
+    "--inc-recursive", "--i-r", "--no-inc-recursive", "--no-i-r", "--no-whole-file", "--no-W",
 }  # fmt: skip
 # rsync's, by what they are here. What is deleted goes once all has landed, however it is asked for.
 _NAMED_HERE = {
@@ -42,6 +43,7 @@ _LETTERS_OF_ARCHIVE = {"D", "U"}  # rsync's --devices --specials, and --atimes
 _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
 _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
+_ENDED = "timeout 30m pscp ... ends it; the same command goes on"
 _EXPLAINED = {
     "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
     "-O": (
@@ -84,15 +86,14 @@ _EXPLAINED = {
     "--links": ("--links: links are kept with -a alone", _KEPT),
     "--owner": ("--owner: owners are kept with -a alone", _KEPT),
     "--group": ("--group: groups are kept with -a alone", _KEPT),
-    "--atimes": ("--atimes: the time of the last use is kept with the others", _KEPT),
-    "--devices": ("--devices: devices are made with -a alone", "as root"),
+    "-U": ("-U: the time of the last use is kept with the others", _KEPT),
     "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
     "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
     "--rsync-path": (
         "--rsync-path: what runs at the far end is sent there", "root@HOST:PATH logs in as root"
     ),
     "--partial-dir": ("--partial-dir: a part lies hidden beside its place", "leave it out"),
-    "--temp-dir": ("--temp-dir: a part lies hidden beside its place", "leave it out"),
+    "--temp-dir": ("-T, --temp-dir: a part lies hidden beside its place", "leave it out"),
     "--delay-updates": (
         "--delay-updates: each file gets its name once it is whole", "leave it out"
     ),
@@ -105,6 +106,21 @@ _EXPLAINED = {
     ),
     "--fuzzy": ("--fuzzy: what is the same is found in the old file alone", "leave it out"),
     "--safe-links": ("--safe-links: -a keeps links as they are", "-L follows them"),
+    "--copy-unsafe-links": ("--copy-unsafe-links: -a keeps links as they are", "-L follows them"),
+    "--munge-links": ("--munge-links: -a keeps links as they are", "leave it out"),
+    "--copy-dirlinks": (
+        "-k, --copy-dirlinks: -a keeps links, and those to folders too", "-L follows them all"
+    ),
+    "--remote-option": ("-M, --remote-option: no rsync runs at the far end", "leave it out"),
+    "--open-noatime": ("--open-noatime: reading sets the time of the last use", "leave it out"),
+    "--crtimes": ("-N, --crtimes: the time of creation cannot be set on Linux", "leave it out"),
+    "--block-size": (
+        "-B: pscp compares pieces of a size of its own; its -B asks nothing", "leave it out"
+    ),
+    "--stop-after": ("--stop-after: a copy has no end in time", _ENDED),
+    "--stop-at": ("--stop-at: a copy has no end in time", _ENDED),
+    "--compress-level": ("--compress-level: ssh compresses, at its own level", "-C"),
+    "--compress-choice": ("--compress-choice: ssh compresses, in its own way", "-C"),
     "--list-only": ("--list-only: -n lists what would be copied", "-n"),
     "--usermap": ("--usermap: owners are kept by name, or given", "--chown USER:GROUP"),
     "--groupmap": ("--groupmap: groups are kept by name, or given", "--chown USER:GROUP"),
@@ -129,12 +145,15 @@ _EXPLAINED |= {
         "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
         "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
         "--no-t": "--no-times", "--no-l": "--no-links", "--no-devices": "--no-D",
-        "--no-specials": "--no-D", "-U": "--atimes",
+        "--no-specials": "--no-D", "-M": "--remote-option", "-N": "--crtimes", "-y": "--fuzzy",
+        "-k": "--copy-dirlinks", "-@": "--modify-window", "--append-verify": "--append",
+        "--time-limit": "--stop-after", "--zl": "--compress-level", "--zc": "--compress-choice",
     }.items()
 }  # fmt: skip
 # Letters of ours that take a value, and of rsync's that take none.
 _NOT_THEIRS = {
     "-b": "rsync's -b is --backup here",
+    "-J": "-J is for a jump host; rsync's -J is so anyway: leave it out",
     "-F": "-F is for an ssh_config; rsync's -F is --exclude here",
     "-S": "-S is for the ssh program; rsync's -S is so anyway: leave it out",
 }
@@ -178,6 +197,8 @@ def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) ->
     name, equals, value = word.partition("=")
     if name in _SAID_ANYWAY or (name in _OF_ARCHIVE and _has_archive(words)):
         return []
+    if name in _OF_ARCHIVE:
+        raise UsageError(f"{name}: that is kept with -a, and only then", _KEPT)
     if name == "--force" and any(each.startswith("--del") for each in words):
         return []  # rsync's: a folder goes with what is in it
     if name in _NAMED_HERE and name not in actions:
@@ -204,27 +225,40 @@ def _short(
         name, rest = f"-{_OTHER_NAMES.get(letter, letter)}", letters[place + 1 :]
         if has_archive and letter in _LETTERS_OF_ARCHIVE:
             continue
-        if letter == "T" and rest[:1] in ("/", "."):
-            _explain("--temp-dir", rest)
+        _check_letter(letter, rest, left, has_archive)
         if letter == "P" and not rest and left and _is_place(left[0]):
             break  # rsync's --partial --progress; ours takes a port
         if name not in actions and name in _EXPLAINED:
             _explain(name, rest or (left[0] if left else ""))
         if name in actions and actions[name].nargs != 0:
             before, value = _as_words(flags), [rest] if rest else left[:1]
-            _check_value(name, "".join(value))
+            _check_value(name, "".join(value), is_in_group=place > 0)
             del left[: not rest]
             return [*before, name, *value], flags
         flags += name[1]
     return _as_words(flags), flags
 
 
-def _check_value(name: str, value: str) -> None:
+def _check_letter(letter: str, rest: str, left: Sequence[str], has_archive: bool) -> None:
+    """Raise UsageError where rsync's letter was meant, which takes a value, and none here."""
+    value = rest or (left[0] if left else "")
+    is_size = re.fullmatch("[0-9]{2,}[KMG]?|[0-9][KMG]", value, re.IGNORECASE)  # -B4 is -B -4
+    if letter == "B" and is_size and not os.path.lexists(value):
+        _explain("--block-size", value)
+    # A source that is a folder here is no reason for -T, which is about the far end's names.
+    is_folder = has_archive and not rest and len(left) > 2 and os.path.isdir(value)
+    if letter == "T" and (rest[:1] in ("/", ".") or is_folder):
+        _explain("--temp-dir", value)
+
+
+def _check_value(name: str, value: str, *, is_in_group: bool) -> None:
     """Raise UsageError where rsync's letter was meant, which takes no value."""
     if name == "-i" and value and not _may_be_key(value):
         what = f"-i takes a private key here, and {value!r} is no file"
         raise UsageError(what, "rsync's -i is -vv here")
     is_source = not value[:1].isdigit() if name == "-b" else os.path.isdir(value)
+    if name == "-J":  # a host may have the name of a folder here; who means it gives -J by itself
+        is_source = is_in_group and os.path.lexists(value)
     if name in _NOT_THEIRS and value and is_source:
         raise UsageError(f"{name} takes a value here, and not {value!r}", _NOT_THEIRS[name])
 

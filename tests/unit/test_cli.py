@@ -161,7 +161,7 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["-rZ", "a", "host:b"], "Z"),
         (["--bogus=1", "a", "host:b"], "no such option: --bogus=1"),
         (["--recurs", "a", "host:b"], "no such option: --recurs"),
-        (["-y y", "host:b"], "no such option: -y y"),
+        (["-Y Y", "host:b"], "no such option: -Y Y"),
         (["-b", "12q", "a", "host:b"], "-b/--block-size: '12q' is not a size"),
         (["-b", "0", "a", "host:b"], "too small"),
         (["-c", "many", "a", "host:b"], "-c/--connections: 'many' is not a whole number"),
