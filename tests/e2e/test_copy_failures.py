@@ -78,6 +78,28 @@ def test_what_may_not_be_read(powerless: Way) -> None:
     assert ran.err.splitlines()[-1].endswith(", 5 failed")
 
 
+def test_other_names_of_what_may_not_be_read_have_one_line(powerless: Way) -> None:
+    for name in ("a", "d/c"):
+        write(powerless.source / name)
+        (powerless.source / name).chmod(0)
+    for number in range(5):
+        os.link(powerless.source / "a", powerless.source / f"b{number}")
+    os.link(powerless.source / "d" / "c", powerless.source / "d" / "e")
+    is_told_of_links = powerless.remote == "agent" or powerless.is_push  # as SFTP is not
+    ran = powerless.command("-a", names=["."])
+    assert ran.code == 1 and ran.err.splitlines()[-1].endswith(", 8 failed"), ran.err
+    said = [line.partition(f"{powerless.source}/")[2] for line in ran.err.splitlines()]
+    denied = [line for line in said if "Permission denied" in line]
+    if is_told_of_links:
+        assert denied == ["a: Permission denied", "d/c: Permission denied"]
+        assert "a: and its 5 other names, not copied either (-v shows each)" in said
+        assert "d/c: and its 1 other name, not copied either: e" in said
+    else:
+        assert len(denied) == 8
+    each = powerless.command("-av", names=["."])
+    assert each.code == 1 and each.err.count("another name of") == (6 if is_told_of_links else 0)
+
+
 def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
     """Nobody reads what is said, more of it than a pipe holds, until all has arrived."""
     count, long = 600, "x" * 200

@@ -236,7 +236,7 @@ class Ending:
             elif first is None:
                 why = f"is another name of {link.target}, which was not copied"
                 failure = failures.data(failures.DESTINATION, link.path, why)
-                self._queue.run_alone(functools.partial(results.failed, failure))
+                self._queue.run_alone(functools.partial(results.failed, failure, link.target))
             elif (found := next_names.setdefault(link.target, link)) is link:
                 known = first.known._replace(top=link.top, path=known_path)
                 entry = first.entry._replace(top=link.top, path=link.path)

@@ -24,6 +24,7 @@ from pscp.ground.log import Log
 from pscp.options.keywords import said
 from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress import Outcome, Reporter
+from pscp.progress.progress_words import count
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Failure, PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms, FilePlaces, folders_of
@@ -119,6 +120,15 @@ class _Line:
     is_below: bool = True  # all others are below the first one, a folder
 
     @property
+    def of_other_names(self) -> str:
+        """The line where the first is a file and what failed besides are its other names."""
+        is_named = self.more <= _NAMED_MOST
+        names = ", ".join(place.removeprefix(f"{self.folder}/") for place in self.named)
+        which = f": {names}" if is_named else f" ({said('-v')} shows each)"
+        what = count(self.more, "other name")
+        return f"{self.place}: and its {what}, not copied either{which}"
+
+    @property
     def text(self) -> str:
         if not self.more:
             return f"{self.place}: {self.error.message}"
@@ -148,6 +158,7 @@ class FailureLines:
         self._places, self._all = places, all
         self._lines: dict[_Reason, dict[str, _Line]] = {}  # by folder, or file
         self._beyond: Counter[_Reason] = Counter()  # failures that have no line
+        self._firsts: dict[str, _Line] = {}  # by path: files that failed, and their other names
         self._hinted: set[str] = set()
         self._left_out: Counter[str] = Counter()  # by kind
 
@@ -176,6 +187,15 @@ class FailureLines:
             if self._is_live or not reason.has_folder:
                 self._show(line.text, error)
 
+    def add_other_name(self, error: errors.FileError, first: str) -> None:
+        """Count another name of a file that failed, for the line of that which close() shows."""
+        if self._all or (len(self._firsts) >= LINES_MOST and first not in self._firsts):
+            self.add(error, of_source=False)
+            return
+        places = (self._places.of(path, True) for path in (first, first.rpartition("/")[0]))
+        line = self._firsts.setdefault(first, _Line(next(places), error, next(places)))
+        line.add(self._places.of(error.path, True))
+
     def leave_out(self, place: str, kind: str) -> None:
         """Show that this FIFO, socket or device is left out; of many only the first."""
         self._left_out[kind] += 1
@@ -188,6 +208,9 @@ class FailureLines:
                 what = self._why_left_out[kind]
                 self._note(f"and {number - 1} more: {what} ({said('-v')} shows each)")
         self._left_out.clear()
+        for line in self._firsts.values():
+            self._note(line.of_other_names)
+        self._firsts.clear()
         for reason, lines in self._lines.items():
             for line in lines.values() if reason.has_folder else ():
                 if line.more or not self._is_live:
@@ -314,8 +337,11 @@ class Results:
         """Fail a file of another digest than is expected."""
         self.failed(failures.data(failures.VERIFY, path, _NOT_EXPECTED))
 
-    def failed(self, failure: Failure) -> None:
-        """Count and show a file that was not copied. Stops the copy if another run owns it now."""
+    def failed(self, failure: Failure, first: str = "") -> None:
+        """Count and show a file that was not copied, maybe as another name of the file `first`.
+
+        Stops the copy if another run owns it now.
+        """
         if failure["kind"] == failures.SUPERSEDED:
             self._terms.queue.stop(errors.CopyRunning(failure["message"]))
             return
@@ -333,7 +359,10 @@ class Results:
             self.failures.append(Reported(error.path, kind, error.message, error.hint))
         else:
             self.failures_unlisted += 1
-        self.lines.add(error, of_source, failure.get("place", ""))
+        if first:
+            self.lines.add_other_name(error, first)
+        else:
+            self.lines.add(error, of_source, failure.get("place", ""))
         self.record_outcome("failed", [(error.path, "")])
 
     def failed_also(self, found: Iterable[Failure]) -> None:
