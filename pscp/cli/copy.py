@@ -31,7 +31,7 @@ from pscp.options.arguments import (
 )
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
-from pscp.progress.progress import Notes
+from pscp.progress.progress import Notes, Result
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -233,16 +233,22 @@ def check_folders(sources: Sequence[Location], options: Options) -> None:
             raise UsageError(f"{source.path} is a folder: use -r", hint)
 
 
-def run(command: AnyCommand, words: Sequence[str] = (), terms: JobTerms | None = None) -> int:
+def run(
+    command: AnyCommand,
+    words: Sequence[str] = (),
+    terms: JobTerms | None = None,
+    judged: Callable[[Result], Result] = lambda result: result,
+) -> int:
     """Do what a command line with these words asks for; returns the exit code.
 
-    `terms` are those of a copy to one destination, which a job's dry run has.
+    `terms` are those of a copy to one destination, which a job's dry run has, and `judged` returns
+    what counts of its result.
     """
     from pscp.endpoint.frames import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command, words, terms)
+        return run_copy(command, words, terms, judged)
     if isinstance(command, FanOut):
         from pscp.cli import fan_out
 
@@ -301,16 +307,22 @@ def run_connections(command: Connections) -> int:
     return 0
 
 
-def run_copy(command: Command, words: Sequence[str], terms: JobTerms | None) -> int:
+def run_copy(
+    command: Command,
+    words: Sequence[str],
+    terms: JobTerms | None,
+    judged: Callable[[Result], Result],
+) -> int:
     from pscp.calls.api import copy
 
     options = command.options
     with shown_run("pscp", words, options) as (reporter, kept):
         ends = command.sources, command.destination
-        result = copy(
+        found = copy(
             *ends, options=options, reporter=reporter, keep_digests=False, raises=False,
             terms=terms,
         )  # fmt: skip
+        result = judged(found)
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)

@@ -24,17 +24,18 @@ from pscp.ground import state
 from pscp.ground.errors import RETRY_FOR, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
+from pscp.jobs.attempts import has_found, is_failure
 from pscp.jobs.ending import NAME
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
-from pscp.jobs.reports.outcome import exit_code
+from pscp.jobs.reports.outcome import Outcome, exit_code
 from pscp.jobs.runner import moves_of, ordered, run
 from pscp.jobs.toml.config import is_default
 from pscp.jobs.toml.job import Job, check_after
 from pscp.options.arguments import make_parser
-from pscp.progress.progress import count
+from pscp.progress.progress import Result, count
 from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.transfer.terms.moves import Moves
 from pscp.transfer.walk.selection import Settled
@@ -140,19 +141,23 @@ def show_lines(jobs: Sequence[Job]) -> int:
 
 
 def dry_run(config: Config, jobs: Sequence[Job]) -> int:
-    """List what the jobs would copy, and return the highest exit code."""
-    highest = 0
+    """List what the jobs would copy, and return the highest exit code.
+
+    It is that of a run, where nothing is to be done.
+    """
+    codes = set[int]()
     for job in jobs:
         try:
             known = state.recall(f"{state_path(config.path, job.name)}.json")
             for code in _DryRun(job, Settled(job.min_age_s, job.settled_for_s, known)).codes():
-                highest = max(highest, code)
+                codes.add(code)
                 if code >= Interrupted.exit_code:
                     return code
         except PscpError as error:
             complain(error, NAME)
-            highest = max(highest, error.exit_code)
-    return highest
+            codes.add(error.exit_code)
+    nothing = Outcome.NOTHING.exit_code
+    return max(codes - {nothing}, default=nothing)
 
 
 class _DryRun:
@@ -162,6 +167,7 @@ class _DryRun:
         self._job, self._settled = job, settled
         self._moves: Moves | None = None
         self._ready: list[str] = []  # files that the copy to one destination takes
+        self._has_found = True  # a pattern of its at a host has matched, or it has none
 
     def codes(self) -> Iterator[int]:
         """Make each copy, and yield its exit code."""
@@ -196,12 +202,20 @@ class _DryRun:
 
         def run(given: list[str]) -> int:
             try:
-                return copy.run(copy.parse(given), given, terms)
+                code = copy.run(copy.parse(given), given, terms, self._judged)
+                return code if self._has_found else Outcome.NOTHING.exit_code
             except PscpError as error:
                 error.hint = error.hint.replace(RETRY_FOR, "")  # pscp-run has no such option
                 raise
 
         return copy.run_command("pscp", make_parser, run, words)
+
+    def _judged(self, result: Result) -> Result:
+        """Return the result without patterns that nothing matches, which are no failures."""
+        self._has_found = has_found(
+            result.failures, (result.files, result.files_unchanged, result.files_resumed)
+        )
+        return replace(result, failures=tuple(filter(is_failure, result.failures)))
 
     def _is_ready(self, path: str, size: int, mtime_ns: int, inode: int) -> bool:
         is_ready = self._settled.is_ready(path, size, mtime_ns, inode)

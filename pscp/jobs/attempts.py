@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pscp.calls.deliveries import Delivery
@@ -135,7 +135,7 @@ class Attempts:
         """Return whether this is a failure, and not a file that is left for the next run, or a
         pattern there that nothing matches.
         """
-        if failure.message == NO_MATCH:
+        if not is_failure(failure):
             return False
         if self._left is None or failure.error != errors.SourceChanged.__name__:
             return True
@@ -182,11 +182,23 @@ def _has_begun(delivery: Delivery) -> bool:
 
 
 def _has_found(delivery: Delivery) -> bool:
-    """Return whether anything was there to copy: not where no pattern at a host matched."""
-    its, result = delivery.counters, delivery.result
+    result, its = delivery.result, delivery.counters
     failed = result.failures if result is not None else ()
-    is_unmatched = failed and all(each.message == NO_MATCH for each in failed)
-    return not is_unmatched or bool(its.files_done or its.files_unchanged or its.files_resumed)
+    came = its.files_done, its.files_unchanged, its.files_resumed
+    return has_found(failed, came)
+
+
+def has_found(failed: Sequence[Failure], came: Iterable[int]) -> bool:
+    """Return whether anything was there to copy: not where no pattern at a host matched.
+
+    Of what `came` there are the numbers.
+    """
+    return not failed or any(map(is_failure, failed)) or any(came)
+
+
+def is_failure(failure: Failure) -> bool:
+    """Return whether it is one, and no pattern at a host that nothing matches."""
+    return failure.message != NO_MATCH
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

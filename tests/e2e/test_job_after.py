@@ -107,6 +107,25 @@ def test_what_would_be_removed_at_the_host_is_told(
     assert os.listdir(place.there(0)) == ["a.rec"] and here(place) == set()
 
 
+@pytest.mark.parametrize(
+    ("listed", "code"),
+    [
+        ('"one/*.none"', 7), ('"here/*.none"', 7), ('["one/*.rec", "one/*.none"]', 0),
+        ('["one/*.none", "one/none"]', 1), ('"one/none/*"', 1),
+    ],
+)  # fmt: skip
+def test_a_dry_run_ends_as_the_run_where_a_pattern_matches_nothing(
+    place: Place, listed: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with 1 where none at a host did, and with 0 where none here did."""
+    fill_there(place, "a.rec")
+    to = "one/new/" if "here" in listed else "here/"
+    text = f'[job.night]\nsources = {listed}\ndestinations = "{to}"\n'
+    codes = [run(place, text, "--dry-run"), run(place, text)]
+    assert codes == [code, code], capfd.readouterr().err
+    assert (" 1 failed" in capfd.readouterr().err) is (code == 1)
+
+
 # --- what cannot be
 
 
