@@ -184,6 +184,14 @@ def _without_brackets(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+def plain_path(path: str) -> str:
+    """Return a path here as people read it: without each "x/..", unless x is a link elsewhere."""
+    if ".." not in path.split("/"):
+        return path
+    plain = os.path.normpath(path)
+    return plain if os.path.realpath(plain) == os.path.realpath(path) else path
+
+
 def check_path(path: str) -> None:
     if not isinstance(path, str):
         raise UsageError(f"a path is a text here, not {type(path).__name__}: {path!r}")

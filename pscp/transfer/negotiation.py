@@ -25,6 +25,7 @@ from pscp.endpoint.reading.paths import check
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import placing
 from pscp.ground import errors, stops
+from pscp.ground.locations import plain_path
 from pscp.ground.log import Log
 from pscp.options.options import Options
 from pscp.progress.progress import Failure as Reported
@@ -160,7 +161,8 @@ class Negotiation:
         self._request.counters.add(files_total=1, files_failed=1)
         self.missing.append(Reported(error.path, type(error).__name__, error.message))
         reporter = self._request.reporter
-        reporter.note(f"{where}{error.path}: {error.message}")
+        place = f"{where}{error.path}" if where else plain_path(error.path)
+        reporter.note(f"{place}: {error.message}")
         if reporter.wants_files:
             reporter.file(error.path, "failed", "")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from e2e.ways import Way, below
+from e2e.ways import Way, below, run
 from e2e.world import empty
 
 EVERY_WAY = True
@@ -186,6 +186,22 @@ def test_relative_paths_of_this_side(way: Way, monkeypatch: pytest.MonkeyPatch) 
         ends = (f"{host}:{way.source}/.", "destination")
     assert way.session.copy(*ends, recursive=True).ok
     assert_same_tree(way.source, way.destination)
+
+
+def test_a_source_here_is_told_without_what_leads_back(
+    push: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rsync does; where a link leads elsewhere, the shorter path would name another file."""
+    for name in ("etc", "var/log", "var/other"):
+        (push.source / name).mkdir(parents=True)
+        (push.source / name / "dangling").symlink_to("nowhere")
+    (push.source / "link").symlink_to("var/log")
+    monkeypatch.chdir(push.source)
+    sources = ["etc/../var//log", "./etc/../etc/.", "etc/../gone", "link/../other"]
+    ran = run(push.argv("-r", *sources, f"{push.server.host}:{push.destination}/"))
+    said = {line.split(": ")[1] for line in ran.err.splitlines() if line.startswith("pscp: ")}
+    told = {"var/log/dangling", "etc/dangling", "gone", "link/../other/dangling"}
+    assert told <= said and not any(each.startswith("etc/..") for each in said), ran.err
 
 
 # --- what is not there

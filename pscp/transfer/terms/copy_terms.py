@@ -21,7 +21,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.writing import placing
 from pscp.ground import errors
-from pscp.ground.locations import Location
+from pscp.ground.locations import Location, plain_path
 from pscp.ground.log import Log
 from pscp.options.option_rows import MAX_LIMIT_KBIT_S
 from pscp.options.options import Options
@@ -186,8 +186,10 @@ class FilePlaces:
         `root` is the folder at the destination.
         """
         self._froms, self._to, self._root = froms, to, root
-        self._listed = tops
-        self._tops = {top.name: top.path for top in tops}
+        # Those of a far end may lead through links that nobody here knows of.
+        here = [top._replace(path=plain_path(top.path)) for top in tops if not froms]
+        self._listed = here or tops
+        self._tops = {top.name: top.path for top in self._listed}
 
     def of(self, path: str, of_source: bool) -> str:
         """Return `host:/whole/path`, or a path here."""
