@@ -170,6 +170,7 @@ class Copying:
         if job.limit:  # the one that holds when it begins: a stream has no other
             options = replace(options, limit_kbit_s=job.limit_now())
         whole, failures = LiveCounters(nouns=("dataset", "stream")), list[Failure]()
+        lanes = 0
         for dataset, to in job.replications(destination):
             found = replicate(
                 dataset, to, options=options,
@@ -177,9 +178,10 @@ class Copying:
                 progress=lambda now: show(whole + now), raises=False,
             )  # fmt: skip
             failures += found.failures
+            lanes = max(lanes, found.connections)
             whole.add(files_done=found.files, bytes_done=found.bytes, bytes_sent=found.bytes_sent)
             show(whole.snapshot())
-        return Result(failures=tuple(failures))
+        return Result(failures=tuple(failures), connections=lanes)
 
     def _note(self, destination: str, text: str) -> None:
         """Hand a note on: once a day that an agent is missed, without which less is kept."""

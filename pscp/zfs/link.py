@@ -63,6 +63,8 @@ class Link:
     connection is lost.
     """
 
+    most_lanes = 0  # at once, of all streams together
+
     def __init__(self, host: Location, options: Options, note: Callable[[str], None]) -> None:
         if options.compress:
             raise errors.UsageError(
@@ -71,7 +73,8 @@ class Link:
         words = (*options.ssh_options, UNCOMPRESSED)  # nor because ssh_config says so
         options = dataclasses.replace(options, ssh_options=words)
         self._host, self._options, self._note = host, options, note
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards what follows
+        self._lanes = 0  # of all streams, now
         self._free: list[Session] = []
         self._all: list[Session] = []
         self._may_open = True
@@ -99,7 +102,7 @@ class Link:
         """
         _log.debug("stream from %s to %s", shlex.join(producer), shlex.join(consumer))
         here, there = (producer, consumer) if is_push else (consumer, producer)
-        counters = ReportingCounters(progress)
+        counters = ReportingCounters(progress, self._count_lanes)
         with self._session() as session, Program(list(here), is_push) as program:
             options = session.options
             stream = Stream(
@@ -126,6 +129,11 @@ class Link:
         far = Ran(_ENDED_BY_US if status is None else status, b"", stream.err)
         sender, receiver = (near, far) if is_push else (far, near)
         return PipeStatuses(sender, receiver, counters.bytes_done)
+
+    def _count_lanes(self, more: int) -> None:
+        with self._changed:
+            self._lanes += more
+            self.most_lanes = max(self.most_lanes, self._lanes)
 
     def close(self) -> None:
         """End what runs over this link."""
@@ -186,13 +194,17 @@ class Link:
 
 
 class ReportingCounters(LiveCounters):
-    """Counters of a stream that call a function with the bytes that have landed."""
+    """Counters of a stream that call functions with the bytes that have landed, and the number of
+    lanes that have come up (below 0: have gone).
+    """
 
-    def __init__(self, progress: Callable[[int], object]) -> None:
+    def __init__(self, progress: Callable[[int], object], lanes: Callable[[int], object]) -> None:
         super().__init__()
-        self._progress = progress
+        self._progress, self._lanes = progress, lanes
 
     def add(self, **deltas: int) -> None:
         super().add(**deltas)
         if landed := deltas.get("bytes_done"):
             self._progress(landed)
+        if lanes := deltas.get("lanes_alive"):
+            self._lanes(lanes)

@@ -176,7 +176,7 @@ class _Run:
             self._close_record(job)
         if self._in_vain:
             self.reporter.note(all_in_vain(self._in_vain))
-        return self._result()
+        return self._result(link.most_lanes)
 
     def _job(self, source: Location, dest: Location, link: Link) -> Job:
         """Find out what both ends can do. Raises NoZfs, ZfsDenied."""
@@ -375,7 +375,7 @@ class _Run:
         if hint:
             self.reporter.note(f"  {hint}")
 
-    def _result(self) -> Replicated:
+    def _result(self, lanes: int) -> Replicated:
         went = sum(each.bytes for each in self.sent)
         return Replicated(
             files=len(self.sent),
@@ -383,6 +383,7 @@ class _Run:
             bytes=self.counters.bytes_total if self.options.dry_run else went,
             bytes_sent=went,
             seconds=time.monotonic() - self.counters.started_s,
+            connections=lanes,
             failures=tuple(self.failures),
             datasets=tuple(self.sent),
             snapshot=self.taken,

@@ -497,7 +497,7 @@ def test_jobs_of_datasets_are_replicated(place: Place, monkeypatch: pytest.Monke
         asked.append((dataset, to, given["settings"].recursive))
         if to.startswith("down"):
             raise errors.Unreachable("down")
-        return Replicated(files=2, bytes=10, bytes_sent=12)
+        return Replicated(files=2, bytes=10, bytes_sent=12, connections=3)
 
     monkeypatch.setattr("pscp.zfs.replicate.replicate", replicate)
     job = Job(
@@ -510,8 +510,8 @@ def test_jobs_of_datasets_are_replicated(place: Place, monkeypatch: pytest.Monke
         ("pool/b", "up:tank/b", True),
     ]  # fmt: skip
     assert run.outcome == Outcome.UNREACHABLE
-    assert [(p.outcome, p.files, p.bytes) for p in run.destinations] == [
-        (Outcome.DONE, 4, 20), (Outcome.UNREACHABLE, 0, 0),
+    assert [(p.outcome, p.files, p.bytes, p.connections) for p in run.destinations] == [
+        (Outcome.DONE, 4, 20, 3), (Outcome.UNREACHABLE, 0, 0, 0),
     ]  # fmt: skip
 
 
