@@ -17,11 +17,12 @@ _NO_NUMBERS = ("nouns", "host", "large", *_COUNTED)
 
 @dataclass(slots=True)
 class LargeFile:
-    """A file that travels in chunks, as far as it has come."""
+    """A file that travels in chunks, or is hashed, as far as it has come."""
 
     path: str
     size_bytes: int
     done_bytes: int = 0
+    is_hashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,12 @@ class LiveCounters(Counters):
             for name, value in values.items():
                 setattr(self, name, value)
 
-    def begin_file(self, number: int, path: str, size_bytes: int) -> None:
-        """Note that a large file is under way, until end_file()."""
+    def begin_file(
+        self, number: int, path: str, size_bytes: int, *, is_hashed: bool = False
+    ) -> None:
+        """Note that a large file is under way, or hashed, until end_file()."""
         with self._lock:
-            self.large[number] = LargeFile(path, size_bytes)
+            self.large[number] = LargeFile(path, size_bytes, is_hashed=is_hashed)
 
     def add_to_file(self, number: int, done_bytes: int) -> None:
         with self._lock:

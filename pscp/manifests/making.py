@@ -136,7 +136,7 @@ class _Writing:
     ) -> None:
         self._file, self._form = file, form
         self._reporter, self._counters = reporter, counters
-        self.files = self.bytes = 0
+        self.files = self.bytes = self._found_bytes = 0
         self.failures: list[Reported] = []
 
     def add(self, record: formats.Record) -> None:
@@ -148,6 +148,17 @@ class _Writing:
         self._file.write(line)
         self.files += bool(line)
         self.bytes += record.size_bytes or 0
+
+    def begin(self, number: int, path: str, size_bytes: int) -> None:
+        """Count a file that is to be hashed: of one that was unchanged the copy told no size."""
+        self._found_bytes += size_bytes
+        if self._found_bytes > self._counters.bytes_to_hash:
+            self._counters.set(bytes_to_hash=self._found_bytes)
+        if size_bytes > formats.CHUNK_BYTES:
+            self._counters.begin_file(number, path, size_bytes, is_hashed=True)
+
+    def end(self, number: int) -> None:
+        self._counters.end_file(number)
 
     def count(self, read_bytes: int, files: int = 0) -> None:
         self._counters.add(files_hashed=files, bytes_hashed=read_bytes)
@@ -169,6 +180,7 @@ class _Hashed:
     def extents(self, there: There) -> Iterable[Extent] | None:
         if not is_file(there):  # a link or a special file, which has no content of its own
             return None
+        self._writing.begin(id(self), self.path, there.size_bytes)
         whole, chunk_bytes = [(0, there.size_bytes)], formats.CHUNK_BYTES
         chunks = cut(whole, chunk_bytes) if there.size_bytes > chunk_bytes else ()
         return itertools.chain(whole, chunks)
@@ -181,6 +193,7 @@ class _Hashed:
 
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         self._write(there, digests, failure)
+        self._writing.end(id(self))
         size_bytes = there.size_bytes if digests and is_file(there) else 0
         self._writing.count(size_bytes - self._read_bytes, files=1)
 

@@ -55,7 +55,7 @@ def _of_style(options: Options, is_terminal: bool) -> Notes:
     style = "none" if options.quiet else options.progress
     if style == "json":
         return JsonLines()
-    if options.dry_run:
+    if options.dry_run and not options.check:  # which reads what it compares
         return Notes()
     if is_terminal and style in ("auto", "bar"):
         return RichBar()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pscp.ground.counters import Counters, LargeFile
 
 STILL_S = 5.0  # after which it is said that nothing arrives
+_NAME_MOST = 32  # characters of a name in a line that has more to say
 RATE_WINDOW_S = 10.0  # long enough to be steady, short enough to show a lane that died
 
 
@@ -60,14 +61,14 @@ def describe(
     amount = format_bytes(there)
     about = "" if now.plan_complete or not expected_bytes else "about "
     more = "" if now.plan_complete or expected_bytes else "+"
-    first = []
-    if expected_bytes:
+    first, hashed = [], being_hashed(now)
+    left_bytes = expected_bytes - there
+    if expected_bytes and not (hashed and left_bytes <= 0):  # a file counts once it is hashed
         first.append(Piece(0, f"{min(100 * there // expected_bytes, 100)}%"))
     if expected_bytes or now.bytes_total:
         amount += f" of {about}{format_bytes(expected_bytes or now.bytes_total)}{more}"
     first += [Piece(3, amount), Piece(1, f"{format_bytes(bytes_per_s)}/s")]
     is_out = now.connections_lost > 0 and now.lanes_alive == 0 and now.left_bytes > 0
-    left_bytes = expected_bytes - there
     if bytes_per_s >= 1 and left_bytes > 0 and not is_out:
         first.append(Piece(2, f"{format_duration(left_bytes / bytes_per_s)} left"))
     there_already = now.files_resumed + now.files_unchanged + now.files_linked + now.files_skipped
@@ -78,6 +79,7 @@ def describe(
     files = f"{finished} of {about}{count(files_total, now.nouns[0])}" if files_total else ""
     second = [
         Piece(1, files),
+        Piece(1, hashed),
         Piece(0, outage(now.attempts, out_s)) if is_out else Piece(4, lanes),
         Piece(0, f"nothing for {format_duration(round(still_s))}" if is_still else ""),
         Piece(2, f"{format_duration(elapsed_s)} so far" if elapsed_s else ""),
@@ -90,21 +92,37 @@ def describe(
 def _describe_hashing(
     now: Counters, bytes_per_s: float, elapsed_s: float
 ) -> tuple[list[Piece], list[Piece]]:
+    """Return the same while a manifest is made: a large file is hashed whole as well as in chunks,
+    and nothing is counted until that is over.
+    """
     whole_bytes = max(now.bytes_to_hash, now.bytes_hashed)
     amount = f"{format_bytes(now.bytes_hashed)} of {format_bytes(whole_bytes)}"
     left_bytes = whole_bytes - now.bytes_hashed
     is_timed = bytes_per_s >= 1 and left_bytes > 0
     first = [
         Piece(0, f"hashing for the manifest: {amount}"),
-        Piece(2, f"{format_bytes(bytes_per_s)}/s"),
+        Piece(2, f"{format_bytes(bytes_per_s)}/s" if bytes_per_s >= 1 else ""),
         Piece(1, f"{format_duration(left_bytes / bytes_per_s)} left" if is_timed else ""),
     ]
     second = [
         Piece(1, f"{now.files_hashed} of {count(now.files_to_hash, now.nouns[0])}"),
+        Piece(1, being_hashed(now)),
         Piece(2, f"{format_duration(elapsed_s)} so far" if elapsed_s else ""),
         Piece(0, f"{now.files_failed} failed" if now.files_failed else ""),
     ]
     return [piece for piece in first if piece.text], [piece for piece in second if piece.text]
+
+
+def being_hashed(now: Counters) -> str:
+    """Return, for example: hashing scan.raw (5.4 GB) and 2 more; "" where no large file is."""
+    hashed = [each for each in now.large.values() if each.is_hashed]
+    if not hashed:
+        return ""
+    first, *more = hashed
+    name = first.path.rpartition("/")[2]
+    shown = name if len(name) <= _NAME_MOST else f"\u2026{name[1 - _NAME_MOST :]}"
+    others = f" and {len(more)} more" if more else ""
+    return f"hashing {shown} ({format_bytes(first.size_bytes)}){others}"
 
 
 def outage(attempts: int, out_s: float) -> str:

@@ -22,6 +22,7 @@ from servers.private import ADDRESS
 import pscp
 from e2e.ways import VERIFY, Ran, Way, files_of, make, run
 from pscp.endpoint.reading.paths import is_pscps_own
+from pscp.ground.counters import LiveCounters
 from pscp.ground.state import replacing
 from pscp.ground.values import MIB
 from pscp.manifests import signing
@@ -392,6 +393,37 @@ def test_a_name_that_a_bag_cannot_hold_fails_that_file(push: Way) -> None:
     ran = push.command("-r", "--manifest", str(manifest), names=["data"])
     assert ran.code == 1 and "is not UTF-8, as names in a bag have to be" in ran.err
     assert (push.destination / "data" / AWKWARD[4]).exists()
+
+
+@pytest.mark.parametrize("size", [9_000_000, 300_000])
+@pytest.mark.parametrize("how", ["check", "strong", "manifest"])
+def test_a_large_file_is_known_while_it_is_hashed(
+    push: Way, how: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (push.source / "large").write_bytes(b"x" * size)
+    assert push.copy("large", preserve=True).ok
+    seen = list[tuple[str, str]]()
+
+    def begin(self: LiveCounters, number: int, path: str, size_bytes: int, **how: bool) -> None:
+        seen.append((path, "hashed" if how.get("is_hashed") else "sent"))
+        begun(self, number, path, size_bytes, **how)
+
+    def end(self: LiveCounters, number: int) -> None:
+        if number in self.large:
+            seen.append((self.large[number].path, "over"))
+        ended(self, number)
+
+    begun, ended = LiveCounters.begin_file, LiveCounters.end_file
+    monkeypatch.setattr(LiveCounters, "begin_file", begin)
+    monkeypatch.setattr(LiveCounters, "end_file", end)
+    given: dict[str, dict[str, Any]] = {
+        "check": {"check": True, "checksum": True},
+        "strong": {"strong": True, "checksum": True},
+        "manifest": {"manifest": str(tmp_path / "m")},
+    }
+    assert push.copy("large", preserve=True, **given[how]).ok
+    is_named = size > 4 * MIB or how != "manifest"
+    assert seen == [("large", "hashed"), ("large", "over")] * is_named
 
 
 # --- what pscp-verify finds

@@ -111,6 +111,33 @@ def test_large_files_under_way() -> None:
     assert line == " 25% of 200.0 MB \u2026r/5.bin"
 
 
+def test_a_large_file_that_is_hashed_is_named() -> None:
+    """It counts once it is over: it stood at 100%, and 0 B/s."""
+    counters = LiveCounters(bytes_total=1000, bytes_resumed=1000, files_total=2, files_resumed=1)
+    counters.set(plan_complete=True)
+    assert words(counters.snapshot(), 0)[0][0] == "100%"
+    counters.begin_file(1, "folder/scan.raw", 200 * MB, is_hashed=True)
+    first, second = words(counters.snapshot(), 0)
+    assert first == ["1.0 kB of 1.0 kB", "0 B/s"]
+    assert second[:2] == ["1 of 2 files", "hashing scan.raw (200.0 MB)"]
+    counters.begin_file(2, "a" * 99, 200 * MB, is_hashed=True)
+    counters.set(files_to_hash=2)
+    first, second = words(counters.snapshot(), 0)
+    assert first == ["hashing for the manifest: 0 B of 0 B"]
+    assert second == ["0 of 2 files", "hashing scan.raw (200.0 MB) and 1 more"]
+    counters.end_file(1)
+    assert f"hashing \u2026{'a' * 31} (200.0 MB)" in words(counters.snapshot(), 0)[1]
+
+
+def test_a_check_shows_its_progress_and_a_dry_run_does_not() -> None:
+    plain = dataclasses.replace(Options(), progress="plain")
+    check, dry_run = (
+        dataclasses.replace(plain, check=each, dry_run=True) for each in (True, False)
+    )
+    assert type(make_reporter(check, is_terminal=False)) is PlainLines
+    assert type(make_reporter(dry_run, is_terminal=False)) is Notes
+
+
 @dataclasses.dataclass
 class Made:
     """A reporter that reports when it is told to, and what it has written."""

@@ -149,10 +149,17 @@ class DestinationLookup:
             else:
                 self._carry_out(item, there, action)
         self._items.unchanged(unchanged, to_adopt)
+        self._begin_to_compare(to_hash)
+
+    def _begin_to_compare(self, items: list[PlannedEntry]) -> None:
         whole: list[PlannedEntry] = []
-        for item in to_hash:  # holes of a sparse file are not hashed, without -s
-            is_sparse = "sparse" in item.entry.extra and not goes_in_pack(item.entry)
-            if is_sparse and not self._terms.options.strong:
+        for item in items:
+            is_large = not goes_in_pack(item.entry)
+            if is_large:
+                path, size_bytes = item.entry.path, item.entry.size
+                self._terms.counters.begin_file(id(item), path, size_bytes, is_hashed=True)
+            # Holes of a sparse file are not hashed, without -s.
+            if is_large and "sparse" in item.entry.extra and not self._terms.options.strong:
                 self._compare_data(item)
             else:
                 whole.append(item)
@@ -199,6 +206,7 @@ class DestinationLookup:
 
     def _send_differing(self, item: PlannedEntry) -> None:
         """Copy a file that was found to differ from one of its size."""
+        self._terms.counters.end_file(id(item))
         self._send(item, There(tree.FILE, item.entry.size, 0, []), CONTENT)
 
     def _send(self, item: PlannedEntry, there: There, why: str) -> None:
@@ -276,12 +284,16 @@ class DestinationLookup:
                 if isinstance(mine, dict) or not _are_same(mine, theirs):
                     self._send_differing(item)
                 elif end < item.entry.size:
+                    self._terms.counters.add_to_file(id(item), end - offset)
                     self._compare([item], end)
                 elif not self._terms.job.is_expected(item.entry.path, str(mine[0])):
+                    self._terms.counters.end_file(id(item))
                     self._items.results.fail_expected(item.entry.path)
                 else:
                     same.append(item)
                     digests.append(answers.text(mine[0]))
+            for item in same:
+                self._terms.counters.end_file(id(item))
             if same:
                 size_bytes = sum(item.entry.size for item in same)
                 self._items.already_there(same, digests, size_bytes)
@@ -340,12 +352,14 @@ class DestinationLookup:
         if piece is None and end < item.entry.size:
             self._compare_data(item, end, same_bytes)
         elif piece is None:
+            self._terms.counters.end_file(id(item))
             self._items.already_there([item], [""], same_bytes)
         else:
             piece_bytes = sum(length for _, length in piece)
 
             def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
                 if _are_same(here[0], there[0]):
+                    self._terms.counters.add_to_file(id(item), piece_bytes)
                     self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
                 else:
                     self._send_differing(item)
