@@ -45,7 +45,6 @@ class Leftover:
     path: str  # below the folder that was asked for
     size_bytes: int
     age_s: int  # since it was written to
-    was_file: bool = False  # it is what an earlier version's --inplace was cut short in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +135,10 @@ def _ask_all(ask: Ask, request: leftovers.Clean, by_age: bool) -> Cleaned:
 
 
 def _leftover(row: list[object]) -> Leftover:
-    path, size_bytes, age_s, was_file = row
+    path, size_bytes, age_s = row
     if not isinstance(path, str) or type(size_bytes) is not int or type(age_s) is not int:
         raise TypeError("a row")
-    return Leftover(path, size_bytes, age_s, was_file is True)
+    return Leftover(path, size_bytes, age_s)
 
 
 def _failure(row: list[object]) -> Failure:
@@ -158,14 +157,7 @@ def show(found: Cleaned, where: Location, options: Options) -> None:
     if options.progress == "json":
         print_line(json.dumps(dataclasses.asdict(found)))
         return
-    copies = [each for each in found.found if not each.was_file]
-    files = [each for each in found.found if each.was_file]
-    for each in copies:
-        print_line(_row(each, where))
-    if files:
-        what = "files that an earlier version's --inplace has hidden"
-        print_line(f"{what}: the only copy, where no file has the name now")
-    for each in files:
+    for each in found.found:
         print_line(_row(each, where))
     for line in () if options.quiet else _conclusion(found, where, options):
         print_line(line)

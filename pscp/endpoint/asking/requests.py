@@ -217,9 +217,7 @@ class Finish(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """Remove the parts of a file. Answer: whether all are gone; null where one was the file itself
-    (an earlier version's --inplace), and no file has its name now.
-    """
+    """Remove the parts of a file. Answer: whether all are gone."""
 
     path: str
     nonces: List[str]  # of runs ("": this one)
