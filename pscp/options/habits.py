@@ -45,111 +45,91 @@ _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
 _ENDED = "timeout 30m pscp ... ends it; the same command goes on"
 _EXPLAINED = {
-    "-D": ("-D: pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
+    "-D": ("pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
     "-O": (
-        "-O: pscp does not speak scp's old protocol, and folders have their times with -p or -a",
+        "pscp does not speak scp's old protocol, and folders have their times with -p or -a",
         "leave it out: it speaks SFTP if need be",
     ),
-    "-e": ("-e: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
-    "--rsh": ("--rsh: ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
-    "--append": ("--append: pscp goes on with what was cut short by itself", "leave it out"),
+    "-e": ("ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE, -o KEY=VALUE"),
+    "--rsh": ("ssh is run by pscp", "give ssh's options to pscp: -P PORT, -i FILE"),
+    "--append": ("pscp goes on with what was cut short by itself", "leave it out"),
     "--inplace": (
-        "--inplace: pscp never changes a file under its name",
+        "pscp never changes a file under its name",
         "leave it out: only what differs is sent, and where the file system shares blocks, written",
     ),
-    "--info": ("--info: pscp shows its progress by itself", "--progress plain shows it in lines"),
-    "-m": ("-m: rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
-    "--prune-empty-dirs": ("--prune-empty-dirs: empty folders are copied as well", _BY_HAND),
-    "--omit-dir-times": (
-        "--omit-dir-times: with -p or -a folders have their source's times too", "leave it out"
-    ),
+    "--info": ("pscp shows its progress by itself", "--progress plain shows it in lines"),
+    "-m": ("rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
+    "--prune-empty-dirs": ("empty folders are copied as well", _BY_HAND),
+    "--omit-dir-times": ("with -p or -a folders have their source's times too", "leave it out"),
     "--delete-before": (
-        "--delete-before: what is deleted goes once all has landed",
+        "what is deleted goes once all has landed",
         "--delete; where both do not fit, -n --delete lists what to delete by hand first",
     ),
-    "--delete-excluded": (
-        "--delete-excluded: what is left out is protected", "delete it there once, by hand"
-    ),
-    "-f": ("-f: patterns are --exclude and --include here", "docs/filters.md"),
-    "--filter": ("--filter: patterns are --exclude and --include here", "--exclude-from FILE"),
-    "--cvs-exclude": ("--cvs-exclude: patterns are --exclude here", "--exclude-from FILE"),
-    "--compare-dest": ("--compare-dest: nothing is left out of DEST", _LINKS),
-    "--copy-dest": ("--copy-dest: nothing is copied from a folder there", _LINKS),
-    "--no-perms": ("--no-perms: -a keeps modes", _KEPT),
-    "--no-owner": ("--no-owner: -a keeps owners, as root", _KEPT),
-    "--no-group": ("--no-group: -a keeps groups", _KEPT),
-    "--no-links": ("--no-links: -a keeps links", "-L copies what they lead to"),
-    "--no-D": ("--no-D: root's -a makes devices and FIFOs", "--exclude leaves one out by its name"),
-    "--no-times": ("--no-times: -a keeps times", "-r keeps none"),
-    "--perms": ("--perms: modes are kept with times", _KEPT),
-    "--times": ("--times: times are kept with modes", _KEPT),
-    "--links": ("--links: links are kept with -a alone", _KEPT),
-    "--owner": ("--owner: owners are kept with -a alone", _KEPT),
-    "--group": ("--group: groups are kept with -a alone", _KEPT),
-    "-U": ("-U: the time of the last use is kept with the others", _KEPT),
-    "--out-format": ("--out-format: names have one form here", "-v, or --progress json"),
-    "--log-file-format": ("--log-file-format: the log has one form here", "leave it out"),
-    "--rsync-path": (
-        "--rsync-path: what runs at the far end is sent there", "root@HOST:PATH logs in as root"
-    ),
-    "--partial-dir": ("--partial-dir: a part lies hidden beside its place", "leave it out"),
-    "--temp-dir": ("-T, --temp-dir: a part lies hidden beside its place", "leave it out"),
-    "--delay-updates": (
-        "--delay-updates: each file gets its name once it is whole", "leave it out"
-    ),
-    "--contimeout": ("--contimeout: that is --timeout here", "--timeout SECONDS"),
-    "--ignore-times": (
-        "--ignore-times: what has the same size and time is unread", "--checksum reads it"
-    ),
-    "--modify-window": (
-        "--modify-window: times count as far as a file system keeps them", "leave it out"
-    ),
-    "--fuzzy": ("--fuzzy: what is the same is found in the old file alone", "leave it out"),
-    "--safe-links": ("--safe-links: -a keeps links as they are", "-L follows them"),
-    "--copy-unsafe-links": ("--copy-unsafe-links: -a keeps links as they are", "-L follows them"),
-    "--munge-links": ("--munge-links: -a keeps links as they are", "leave it out"),
-    "--copy-dirlinks": (
-        "-k, --copy-dirlinks: -a keeps links, and those to folders too", "-L follows them all"
-    ),
-    "--remote-option": ("-M, --remote-option: no rsync runs at the far end", "leave it out"),
-    "--open-noatime": ("--open-noatime: reading sets the time of the last use", "leave it out"),
-    "--crtimes": ("-N, --crtimes: the time of creation cannot be set on Linux", "leave it out"),
+    "--delete-excluded": ("what is left out is protected", "delete it there once, by hand"),
+    "-f": ("patterns are --exclude and --include here", "docs/filters.md"),
+    "--filter": ("patterns are --exclude and --include here", "--exclude-from FILE"),
+    "--cvs-exclude": ("patterns are --exclude here", "--exclude-from FILE"),
+    "--compare-dest": ("nothing is left out of DEST", _LINKS),
+    "--copy-dest": ("nothing is copied from a folder there", _LINKS),
+    "--no-perms": ("-a keeps modes", _KEPT),
+    "--no-owner": ("-a keeps owners, as root", _KEPT),
+    "--no-group": ("-a keeps groups", _KEPT),
+    "--no-links": ("-a keeps links", "-L copies what they lead to"),
+    "--no-D": ("root's -a makes devices and FIFOs", "--exclude leaves one out by its name"),
+    "--no-times": ("-a keeps times", "-r keeps none"),
+    "--perms": ("modes are kept with times", _KEPT),
+    "--times": ("times are kept with modes", _KEPT),
+    "--links": ("links are kept with -a alone", _KEPT),
+    "--owner": ("owners are kept with -a alone", _KEPT),
+    "--group": ("groups are kept with -a alone", _KEPT),
+    "-U": ("the time of the last use is kept with the others", _KEPT),
+    "--out-format": ("names have one form here", "-v, or --progress json"),
+    "--log-file-format": ("the log has one form here", "leave it out"),
+    "--rsync-path": ("what runs at the far end is sent there", "root@HOST:PATH logs in as root"),
+    "--partial-dir": ("a part lies hidden beside its place", "leave it out"),
+    "--temp-dir": ("a part lies hidden beside its place", "leave it out"),
+    "--delay-updates": ("each file gets its name once it is whole", "leave it out"),
+    "--contimeout": ("that is --timeout here", "--timeout SECONDS"),
+    "--ignore-times": ("what has the same size and time is unread", "--checksum reads it"),
+    "--modify-window": ("times count as far as a file system keeps them", "leave it out"),
+    "--fuzzy": ("what is the same is found in the old file alone", "leave it out"),
+    "--safe-links": ("-a keeps links as they are", "-L follows them"),
+    "--copy-unsafe-links": ("-a keeps links as they are", "-L follows them"),
+    "--munge-links": ("-a keeps links as they are", "leave it out"),
+    "--copy-dirlinks": ("-a keeps links, and those to folders too", "-L follows them all"),
+    "--remote-option": ("no rsync runs at the far end", "leave it out"),
+    "--open-noatime": ("reading sets the time of the last use", "leave it out"),
+    "--crtimes": ("the time of creation cannot be set on Linux", "leave it out"),
     "--block-size": (
-        "-B: pscp compares pieces of a size of its own; its -B asks nothing", "leave it out"
+        "pscp compares pieces of a size of its own; its -B asks nothing", "leave it out"
     ),
-    "--stop-after": ("--stop-after: a copy has no end in time", _ENDED),
-    "--stop-at": ("--stop-at: a copy has no end in time", _ENDED),
-    "--compress-level": ("--compress-level: ssh compresses, at its own level", "-C"),
-    "--compress-choice": ("--compress-choice: ssh compresses, in its own way", "-C"),
-    "--list-only": ("--list-only: -n lists what would be copied", "-n"),
-    "--usermap": ("--usermap: owners are kept by name, or given", "--chown USER:GROUP"),
-    "--groupmap": ("--groupmap: groups are kept by name, or given", "--chown USER:GROUP"),
-    "--delete-missing-args": (
-        "--delete-missing-args: where a source is missing nothing is deleted", "delete it by hand"
-    ),
-    "--iconv": ("--iconv: names are kept byte for byte", "leave it out"),
-    "--ignore-missing-args": ("--ignore-missing-args: a missing source fails", "leave it out"),
-    "--super": ("--super: what root may, root does anyway", "root@HOST:PATH logs in as root"),
-    "--fake-super": (
-        "--fake-super: owners are kept as root alone", "root@HOST:PATH logs in as root"
-    ),
+    "--stop-after": ("a copy has no end in time", _ENDED),
+    "--stop-at": ("a copy has no end in time", _ENDED),
+    "--compress-level": ("ssh compresses, at its own level", "-C"),
+    "--compress-choice": ("ssh compresses, in its own way", "-C"),
+    "--list-only": ("-n lists what would be copied", "-n"),
+    "--usermap": ("owners are kept by name, or given", "--chown USER:GROUP"),
+    "--groupmap": ("groups are kept by name, or given", "--chown USER:GROUP"),
+    "--delete-missing-args": ("where a source is missing nothing is deleted", "delete it by hand"),
+    "--iconv": ("names are kept byte for byte", "leave it out"),
+    "--ignore-missing-args": ("a missing source fails", "leave it out"),
+    "--super": ("what root may, root does anyway", "root@HOST:PATH logs in as root"),
+    "--fake-super": ("owners are kept as root alone", "root@HOST:PATH logs in as root"),
     "--keep-dirlinks": (
-        "-K, --keep-dirlinks: nothing is written through a link in DEST",
+        "nothing is written through a link in DEST",
         "DEST itself may be a link: one copy for each",
     ),
-    "--executability": ("-E, --executability: modes are kept whole", _KEPT),
+    "--executability": ("modes are kept whole", _KEPT),
 }  # fmt: skip
-_EXPLAINED |= {
-    short: _EXPLAINED[long]
-    for short, long in {
-        "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
-        "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
-        "--no-t": "--no-times", "--no-l": "--no-links", "--no-devices": "--no-D",
-        "--no-specials": "--no-D", "-M": "--remote-option", "-N": "--crtimes", "-y": "--fuzzy",
-        "-k": "--copy-dirlinks", "-@": "--modify-window", "--append-verify": "--append",
-        "--time-limit": "--stop-after", "--zl": "--compress-level", "--zc": "--compress-choice",
-    }.items()
+_WHOLE = {
+    "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
+    "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
+    "--no-t": "--no-times", "--no-l": "--no-links", "--no-devices": "--no-D",
+    "--no-specials": "--no-D", "-M": "--remote-option", "-N": "--crtimes", "-y": "--fuzzy",
+    "-k": "--copy-dirlinks", "-@": "--modify-window", "--append-verify": "--append",
+    "--time-limit": "--stop-after", "--zl": "--compress-level", "--zc": "--compress-choice",
 }  # fmt: skip
+_EXPLAINED |= {short: _EXPLAINED[whole] for short, whole in _WHOLE.items()}
 # Letters of ours that take a value, and of rsync's that take none.
 _NOT_THEIRS = {
     "-b": "rsync's -b is --backup here",
@@ -206,7 +186,7 @@ def _long(word: str, left: list[str], words: Sequence[str], actions: Actions) ->
     if name == "--bwlimit":
         return ["--limit", str(_kbit_s(value if equals else left.pop(0) if left else ""))]
     if name in _EXPLAINED and name not in actions:
-        raise UsageError(*_EXPLAINED[name])
+        _explain(name, value)
     if name not in actions or equals or actions[name].nargs == 0:
         return [word]
     if name == "--progress" and left and _is_place(left[0]):
@@ -279,7 +259,7 @@ def _explain(name: str, value: str) -> NoReturn:
     what, hint = _EXPLAINED[name]
     if name == "-e" and (port := re.search(r"ssh .*-p *([0-9]+)", value)):
         hint = f"the port is -P {port[1]} here; other options of ssh: -i FILE, -o KEY=VALUE"
-    raise UsageError(what, hint)
+    raise UsageError(f"{_WHOLE.get(name, name)}: {what}", hint)
 
 
 def _is_place(word: str) -> bool:
