@@ -140,12 +140,15 @@ class Reporter(Protocol):
 
     def start(self, counters: LiveCounters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
+        return
 
     def note(self, text: str) -> None:
         """Show a failure or a warning: "PATH: what happened"."""
+        return
 
     def line(self, text: str) -> None:
         """Show a line of output that was asked for, such as a dry run's."""
+        return
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         """A file or a link has come to its end; one call at a time, in the order of what is done.
@@ -155,36 +158,21 @@ class Reporter(Protocol):
         `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
         is copied or unchanged), else "". `is_new` is False where it replaced one.
         """
+        return
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
         """Tell of a file that a dry run or a check finds to differ; people see it by line()."""
+        return
 
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""
+        return
 
 
-class Silent:
+class Silent(Reporter):
     """Shows nothing: the reporter of a program that names no other."""
 
     is_live = wants_files = names_copied = False
-
-    def start(self, counters: LiveCounters) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def line(self, text: str) -> None:
-        pass
-
-    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        pass
-
-    def differs(self, path: str, why: str, is_new: bool) -> None:
-        pass
-
-    def stop(self, result: Result | None = None) -> None:
-        pass
 
 
 class Passing:
