@@ -64,14 +64,12 @@ def words(host: Location, options: Options) -> list[str]:
     return [*argv, command()]
 
 
-class OnwardChannel:
+class OnwardChannel(Channel):
     """One byte pipe to the sink's agent, through the agent at the source's host.
 
     What comes is in a pipe, as of a process; what goes is told, in whole frames.
     """
 
-    control: Control | None = None
-    needs_agent = True
     pid = 0  # no process here encrypts for it
     write_fd = -1
 
@@ -198,17 +196,11 @@ class OnwardChannel:
 
     # --- as any channel
 
-    def answers(self, limit_s: float) -> bool:
-        return True
-
     def end(self) -> None:
         with self._lock:
             self._is_ended, below = True, self._below
         if below is not None:
             below.end()
-
-    def let_go(self, patience_s: float) -> None:
-        self.close()
 
     def close(self) -> None:
         self.end()
@@ -223,9 +215,6 @@ class OnwardChannel:
             left = self._left
         if left is not None:
             left.close()
-
-    def close_data_fds(self) -> None:
-        raise AssertionError("an onward channel is not given to a child process")
 
     def explain(self, messages: str, /) -> errors.PscpError:
         """Return why it ended: what the source's host, its ssh or the sink's host says."""

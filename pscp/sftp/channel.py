@@ -95,9 +95,6 @@ class SftpChannel(Channel):
         self._below.let_go(patience_s)
         self.close()
 
-    def close_data_fds(self) -> None:
-        raise NotImplementedError("only its own program uses these descriptors")
-
     def explain(self, said: str) -> PscpError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_END_S)

@@ -56,6 +56,7 @@ class Channel(Protocol):
 
     def close_data_fds(self) -> None:
         """Close read_fd and write_fd here, since a child process has them now."""
+        raise AssertionError("this channel is not given to a child process")
 
 
 class Pipes(Channel):

@@ -44,9 +44,6 @@ class PlainChannel(Channel):
                 self.link.socket.close()
                 os.close(self.error_fd)
 
-    def close_data_fds(self) -> None:
-        raise AssertionError("a direct lane is not given to a child process")
-
     def explain(self, messages: str, /) -> PscpError:
         return ConnectionLost("a direct lane was closed")
 
