@@ -434,10 +434,5 @@ def _logins(
             "--direct is for a copy from host to host",
             "write both as HOST:PATH, or leave it out: one end is this machine",
         )
-    to_source = Connections(froms[0])
-    is_cut = True
-    try:
+    with Connections(froms[0]) as to_source:
         yield to_source
-        is_cut = False
-    finally:
-        to_source.close(is_cut=is_cut)

@@ -183,16 +183,11 @@ class _Verification:
         if not self._where.is_remote:
             yield None
             return
-        connections = Connections(self._where)
-        is_cut = True
-        try:
+        with Connections(self._where) as connections:
             for text in connections.check(self._options, True):
                 if self._options.verbose:
                     self._reporter.note(text)
             yield connections
-            is_cut = False
-        finally:
-            connections.close(is_cut=is_cut)
 
     def _root(self, connections: Connections | None) -> str:
         with trees.asker(connections, self._options, self._reporter) as ask:

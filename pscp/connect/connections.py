@@ -84,6 +84,12 @@ class Connections:
         self._plane: DirectPlane | None = None
         self._has_said_ssh = False  # people know that lanes are SSH's, though they asked for others
 
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(is_cut=kind is not None)
+
     @property
     def is_foreign(self) -> bool:
         """Return whether another process has made them: this one was forked from it."""
