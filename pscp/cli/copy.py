@@ -9,25 +9,19 @@ answered at once. Read next: calls/api.py.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.cli.closing import closing_line, conclude, table
-from pscp.cli.run_log import shown_run
+from pscp.cli.run_log import run_command, shown_run
 from pscp.ground import log
-from pscp.ground.errors import Interrupted, PscpError, UsageError
+from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import complain, print_line, write_text
 from pscp.options.arguments import (
     NO_COPIES,
     USAGE,
-    Parser,
-    before_dashes,
     make_parser,
-    short_help,
-    version,
 )
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -87,40 +81,6 @@ class Connections(NamedTuple):
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
     return run_command("pscp", make_parser, lambda words: run(parse(words), words), argv)
-
-
-def run_command(
-    name: str, make: Callable[[], Parser], act: Callable[[list[str]], int], argv: list[str] | None
-) -> int:
-    """Run a command of this name: answer --help and --version, else act on its words.
-
-    Returns the exit code, and prints what went wrong, if anything.
-    """
-    words = sys.argv[1:] if argv is None else argv
-    try:
-        with as_typed():
-            return 0 if answer_help(name, make, words) else act(words)
-    except PscpError as error:
-        if error.hint == UsageError.hint:
-            error.hint = f"{name} --help lists the options"
-        complain(error, name)
-        return error.exit_code
-    except KeyboardInterrupt:  # before the command listens for signals, or after
-        complain(Interrupted("interrupted"), name)
-        return Interrupted.exit_code
-
-
-def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
-    """Answer --help or --version wherever it stands. Return False if there is neither."""
-    words = set(before_dashes(argv))
-    if words & {"-h", "--help"}:
-        is_short = name == "pscp" and "--help" not in words
-        write_text(short_help(make()) if is_short else make().format_help(), sys.stdout)
-    elif "--version" in words:
-        print_line(f"{name} {version()}")
-    else:
-        return False
-    return True
 
 
 def parse(argv: Sequence[str]) -> AnyCommand:

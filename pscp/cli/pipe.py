@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pscp.cli.closing import rows
-from pscp.cli.run_log import RunLog, run_log
+from pscp.cli.run_log import RunLog, run_command, run_log
+from pscp.endpoint.frames import system
 from pscp.ground import log
-from pscp.ground.errors import CopyError, Interrupted, PscpError, Terminated, UsageError
+from pscp.ground.errors import CopyError, UsageError
 from pscp.ground.locations import Location, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import complain, is_terminal, print_line, write_line, write_text
+from pscp.ground.terminal_text import complain, is_terminal, write_line
 from pscp.options import arguments
 from pscp.options.keywords import as_typed
 from pscp.options.option_pairs import not_of_a_stream
@@ -115,30 +116,15 @@ def file_command(source: str, destination: str, options: Options) -> PipeCommand
     return PipeCommand(host, "", host.path, is_push, None, options)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    try:
-        from pscp.endpoint.frames import system
 
-        words = sys.argv[1:] if argv is None else argv
-        if words and words[0] in ("-h", "--help"):
-            write_text(make_parser().format_help(), sys.stdout)
-            return 0
-        if words and words[0] == "--version":
-            print_line(f"pscp-pipe {arguments.version()}")
-            return 0
-        with as_typed():
-            command = parse(words)
-            system.raise_descriptor_limit()
-            return move(command, "pscp-pipe", words)
-    except (Interrupted, Terminated) as error:
-        complain(error, "pscp-pipe")
-        return error.exit_code
-    except PscpError as error:
-        if error.hint == UsageError.hint:
-            error.hint = "pscp-pipe --help lists the options"
-        complain(error, "pscp-pipe")
-        return OWN_FAILURE
+    def act(words: list[str]) -> int:
+        command = parse(words)
+        system.raise_descriptor_limit()
+        return move(command, "pscp-pipe", words)
+
+    return run_command("pscp-pipe", make_parser, act, argv, own=OWN_FAILURE)
 
 
 def move(command: PipeCommand, name: str, words: Sequence[str]) -> int:

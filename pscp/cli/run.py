@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp.cli import copy
+from pscp.cli.run_log import run_command
 from pscp.ground.errors import UsageError
 from pscp.ground.terminal_text import write_line
 from pscp.jobs.toml.job import IF_RUNNING
@@ -83,7 +83,7 @@ def add_what_is_no_run(group: argparse._ArgumentGroup) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return copy.run_command("pscp-run", make_parser, _act, argv)
+    return run_command("pscp-run", make_parser, _act, argv)
 
 
 def _act(words: list[str]) -> int:

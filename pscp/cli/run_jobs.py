@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pscp.cli import copy, zfs
+from pscp.cli.run_log import run_command
 from pscp.endpoint.frames import system
 from pscp.ground import state
 from pscp.ground.errors import RETRY_FOR, Interrupted, PscpError, UsageError
@@ -208,7 +209,7 @@ class _DryRun:
                 error.hint = error.hint.replace(RETRY_FOR, "")  # pscp-run has no such option
                 raise
 
-        return copy.run_command("pscp", make_parser, run, words)
+        return run_command("pscp", make_parser, run, words)
 
     def _judged(self, result: Result) -> Result:
         """Return the result without patterns that nothing matches, which are no failures."""

@@ -1,4 +1,5 @@
-"""A command's run: its reporter, its end by a signal, and what --log-file and --syslog keep of it.
+"""A command's run: help and errors, its reporter, its end by a signal, what --log-file and --syslog
+keep of it.
 
 A log has notes, errors and the closing line, beside their being shown. Lines are appended to the
 file, each with the date, the program and its process.
@@ -18,9 +19,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pscp.endpoint.frames import system
 from pscp.ground import log
-from pscp.ground.errors import CopyError, ItemError, PscpError, UsageError
+from pscp.ground.errors import (
+    CopyError,
+    Interrupted,
+    ItemError,
+    PscpError,
+    Terminated,
+    UsageError,
+)
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import is_terminal, printable
+from pscp.ground.terminal_text import complain, is_terminal, print_line, printable, write_text
+from pscp.options.arguments import Parser, before_dashes, short_help, version
+from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.display import make_reporter
 from pscp.progress.progress import Outcome, Passing, Reporter
@@ -64,6 +74,48 @@ class Logging(Passing):
             super().file(path, outcome, digest, is_new)
         if self._of_files is not None and outcome == "copied":
             self._of_files(f"copied {printable(path)}")
+
+
+def run_command(
+    name: str,
+    make: Callable[[], Parser],
+    act: Callable[[list[str]], int],
+    argv: list[str] | None,
+    *,
+    own: int | None = None,
+) -> int:
+    """Run a command of this name: answer --help and --version, else act on its words.
+
+    Returns the exit code, and prints what went wrong, if anything. With `own`, that is the code of
+    all errors but signals, and the words after the first are another command's.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        with as_typed():
+            asked = words if own is None else words[:1]
+            return 0 if answer_help(name, make, asked) else act(words)
+    except PscpError as error:
+        if error.hint == UsageError.hint:
+            error.hint = f"{name} --help lists the options"
+        complain(error, name)
+        is_signal = isinstance(error, Interrupted | Terminated)
+        return error.exit_code if own is None or is_signal else own
+    except KeyboardInterrupt:  # before the command listens for signals, or after
+        complain(Interrupted("interrupted"), name)
+        return Interrupted.exit_code
+
+
+def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:
+    """Answer --help or --version wherever it stands. Return False if there is neither."""
+    words = set(before_dashes(argv))
+    if words & {"-h", "--help"}:
+        is_short = name == "pscp" and "--help" not in words
+        write_text(short_help(make()) if is_short else make().format_help(), sys.stdout)
+    elif "--version" in words:
+        print_line(f"{name} {version()}")
+    else:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pscp.cli import copy
+from pscp.cli.run_log import run_command
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.terminal_text import print_line, write_line
 from pscp.options.arguments import Parser
@@ -63,7 +63,7 @@ def make_parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns its exit code and prints what went wrong, if anything."""
-    return copy.run_command("pscp-serve", make_parser, _act, argv)
+    return run_command("pscp-serve", make_parser, _act, argv)
 
 
 def _act(words: list[str]) -> int:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from pscp.calls.verifying import WANTED, Verified, VerifyTerms, verify
 from pscp.cli.closing import conclude, is_told, rows
-from pscp.cli.copy import run_command
-from pscp.cli.run_log import shown_run
+from pscp.cli.run_log import run_command, shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
 from pscp.ground.terminal_text import print_line, printable, write_line

@@ -14,8 +14,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from pscp.cli.closing import conclude, not_done, rows
-from pscp.cli.copy import run_command
-from pscp.cli.run_log import shown_run
+from pscp.cli.run_log import run_command, shown_run
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location
 from pscp.options.keywords import as_typed
