@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from pscp.connect.bootstrap import RemoteAgent
@@ -28,7 +28,7 @@ from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options.options import Options
-from pscp.progress.progress import LiveCounters, Result, count
+from pscp.progress.progress import Counters, LiveCounters, Result, count
 from pscp.transfer.begin_requests import choose_hash, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _SHORT_S = 0.005  # a round trip that decides nothing
 _TUNNEL = 4.0  # times as long takes a request through a tunnel as a packet to its near end, or more
 
+_COUNTED = {each.name for each in fields(Result)} & {each.name for each in fields(Counters)}
 _log = Log("transfer")
 
 
@@ -337,27 +338,15 @@ class Run:
         return Result(
             files=0 if self._options.check else counters.files_done,
             differing=counters.files_done if self._options.check else 0,
-            files_resumed=counters.files_resumed,
-            files_unchanged=counters.files_unchanged,
-            files_linked=counters.files_linked,
-            files_skipped=counters.files_skipped,
-            files_left_out=counters.files_left_out,
-            files_removed=counters.files_removed,
-            files_deleted=counters.files_deleted,
             bytes=counters.bytes_done + counters.bytes_resumed,
-            bytes_sent=counters.bytes_sent,
-            bytes_resumed=counters.bytes_resumed,
-            chunks_verified=counters.chunks_verified,
-            chunks_resent=counters.chunks_resent,
-            verified=counters.verified,
             connections=pool.most_alive if pool else 1,
-            connections_lost=counters.connections_lost,
             plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
             failures=tuple(results.failures if results else self._negotiation.missing),
             failures_unlisted=results.failures_unlisted if results else 0,
             root=self._root,
+            **{name: getattr(counters, name) for name in _COUNTED},
         )
 
 
