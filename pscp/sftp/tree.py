@@ -21,7 +21,7 @@ from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text
 from pscp.endpoint.reading.source import Top
 from pscp.endpoint.reading.tree import Entry, Rules
-from pscp.endpoint.there.listed_paths import ABOVE, ALL, Row
+from pscp.endpoint.there.listed_paths import ABOVE, ALL, Row, is_below_excluded
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
@@ -110,7 +110,7 @@ class Walk:
         root = Root(self._client, self._tops[0].path)
         for begin in range(0, len(rows), _PATHS_AHEAD):
             group = rows[begin : begin + _PATHS_AHEAD]
-            group = [row for row in group if not self._is_below_excluded(row[0])]
+            group = [row for row in group if not is_below_excluded(self._filters, row[0])]
             looks = await outcomes(*[self._look_at(root, path) for path, _ in group])
             for (path, how), found in zip(group, looks, strict=True):
                 async for entry in self._of_path(path, root.full(path), how, found):
@@ -151,13 +151,6 @@ class Walk:
         for entry in entries:
             if how != ABOVE or entry.kind == tree.FOLDER:
                 yield entry
-
-    def _is_below_excluded(self, path: str) -> bool:
-        while "/" in path and self._rules.filters:
-            path = path.rpartition("/")[0]
-            if tree.is_excluded(self._filters, path, True):
-                return True
-        return False
 
     # --- of whole folders
     async def _below(self, number: int, top: Top) -> AsyncIterator[Entry]:

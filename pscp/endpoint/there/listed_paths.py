@@ -65,7 +65,7 @@ class PathsWalk(tree.Walk):
 
     def _of_path(self, path: str, how: int, root: Optional[Root]) -> Iterator[tree.Entry]:
         """Yield the entries of one path."""
-        if self._is_below_excluded(path):
+        if is_below_excluded(self._filters, path):
             return
         full = self._tops[0][1]
         fd = None
@@ -89,13 +89,14 @@ class PathsWalk(tree.Walk):
         if found is not None and (how == ALONE or found.kind == tree.FOLDER):
             yield found
 
-    def _is_below_excluded(self, path: str) -> bool:
-        """Is it below a folder that the filters leave out?"""
-        while "/" in path and self._rules.filters:
-            path = path.rpartition("/")[0]
-            if tree.is_excluded(self._filters, path, True):
-                return True
-        return False
+
+def is_below_excluded(filters: tree.Filters, path: str) -> bool:
+    """Is it below a folder that the filters leave out?"""
+    while "/" in path and filters:
+        path = path.rpartition("/")[0]
+        if tree.is_excluded(filters, path, True):
+            return True
+    return False
 
 
 def _listed(of_source: source.Source, request: WalkPaths) -> Tuple[List[tree.Entry], bool]:
