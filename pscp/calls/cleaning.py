@@ -7,11 +7,13 @@ Read next: ../endpoint/there/leftovers.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
@@ -24,6 +26,7 @@ from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
 from pscp.ground.terminal_text import print_line, write_line
+from pscp.manifests.trees import Asker, near_answer
 from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import Failure, count, format_bytes
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
     from pscp.options.option_fields import OptionFields
 
 _MOST = 1_000_000  # that are kept in memory; the same command finds the rest
-
-Ask = Callable[[leftovers.Clean], tuple[object, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,8 @@ def clean(
     request = leftovers.Clean(location.path, removes, force=force)
     if not location.is_remote:
         near = request._replace(path=location.literal_path)
-        return _ask_all(_near_ask(), near, False)
+        with contextlib.closing(End(0)) as end:
+            return _ask_all(partial(near_answer, end), near, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         agents = session.connections.take(chosen, note)
@@ -99,18 +101,7 @@ def clean(
             session.connections.give(agents)
 
 
-def _near_ask() -> Ask:
-    end = End(0)
-
-    def ask(request: leftovers.Clean) -> tuple[object, bool]:
-        found: list[tuple[object, bool]] = []
-        end.answer(request, lambda answer, failed: found.append((answer, failed)))
-        return found[0]
-
-    return ask
-
-
-def _ask_all(ask: Ask, request: leftovers.Clean, by_age: bool) -> Cleaned:
+def _ask_all(ask: Asker, request: leftovers.Clean, by_age: bool) -> Cleaned:
     """Ask for page after page until the search is over."""
     found: list[Leftover] = []
     held: list[Leftover] = []

@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Protocol
 
@@ -40,6 +39,7 @@ from pscp.transfer.pieces.plan import Ask
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login
 _WAITING_MOST = 64  # requests of this machine that wait for a thread
+_LOOK_S = 0.25  # so that a signal, or a stop, is seen
 # That an agent needs to look at files, and hash them.
 _MODULES = ("ownership", "xattrs", "sameness", "lookup")
 _WALK_ITEMS = 2000  # in one answer
@@ -167,7 +167,7 @@ def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
 
 
 class _NearTree:
-    """Threads, each with an end of its own."""
+    """Threads, each with an end of its own. The thread that puts requests takes the answers."""
 
     reads_back = False
 
@@ -178,61 +178,36 @@ class _NearTree:
             end.begin(_of_sink(root, "sha256"))
             self._ends.put(end)
         self._threads = ThreadPoolExecutor(count, "hashing")
-        self._changed = threading.Condition(threading.RLock())  # guards what follows
-        self._pending = 0
-        self._error: BaseException | None = None
+        self._pending: dict[Future[object], Then] = {}
+        self._error: BaseException | None = None  # set by any thread
 
     def put(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        with self._changed:
-            while self._pending >= _WAITING_MOST:
-                self._changed.wait(1)  # so that a signal is seen
-                self._check()
+        self._take_answers(_WAITING_MOST - 1)
         self.add(request, then, cost_bytes)
-        self._check()
 
     def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        with self._changed:
-            self._pending += 1
+        self._pending[self._threads.submit(with_context(self._answer), request)] = then
 
-        def run() -> None:
-            try:
-                if self._error is None:
-                    self._answer(request, then)
-            except BaseException as error:
-                self.stop(error)
-            finally:
-                with self._changed:
-                    self._pending -= 1
-                    self._changed.notify_all()
-
-        self._threads.submit(with_context(run))
-
-    def _answer(self, request: requests.Request, then: Then) -> None:
+    def _answer(self, request: requests.Request) -> object:
         end = self._ends.get()
         try:
-            answer, is_failed = near_answer(end, request)
+            return _checked(near_answer(end, request))
         finally:
             self._ends.put(end)
-        if is_failed:
-            raise _refused(failures.parse_failure(answer))
-        with self._changed:
-            then(answer)
 
     def finish(self) -> None:
-        with self._changed:
-            while self._pending:
-                self._changed.wait(1)
-                self._check()
-        self._check()
+        self._take_answers(0)
 
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _take_answers(self, most: int) -> None:
+        """Take answers until at most so many are awaited. Raises what stops it."""
+        while len(self._pending) > most:
+            for each in wait(self._pending, _LOOK_S, FIRST_COMPLETED).done:
+                self._pending.pop(each)(each.result())
+            if self._error is not None:
+                raise self._error
 
     def stop(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
+        self._error = self._error or error
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
