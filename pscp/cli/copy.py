@@ -9,7 +9,7 @@ answered at once. Read next: calls/api.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.cli.closing import closing_line, conclude, table
