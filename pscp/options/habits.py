@@ -133,7 +133,7 @@ _EXPLAINED |= {short: _EXPLAINED[whole] for short, whole in _WHOLE.items()}
 # Letters of ours that take a value, and of rsync's that take none.
 _NOT_THEIRS = {
     "-b": "rsync's -b is --backup here",
-    "-J": "-J is for a jump host; rsync's -J is so anyway: leave it out",
+    "-J": "-J is for a jump host; rsync's -J is about links' times, which -a keeps",
     "-F": "-F is for an ssh_config; rsync's -F is --exclude here",
     "-S": "-S is for the ssh program; rsync's -S is so anyway: leave it out",
 }

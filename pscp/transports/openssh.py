@@ -150,7 +150,9 @@ def resolve(host: Location, options: Options) -> SshSetup:
         raise (errors.Interrupted if is_interrupted else errors.Terminated)("interrupted")
     if asked.returncode:
         lines = messages.decode(errors="replace").strip().splitlines() or ["ssh -G failed"]
-        raise errors.UsageError(f"{options.program}: {lines[0]}", "see ssh_config(5)")
+        file = str(options.config_file or "")
+        taken = f"-F takes {file!r} for an ssh_config: " if file and file in lines[0] else ""
+        raise errors.UsageError(f"{options.program}: {lines[0]}", f"{taken}see ssh_config(5)")
     text, default_text = (each.decode(errors="replace") for each in (output, default_output))
     configured, default = (
         dict(line.split(" ", 1) for line in each.splitlines() if " " in line)

@@ -198,6 +198,16 @@ def test_v_names_the_cipher_that_was_agreed_on(filled: Way, config: WriteConfig)
     assert "cipher: " not in tried(filled, config(Ciphers="aes192-ctr")).err
 
 
+def test_a_source_that_was_taken_for_a_configuration_is_told(filled: Way, tmp_path: Path) -> None:
+    """rsync's -F takes no value."""
+    (tmp_path / "data").write_text("hello")
+    for name in ("data", "gone"):
+        ran = tried(filled, str(tmp_path / name))
+        assert ran.code == 2 and f"-F takes '{tmp_path / name}' for an ssh_config" in ran.err
+    ran = tried(filled, filled.server.ssh_config, "-o", "NoSuchOption=1")
+    assert ran.code == 2 and ran.err.endswith("      see ssh_config(5)\n")
+
+
 def test_a_configuration_that_changed_is_followed_at_once(filled: Way, config: WriteConfig) -> None:
     """Though ssh was started with what the last copy found."""
     verbose = ("-d", "-o", "LogLevel=DEBUG1")

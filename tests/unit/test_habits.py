@@ -110,7 +110,7 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-aB128K", "of a size of its own"),
         ("-a --stop-after=5", "timeout 30m pscp"),
         ("-a --stop-at=2030-01-01T00:00", "timeout 30m pscp"),
-        ("-aJ /tmp", "rsync's -J is so anyway"),
+        ("-aJ /tmp", "rsync's -J is about links' times"),
         ("-aT /tmp", "--temp-dir"),
         ("-a --append-verify", "by itself"),
         ("-ab src", "rsync's -b is --backup here"),
