@@ -18,9 +18,10 @@ import struct
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from pscp.serve.folder import QUICK
 from pscp.serve.settings import User
 
 _FORM = struct.Struct("<qqd")
@@ -33,11 +34,10 @@ class Account:
     """The counters of one user. Any thread may use them."""
 
     def __init__(self, state: str, user: User) -> None:
-        self._user, self._lock, self._naming = user, threading.Lock(), threading.Lock()
+        self._user, self._lock = user, threading.Lock()
+        self._naming, self._depth = threading.RLock(), 0
         self._fd, self._names_fd = _opened(state, "accounts", user), _opened(state, "names", user)
         self._has_quota = (user.quota_bytes, user.quota_files) != (None, None)
-        if self._has_quota:
-            self._count_once()
 
     def close(self) -> None:
         os.close(self._fd)
@@ -45,13 +45,16 @@ class Account:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Let no other session of this user name or remove a part in this block."""
+        """Let no other session of this user make, rename or remove a name in this block."""
         with self._naming:
             fcntl.flock(self._names_fd, fcntl.LOCK_EX)
+            self._depth += 1
             try:
                 yield
             finally:
-                fcntl.flock(self._names_fd, fcntl.LOCK_UN)
+                self._depth -= 1
+                if not self._depth:
+                    fcntl.flock(self._names_fd, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[tuple[int, int, float]]:
@@ -80,9 +83,54 @@ class Account:
                     raise OSError(errno.EDQUOT, "the quota is used up")
             self._put(has_bytes + size_bytes, has_files + files, until_s)
 
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a name that is made in this block. Raises OSError: EDQUOT if it is too many."""
+        self.charge(0, 1)
+        try:
+            yield
+        except BaseException:
+            self.charge(0, -1)
+            raise
+
+    @contextlib.contextmanager
+    def losing(self, folder_fd: int, name: bytes) -> Iterator[os.stat_result | None]:
+        """Give back what has a name that may go in this block. Give its status, if it is there.
+
+        The bytes of a file that somebody has open are given back when it is closed: release().
+        """
+        with self.naming():
+            before = status_of(folder_fd, name)
+            if before is None:
+                yield None
+                return
+            fd = self.opened(name, folder_fd) if stat.S_ISREG(before.st_mode) else None
+            try:
+                yield before
+                if not is_same(status_of(folder_fd, name), before):
+                    self.charge(0, -1)
+            finally:
+                if fd is not None:
+                    self.release(fd)
+
+    def opened(self, name: bytes, folder_fd: int) -> int:
+        """Open a file in an open folder to read it; release() is to close it. Raises OSError."""
+        with self.naming():
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
+            is_locked(fd, fcntl.LOCK_SH)
+        return fd
+
+    def release(self, fd: int) -> None:
+        """Close a file that this session has locked, and give back its bytes if it is gone so."""
+        with self.naming():
+            status = os.fstat(fd)
+            if not status.st_nlink and is_locked(fd, fcntl.LOCK_EX):
+                self.charge(-status.st_size)
+            os.close(fd)
+
     @property
     def used(self) -> tuple[int, int]:
-        """The bytes and files that are counted."""
+        """The bytes and names that are counted."""
         with self._held() as (size_bytes, files, _):
             return size_bytes, files
 
@@ -101,14 +149,22 @@ class Account:
         await asyncio.sleep(max(self.delay_s(size_bytes) - _BURST_S, 0.0))
         return time.monotonic()
 
-    def _count_once(self) -> None:
-        """Count what lies in the folder when there are no counters yet."""
+    def count_once(self) -> None:
+        """Count what lies in the folder if there are no counters yet, which may take long."""
+        if not self._has_quota:
+            return
         with self._held():
             if os.fstat(self._fd).st_size:
                 return
             size_bytes = files = 0
-            for status in statuses(self._user.folder):
-                size_bytes, files = size_bytes + status.st_size, files + 1
+            linked = set[tuple[int, int]]()
+            for _, _, status in entries(self._user.folder):
+                files += 1
+                key = status.st_dev, status.st_ino
+                if stat.S_ISREG(status.st_mode) and key not in linked:
+                    size_bytes += status.st_size
+                    if status.st_nlink > 1:
+                        linked.add(key)
             self._put(size_bytes, files, 0.0)
 
 
@@ -120,14 +176,31 @@ def _opened(state: str, kind: str, user: User) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def statuses(
-    folder: str, see: Callable[[int, str, os.stat_result], None] = lambda *_: None
-) -> Iterator[os.stat_result]:
-    """Yield the status of each file below a folder; `see` gets its folder's descriptor and name."""
-    for _, _, names, fd in os.fwalk(folder):
-        for name in names:
+def entries(folder: str) -> Iterator[tuple[int, bytes, os.stat_result]]:
+    """Yield each name below a folder: the descriptor of where it is, itself, its status."""
+    for _, folders, names, fd in os.fwalk(os.fsencode(folder)):
+        for name in (*folders, *names):
             with contextlib.suppress(OSError):
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    see(fd, name, status)
-                    yield status
+                yield fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+
+def status_of(folder_fd: int, name: bytes) -> os.stat_result | None:
+    """Return the status of a name in an open folder, links not followed, if it is there."""
+    try:
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def is_same(one: os.stat_result | None, other: os.stat_result) -> bool:
+    """Is it the same file?"""
+    return one is not None and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def is_locked(fd: int, how: int) -> bool:
+    """Lock a file for who has opened it, LOCK_SH or LOCK_EX. Return whether nobody prevents it."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -13,10 +13,13 @@ import subprocess
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from pscp.serve.events import Events
 from pscp.serve.settings import Current, User
+
+_TOLD_MAX = 4200  # characters of what was refused: a path, which a request may make much longer
 
 
 class AfterUpload:
@@ -71,3 +74,21 @@ class AfterUpload:
             with contextlib.suppress(OSError):
                 self._events.count("after_upload_failures", user)
                 self._events.tell("after-upload failed", user, address, path=path, why=why)
+
+
+@dataclass
+class Told:
+    """Whose session it is, and who is told of what happens in it."""
+
+    user: User
+    address: str
+    events: Events
+    after_upload: AfterUpload
+
+    def refused(self, what: str, error: OSError) -> None:
+        why = error.strerror or str(error)
+        self.events.refused(self.user.name, self.address, what[:_TOLD_MAX], why)
+
+    def landed(self, path: bytes, size_bytes: int, sha256: str) -> None:
+        """Tell of a file that has landed under this path of the user's folder. Raises OSError."""
+        self.after_upload.landed(self.user, self.address, path, size_bytes, sha256)

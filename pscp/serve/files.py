@@ -9,34 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import asyncssh
 from asyncssh import constants
 
-from pscp.serve.account import Account
-from pscp.serve.after_upload import AfterUpload
-from pscp.serve.events import Events
+from pscp.serve.account import Account, is_locked
+from pscp.serve.after_upload import Told
 from pscp.serve.folder import Folder, relative, rename
-from pscp.serve.landing import Landed, Opening, Place, Upload, status_of
+from pscp.serve.landing import Landed, Opening, Place, Upload, discard
 from pscp.serve.listing import Listing, sha256_of, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
-from pscp.serve.settings import Settings, User
+from pscp.serve.settings import Settings
 from pscp.serve.upload import Waiting
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _T = TypeVar("_T")
 _O = TypeVar("_O", "Reading", "Upload")
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
-_TOLD_MAX = 4200  # characters of what was refused: a path, which a request may make much longer
 _REMEMBERED = 1000  # files that landed in this session
 # What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
 _CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
@@ -49,32 +47,15 @@ _DISPOSITIONS = {
 }
 
 
-@dataclass
-class Told:
-    """Whose session it is, and who is told of what happens in it."""
-
-    user: User
-    address: str
-    events: Events
-    after_upload: AfterUpload
-
-    def refused(self, what: str, error: OSError) -> None:
-        why = error.strerror or str(error)
-        self.events.refused(self.user.name, self.address, what[:_TOLD_MAX], why)
-
-    def landed(self, path: bytes, landed: Landed) -> None:
-        size_bytes = landed.status.st_size
-        self.after_upload.landed(self.user, self.address, path, size_bytes, landed.sha256)
-
-
 class Reading:
     """A file that a client reads."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, account: Account, fd: int) -> None:
+        self.fd, self._account = fd, account
+        is_locked(fd, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        os.close(self.fd)
+        self._account.release(self.fd)
 
 
 class Files(asyncssh.SFTPServer):
@@ -96,6 +77,10 @@ class Files(asyncssh.SFTPServer):
         """Serve this channel; `settle` is called when bytes have been written."""
         super().__init__(chan)
         self.waiting.settle = settle
+
+    async def ready(self) -> None:
+        """Wait until what lies in the folder has been counted. Raises OSError."""
+        await self._in_thread(self.place.account.count_once)
 
     def uploads(self) -> list[tuple[bytes, int]]:
         """Return the uploads that are open: their paths, and how many bytes each has."""
@@ -154,6 +139,7 @@ class Files(asyncssh.SFTPServer):
         with (
             self._telling(what, path, self.rules.may_write),
             self.place.folder.parent(found) as parent,
+            self.place.account.naming(),
         ):
             yield parent
 
@@ -170,6 +156,7 @@ class Files(asyncssh.SFTPServer):
         with self._telling("open", path):
             if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
                 return self._opened(self.place.begin(self._path(path), how, self.waiting))
+            self.rules.check(self.rules.may_read, "read")
             return self._opened(self._reading(self._path(path)))
 
     def open56(
@@ -183,16 +170,16 @@ class Files(asyncssh.SFTPServer):
         return self.open(path, pflags, attrs)
 
     def _reading(self, path: bytes) -> Reading:
-        self.rules.check(self.rules.may_read, "read")
-        try:
-            fd = self.place.folder.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            if self.place.unfinished(path) is None:
-                raise
-            fd = self.place.folder.open(self._part(path), os.O_RDONLY)
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode):
-            return Reading(fd)
+        with self.place.account.naming():
+            try:
+                fd = self.place.folder.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                if self.place.unfinished(path) is None:
+                    raise
+                fd = self.place.folder.open(self._part(path), os.O_RDONLY)
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISREG(mode):
+                return Reading(self.place.account, fd)
         os.close(fd)
         raise OSError(errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else refused("no file")
 
@@ -234,7 +221,8 @@ class Files(asyncssh.SFTPServer):
     async def _tell(self, path: bytes, landed: Landed) -> None:
         """Tell of an upload once it has a name that is not temporary."""
         if is_told(path.rpartition(b"/")[2]):
-            await self._in_thread(partial(self.told.landed, path, landed))
+            size_bytes = landed.status.st_size
+            await self._in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
@@ -342,22 +330,29 @@ class Files(asyncssh.SFTPServer):
 
     def remove(self, path: bytes) -> None:
         with self._changing("remove", path) as (fd, name):
-            was_part = self.place.discard(fd, self.rules.part(name))
-            status = status_of(fd, name)
-            if status is not None or not was_part:
-                os.unlink(name, dir_fd=fd)
-            self.place.replaced(status)
+            account = self.place.account
+            was_part = discard(account, fd, self.rules.part(name))
+            with account.losing(fd, name) as status:
+                if status is not None or not was_part:
+                    os.unlink(name, dir_fd=fd)
 
     def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         self.rules.check(self.rules.may_add, "make folders")
         owner = self.rules.user.owner
-        with self.place.folder.parent(self._path(path)) as (fd, name):
+        with (
+            self._telling("make", path),
+            self.place.folder.parent(self._path(path)) as (fd, name),
+            self.place.account.one_more(),
+        ):
             os.mkdir(name, self.rules.folder_mode, dir_fd=fd)
             if owner is not None:
                 os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
 
     def rmdir(self, path: bytes) -> None:
-        with self._changing("remove", path) as (fd, name):
+        with (
+            self._changing("remove", path) as (fd, name),
+            self.place.account.losing(fd, name),
+        ):
             os.rmdir(name, dir_fd=fd)
 
     async def rename(self, oldpath: bytes, newpath: bytes) -> None:
@@ -370,22 +365,21 @@ class Files(asyncssh.SFTPServer):
         old, new = self._path(oldpath), self._path(newpath)
         is_finished = named_later(old.rpartition(b"/")[2]) is not None  # its client says so
         may = self.rules.may_write or (self.rules.may_add and is_finished)
-        folder = self.place.folder
+        folder, account = self.place.folder, self.place.account
         with (
             self._telling("rename", newpath, may),
             folder.parent(old) as source,
             folder.parent(new) as target,
+            account.naming(),
         ):
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 self.rules.check_name(new)
             else:  # a folder's name says nothing of what is in it
                 self.rules.check(self.rules.may_write, "rename")
-            before = status_of(*target)
-            rename(source, target, replace)
-            self.place.discard(target[0], self.rules.part(target[1]))
-        if before is not None and before.st_ino != status.st_ino:
-            self.place.replaced(before)
+            with account.losing(*target):
+                rename(source, target, replace)
+            discard(account, target[0], self.rules.part(target[1]))
         if is_finished and stat.S_ISREG(status.st_mode):
             await self._named(new, status)
 
@@ -393,7 +387,7 @@ class Files(asyncssh.SFTPServer):
         """Tell of an upload that has got its name from a temporary one."""
         landed = self._landed.pop((status.st_dev, status.st_ino), None)
         if landed is None or not landed.sha256:
-            reading = self._opened(Reading(self.place.folder.open(path, os.O_RDONLY)))
+            reading = self._opened(self._reading(path))
             try:
                 sha256 = await self._in_thread(partial(sha256_of, reading.fd))
             finally:
@@ -410,10 +404,7 @@ class Files(asyncssh.SFTPServer):
 
     def symlink(self, oldpath: bytes, newpath: bytes) -> None:
         path = self._path(newpath)
-        with (
-            self._telling("link", newpath, self.rules.may_write),
-            self.place.folder.parent(path) as (fd, name),
-        ):
+        with self._changing("link", newpath) as (fd, name), self.place.account.one_more():
             self.rules.check_path(self.place.folder.target(path, oldpath))
             os.symlink(self.place.folder.link_to(path, oldpath), name, dir_fd=fd)
 
@@ -421,6 +412,7 @@ class Files(asyncssh.SFTPServer):
         with (
             self._changing("link", newpath) as target,
             self.place.folder.parent(self._path(oldpath)) as source,
+            self.place.account.one_more(),
         ):
             self.rules.check_name(target[1])
             fds = {"src_dir_fd": source[0], "dst_dir_fd": target[0]}

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pscp.endpoint.writing.removal import sync_folder
-from pscp.serve.account import Account, statuses
+from pscp.serve.account import Account, entries, is_locked, is_same, status_of
 from pscp.serve.folder import QUICK, Folder, rename
-from pscp.serve.rules import Rules, is_part, named_later, refused
+from pscp.serve.rules import Rules, named_later, refused
 from pscp.serve.settings import User
 from pscp.serve.upload import Content, Waiting, Writer
 
@@ -57,7 +57,7 @@ class Place:
         path = path if how.is_new else self.folder.real(path)
         self.rules.check_path(path)
         self.rules.check_name(path)
-        with self.folder.parent(path) as (above, name):
+        with self.folder.parent(path) as (above, name), self.account.naming():
             folder_fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
             try:
                 fd, base, is_alone = self._open(folder_fd, name, how)
@@ -69,31 +69,32 @@ class Place:
 
     def _open(self, folder_fd: int, name: bytes, how: Opening) -> tuple[int, int | None, bool]:
         """Return the part's descriptor, that of the file which it changes, whether it is alone."""
-        final, part = status_of(folder_fd, name), self.rules.part(name)
+        final, part, base = status_of(folder_fd, name), self.rules.part(name), None
         if final is not None:
             self._check_there(final, how)
-        held = None if how.truncates or how.is_new else _opened_part(folder_fd, part)
-        if held is not None:
-            is_alone = _is_locked(held)
-            if is_alone and not _is_named(folder_fd, part, held):  # it has landed meanwhile
-                os.close(held)
-                return self._open(folder_fd, name, how)
-            if is_alone or not self.rules.is_append_only:
-                if not is_alone:
-                    os.fchmod(held, _SHARED)
-                return held, None, is_alone
-            # Another session has it, maybe one whose client is gone: it may no longer write this.
-        elif final is None and not how.makes and status_of(folder_fd, part) is None:
+        elif not how.makes and status_of(folder_fd, part) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        base = held
-        if base is None and final is not None and not how.truncates:
-            base = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
+        if not how.truncates and not how.is_new:
+            base = _opened_part(folder_fd, part)
+            if base is not None:
+                is_alone = _is_alone(base)
+                if is_alone or not self.rules.is_append_only:
+                    if not is_alone:
+                        os.fchmod(base, _SHARED)
+                    return base, None, is_alone
+                # Another session has it, maybe one whose client is gone: it may not write this.
+            elif final is not None:
+                base = self.account.opened(name, folder_fd)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self.account.naming():
-            self.discard_held(folder_fd, part)
-            self.account.charge(0, 1)
-            fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
-        return fd, base, _is_locked(fd)
+        try:
+            discard(self.account, folder_fd, part)
+            with self.account.one_more():
+                fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
+        except BaseException:
+            if base is not None:
+                self.account.release(base)
+            raise
+        return fd, base, _is_alone(fd)
 
     def _check_there(self, final: os.stat_result, how: Opening) -> None:
         """Raises OSError where what has the name is in the way of an upload."""
@@ -104,25 +105,6 @@ class Place:
         if not stat.S_ISREG(final.st_mode):
             raise refused("what has this name is no file")
         self.rules.check(not self.rules.is_append_only, "change what has landed")
-
-    def discard(self, folder_fd: int, part: bytes) -> bool:
-        """Remove a part, if it is there. Return whether it was. Raises OSError."""
-        with self.account.naming():
-            return self.discard_held(folder_fd, part)
-
-    def discard_held(self, folder_fd: int, part: bytes) -> bool:
-        """Do as discard() within Account.naming()."""
-        status = status_of(folder_fd, part)
-        if status is None:
-            return False
-        os.unlink(part, dir_fd=folder_fd)
-        self.account.charge(-status.st_size, -1)
-        return True
-
-    def replaced(self, before: os.stat_result | None) -> None:
-        """Give back what a name's file had of the quota. Links and folders have nothing of it."""
-        if before is not None and before.st_nlink == 1 and stat.S_ISREG(before.st_mode):
-            self.account.charge(-before.st_size, -1)
 
     def unfinished(self, path: bytes) -> os.stat_result | None:
         """Return the status of this user's part of a file, if there is one."""
@@ -169,27 +151,21 @@ class Upload:
         return self.content.digest(anew=False)
 
     def _rename(self) -> None:
-        with self._place.account.naming():  # between the look at the part and its new name
-            self._rename_own()
-
-    def _rename_own(self) -> None:
         rules, fd = self._place.rules, self._folder_fd
         own, part = os.fstat(self.content.fd), rules.part(self._name)
-        named, before = status_of(fd, part), status_of(fd, self._name)
-        if named is None or named.st_ino != own.st_ino:
-            if before is None or before.st_ino != own.st_ino:
+        with self._place.account.losing(fd, self._name) as before:
+            if is_same(status_of(fd, part), own):
+                rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
+            elif not is_same(before, own):  # else another handle of it was closed first
                 raise OSError(errno.ESTALE, "another upload of this name has taken its place")
-            return  # another handle of it was closed first
-        rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
-        self._place.replaced(before)
 
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""
         part, own = self._place.rules.part(self._name), os.fstat(self.content.fd)
-        with self._place.account.naming():
-            named = status_of(self._folder_fd, part)
-            if named is not None and named.st_ino == own.st_ino:
-                self._place.discard_held(self._folder_fd, part)
+        account = self._place.account
+        with account.naming():
+            if is_same(status_of(self._folder_fd, part), own):
+                discard(account, self._folder_fd, part)
 
     def close(self) -> None:
         """Close its descriptors; a part that has not landed stays."""
@@ -197,20 +173,6 @@ class Upload:
             self._is_closed = True
             self.content.close()
             os.close(self._folder_fd)
-
-
-def status_of(folder_fd: int, name: bytes) -> os.stat_result | None:
-    """Return the status of a name in an open folder, links not followed, if it is there."""
-    try:
-        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _is_named(folder_fd: int, name: bytes, fd: int) -> bool:
-    """Has what is open this name?"""
-    named, own = status_of(folder_fd, name), os.fstat(fd)
-    return named is not None and (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
 
 
 def _opened_part(folder_fd: int, part: bytes) -> int | None:
@@ -224,34 +186,40 @@ def _opened_part(folder_fd: int, part: bytes) -> int | None:
     return fd
 
 
-def _is_locked(fd: int) -> bool:
-    """Lock a part for this session. Return whether no other has it."""
+def _is_open(folder_fd: int, part: bytes) -> bool:
+    """Has a session a part open?"""
+    fd = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return not is_locked(fd, fcntl.LOCK_EX)
+    finally:
+        os.close(fd)
+
+
+def _is_alone(fd: int) -> bool:
+    """Lock a part for this session. Return whether no other has it."""
+    is_alone = is_locked(fd, fcntl.LOCK_EX)
+    is_locked(fd, fcntl.LOCK_SH)
+    return is_alone
+
+
+def discard(account: Account, folder_fd: int, part: bytes) -> bool:
+    """Remove a part, if it is there. Return whether it was. Raises OSError."""
+    with account.losing(folder_fd, part) as status:
+        if status is not None:
+            os.unlink(part, dir_fd=folder_fd)
+        return status is not None
 
 
 def sweep(user: User, account: Account, keep_s: float) -> int:
-    """Remove what nobody has resumed for so many seconds below a user's folder.
+    """Remove what a user has not resumed for so many seconds.
 
     Return how many parts it were. Raises OSError.
     """
-    before_s, swept = time.time() - keep_s, 0
-
-    def see(folder_fd: int, name: str, status: os.stat_result) -> None:
-        nonlocal swept
-        if is_part(os.fsencode(name)) and status.st_mtime < before_s:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-            try:
-                if _is_locked(fd):
-                    os.unlink(name, dir_fd=folder_fd)
-                    account.charge(-status.st_size, -1)
-                    swept += 1
-            finally:
-                os.close(fd)
-
-    for _ in statuses(user.folder, see):
-        pass
+    account.count_once()
+    rules, before_s, swept = Rules(user), time.time() - keep_s, 0
+    for folder_fd, name, status in entries(user.folder):
+        if rules.lands_as(name) is not None and status.st_mtime < before_s:
+            with account.naming(), contextlib.suppress(FileNotFoundError):
+                if not _is_open(folder_fd, name):
+                    swept += discard(account, folder_fd, name)
     return swept

@@ -10,8 +10,8 @@ import os
 
 import asyncssh
 
+from pscp.serve.account import status_of
 from pscp.serve.folder import Folder
-from pscp.serve.landing import status_of
 from pscp.serve.rules import Rules, is_part
 
 

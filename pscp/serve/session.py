@@ -14,17 +14,18 @@ import contextlib
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_RESOURCE_SHORTAGE
 
-from pscp.serve.after_upload import AfterUpload
+from pscp.serve.after_upload import AfterUpload, Told
 from pscp.serve.events import Events
-from pscp.serve.files import Files, Told
+from pscp.serve.files import Files
 from pscp.serve.landing import Upload
 from pscp.serve.scp import serve_scp
 from pscp.serve.settings import Current, User
@@ -167,12 +168,16 @@ class Session(StreamSession):
             self._requests = Requests(
                 self.files, self, _VERSION, settle=self.settle, lost=self.files.lose
             )
-            work = self._requests.run()
+            work = self._requests.run
         else:
             reader, writer = SSHReader(self, chan), SSHWriter(self, chan)
-            work = serve_scp(self.files, command, reader, writer)
-        self.connection.create_task(work)
+            work = partial(serve_scp, self.files, command, reader, writer)
+        self.connection.create_task(self._begin(work))
         self.settle()
+
+    async def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        await self.files.ready()
+        await work()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self.count(len(data))

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ Pieces = list[bytes | memoryview]
 _JOINED_BYTES = 1 << 20  # of pieces that are written, and hashed, at once
 _BLOCK_BYTES = 4 << 20  # what is read or copied at once
 _MOST_OFFSET = (1 << 63) - 1  # off_t
+_OFD_LOCK = struct.Struct("@hhqqi4x")  # struct flock (fcntl(2)): the whole file, of this descriptor
 _PATIENCE_S = 0.005  # for which fewer wait for more
 _FULL_BYTES = 8 << 20  # what may wait of a file before scp, or a request out of turn, waits
 THREADS = 16  # which wait for disks
@@ -52,12 +55,10 @@ class Content:
         """Write pieces that follow each other. Raises OSError."""
         if self._base is not None and offset > self.size_bytes:
             self.complete()
-        reserved_bytes = self._reserve(offset + size_bytes)
-        begun = offset
         if offset < self._hashed_bytes:  # what was hashed changes
             self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        is_next = begun == self._hashed_bytes
-        with self._giving_back(reserved_bytes):
+        is_next = offset == self._hashed_bytes
+        with self._growing(offset + size_bytes):
             for block in joined(pieces):
                 offset += _write_all(self.fd, block, offset)
                 if is_next:
@@ -69,6 +70,24 @@ class Content:
         """Write pieces at the end. Raises OSError."""
         self.complete()
         self.write(os.fstat(self.fd).st_size, pieces, size_bytes)
+
+    @contextlib.contextmanager
+    def _growing(self, size_bytes: int) -> Iterator[None]:
+        """Count what the file grows by in this block, or less where it fails. Raises OSError.
+
+        No other session changes its size meanwhile, or both would count, or give back, the same.
+        """
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _OFD_LOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+        try:
+            reserved_bytes = self._reserve(size_bytes)
+            try:
+                yield
+            except OSError:  # such as a full disk
+                self.size_bytes = os.fstat(self.fd).st_size
+                self._account.charge(min(self.size_bytes - reserved_bytes, 0))
+                raise
+        finally:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _OFD_LOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
 
     def _reserve(self, size_bytes: int) -> int:
         """Count what the file grows by. Return the size that is counted. Raises OSError."""
@@ -83,16 +102,6 @@ class Content:
         self.size_bytes = max(size_bytes, status.st_size)
         return self.size_bytes
 
-    @contextlib.contextmanager
-    def _giving_back(self, reserved_bytes: int) -> Iterator[None]:
-        """Give back of the quota what a failure, such as a full disk, has kept from the file."""
-        try:
-            yield
-        except OSError:
-            self.size_bytes = os.fstat(self.fd).st_size
-            self._account.charge(min(self.size_bytes - reserved_bytes, 0))
-            raise
-
     def read(self, offset: int, size_bytes: int) -> bytes:
         self.complete()
         return os.pread(self.fd, size_bytes, offset)
@@ -102,13 +111,12 @@ class Content:
         if size_bytes > self.size_bytes:
             self.complete()
         self.drop_base()
-        before_bytes = os.fstat(self.fd).st_size
-        reserved_bytes = self._reserve(size_bytes)
         if size_bytes < self._hashed_bytes:
             self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        with self._giving_back(reserved_bytes):
+        with self._growing(size_bytes):
+            before_bytes = os.fstat(self.fd).st_size
             os.ftruncate(self.fd, size_bytes)
-        self._account.charge(min(size_bytes - before_bytes, 0))
+            self._account.charge(min(size_bytes - before_bytes, 0))
         self.size_bytes = size_bytes
 
     def complete(self) -> None:
@@ -116,7 +124,7 @@ class Content:
         if self._base is None:
             return
         at, end = self.size_bytes, os.fstat(self._base).st_size
-        with self._giving_back(self._reserve(max(at, end))):
+        with self._growing(max(at, end)):
             while at < end:
                 block = os.pread(self._base, _BLOCK_BYTES, at)
                 if not block:
@@ -126,7 +134,7 @@ class Content:
 
     def drop_base(self) -> None:
         if self._base is not None:
-            os.close(self._base)
+            self._account.release(self._base)
             self._base = None
 
     @property
@@ -146,7 +154,7 @@ class Content:
 
     def close(self) -> None:
         self.drop_base()
-        os.close(self.fd)
+        self._account.release(self.fd)
 
 
 def joined(pieces: Pieces) -> Iterator[bytes | memoryview]:

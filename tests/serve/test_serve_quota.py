@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import asyncssh
@@ -16,7 +17,7 @@ import pytest
 from pscp.serve import upload
 from pscp.serve.account import Account
 from pscp.serve.settings import User
-from serve.server import Serving, run
+from serve.server import Serving, run, until
 
 _QUOTA_BYTES = 100_000
 
@@ -39,20 +40,27 @@ def home(serving: Serving) -> Iterator[Path]:
     home = serving.folder / "counted"
     run(put(serving, "kept", 40_000))
     yield home
-    lies = [each.lstat() for each in home.iterdir() if not each.is_symlink()]
+    names = [*home.rglob("*")]
     user = User("counted", str(home), frozenset(["write"]), quota_bytes=_QUOTA_BYTES)
     account = Account(str(serving.state), user)
-    used = account.used
+    sizes = {(each := name.lstat()).st_ino: each.st_size for name in names if is_file(name)}
+    until(lambda: account.used == (sum(sizes.values()), len(names)))
     account.close()
     run(empty(serving))
-    assert used == (sum(each.st_size for each in lies), len(lies))
+
+
+def is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 async def put(serving: Serving, name: str, size_bytes: int) -> None:
     async with await serving.connect("counted") as connection:
-        client = await connection.start_sftp_client()
-        async with client.open(name, "wb") as file:
-            await file.write(bytes(size_bytes))
+        await write(await connection.start_sftp_client(), name, size_bytes)
+
+
+async def write(client: asyncssh.SFTPClient, name: str, size_bytes: int) -> None:
+    async with client.open(name, "wb") as file:
+        await file.write(bytes(size_bytes))
 
 
 async def empty(serving: Serving) -> None:
@@ -60,7 +68,7 @@ async def empty(serving: Serving) -> None:
         client = await connection.start_sftp_client()
         for name in await client.listdir("."):
             if name not in (".", ".."):
-                await client.remove(name)
+                await client.rmtree(name) if await client.isdir(name) else await client.remove(name)
 
 
 def test_a_link_that_is_replaced_gives_nothing_back(serving: Serving, home: Path) -> None:
@@ -96,6 +104,73 @@ def test_what_was_replaced_cannot_be_cut_to_get_its_bytes_twice(
                     await attempt
 
     run(tries())
+
+
+def test_what_is_open_holds_its_bytes_after_it_was_replaced(serving: Serving, home: Path) -> None:
+    """What a session of a user's has open, of whichever process, is on the disk."""
+
+    async def tries() -> None:
+        first, second = await serving.connect("counted"), await serving.connect("counted")
+        async with first, second:
+            client, other = await first.start_sftp_client(), await second.start_sftp_client()
+            held = [await client.open("new", "wb")]
+            await held[0].write(bytes(50_000))
+            await held[0].stat()
+            held.append(await other.open("new", "wb"))  # 40,000 of "kept", 50,000 without a name
+            await held[1].write(bytes(20_000))
+            with pytest.raises(asyncssh.SFTPError, match="quota"):
+                await held[1].close()
+            with pytest.raises(asyncssh.SFTPError, match="taken its place"):
+                await held[0].close()
+            held = [await client.open("kept", "rb"), await other.open("kept", "rb")]
+            await client.remove("kept")
+            await write(client, "more", 30_000)
+            for each in held:
+                with pytest.raises(asyncssh.SFTPError, match="quota"):
+                    await write(client, "new", 40_000)
+                await each.close()
+            await write(client, "new", 40_000)
+
+    run(tries())
+    assert (home / "new").stat().st_size == 40_000
+
+
+def test_folders_and_links_are_files_of_the_quota(serving: Serving, home: Path) -> None:
+    async def tries() -> None:
+        async with await serving.connect("counted") as connection:
+            client = await connection.start_sftp_client()
+            await client.mkdir("folder")
+            await client.link("kept", "folder/same")
+            await client.posix_rename("kept", "folder/same")  # which does nothing
+            await client.remove("kept")  # and its bytes stay
+            await client.symlink("same", "folder/soft")
+            await client.mkdir("other")
+            await client.posix_rename("folder", "other")  # in the place of an empty folder
+            for number in range(17):
+                await client.mkdir(f"other/{number}")
+            for attempt in (
+                client.mkdir("new"), client.symlink("x", "new"), client.link("other/same", "new"),
+            ):  # fmt: skip
+                with pytest.raises(asyncssh.SFTPError, match="quota"):
+                    await attempt
+            for attempt in (client.mkdir("other"), client.rmdir("other"), client.remove("other")):
+                with pytest.raises(asyncssh.SFTPError):
+                    await attempt
+
+    run(tries())
+
+
+def test_what_lies_there_is_counted_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "folder").mkdir(parents=True)
+    (home / "file").write_bytes(bytes(1000))
+    (home / "folder" / "hard").hardlink_to(home / "file")
+    (home / "folder" / "soft").symlink_to(".")
+    account = Account(str(tmp_path), User("a", str(home), frozenset(), quota_files=9))
+    for _ in range(2):
+        account.count_once()
+        assert account.used == (1000, 4)
+    account.close()
 
 
 def test_what_another_handle_has_cut_is_counted_when_it_is_written_again(
@@ -144,6 +219,26 @@ def test_a_full_disk_costs_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         content.write(0, [bytes(5000)], 5000)
     assert account.used[0] - before_bytes == 1000
     content.close()
+    account.close()
+
+
+def test_a_cut_while_another_handle_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
+    opened = [os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2)]
+    writes, cuts = (upload.Content(fd, account, None, None) for fd in opened)
+    writes.write(0, [bytes(50)], 50)
+    with ThreadPoolExecutor(1) as pool:
+
+        def cut_before(fd: int, data: bytes, offset: int) -> int:
+            done = pool.submit(cuts.truncate, 0)
+            wait([done], timeout=0.2)  # until it is done; where it may not be yet, it waits for us
+            return os.pwrite(fd, data, offset)
+
+        monkeypatch.setattr(upload, "_write_all", cut_before)
+        writes.write(50, [bytes(50)], 50)
+    assert account.used[0] == os.fstat(opened[0]).st_size
+    writes.close()
+    cuts.close()
     account.close()
 
 

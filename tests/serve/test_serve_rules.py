@@ -45,7 +45,7 @@ rules = "read"
 folder = "limited"
 rules = ["read", "write"]
 quota-bytes = 100000
-quota-files = 3
+quota-files = 4
 largest = 60000
 names = ["*.rec"]
 mode = "600"
@@ -147,27 +147,6 @@ def test_a_folder_with_a_temporary_name_stays_with_append_only(serving: Serving)
     assert (serving.folder / "adds" / "folder.part" / "file").exists()
 
 
-def test_a_part_that_lands_while_append_only_opens_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    user = User("adds", str(tmp_path), frozenset(["append-only"]))
-    place = landing.Place(Folder(user.folder), Rules(user), Account(str(tmp_path / "s"), user))
-    part, landed = tmp_path / os.fsdecode(place.rules.part(b"file")), tmp_path / "file"
-    part.write_text("first")
-    lock = landing._is_locked
-
-    def lands(fd: int) -> bool:  # another session closes it meanwhile
-        part.rename(landed)
-        return lock(fd)
-
-    monkeypatch.setattr(landing, "_is_locked", lands)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(PermissionError, match="landed"):
-        how = landing.Opening(makes=True)
-        place.begin(b"file", how, Waiting(lambda: None, pool)).close()
-    place.folder.close()
-    place.account.close()
-
-
 def test_who_opens_a_name_while_it_lands_does_not_land_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,8 +224,14 @@ def test_limits(serving: Serving) -> None:
             await put(client, "b.rec.filepart", bytes(50_000))
             await client.posix_rename("b.rec.filepart", "b.rec")
             await put(client, "c.rec", b"third")
-            with pytest.raises(asyncssh.SFTPError, match="quota"):
-                await put(client, "d.rec", b"fourth")
+            await client.mkdir("folder")
+            for attempt in (
+                put(client, "d.rec"), client.mkdir("more"), client.symlink("a.rec", "e.rec"),
+                client.link("a.rec", "f.rec"),
+            ):  # fmt: skip
+                with pytest.raises(asyncssh.SFTPError, match="quota"):
+                    await attempt
+            await client.rmdir("folder")
             with pytest.raises(REFUSED, match="name"):
                 await client.rename("c.rec", "c.exe")
             await client.symlink("c.exe", "link.rec")
@@ -259,7 +244,7 @@ def test_limits(serving: Serving) -> None:
         "a.rec": 100, "b.rec": 50_000, "c.rec": 5
     }  # fmt: skip
     assert stat.S_IMODE((home / "a.rec").stat().st_mode) == 0o600
-    user = User("limited", str(home), frozenset(["write"]), quota_bytes=100_000, quota_files=3)
+    user = User("limited", str(home), frozenset(["write"]), quota_bytes=100_000, quota_files=4)
     account = Account(str(serving.state), user)
     assert account.used == (50_105, 3)
     account.close()

@@ -94,8 +94,7 @@ PSCPS_OWN = {
     "sftp/sink.py _open_part": "a part",
     "sftp/sink.py finish": "a part",
     "sftp/sink.py _is_finished": "a part",
-    "serve/landing.py discard_held": "the part of an upload",
-    "serve/landing.py see": "the part of an upload that nobody has resumed for long",
+    "serve/landing.py discard": "the part of an upload",
 }
 HERE = {  # the coordinator's own files on this machine
     "connect/persistent.py": "sockets and records of connections that are kept",

@@ -145,7 +145,7 @@ USER = {
     ),
     "ca": Key(File, "public keys of authorities, whose certificates are taken", "ca.pub"),
     "quota-bytes": Key(Size, "the most that the folder may hold", "500G"),
-    "quota-files": Key(Count, "the most files that the folder may hold", 100_000),
+    "quota-files": Key(Count, "the most files, folders and links in the folder", 100_000),
     "rate": Key(Rate, "the most to receive and send, as --limit", "200M"),
     "largest": Key(Size, "the largest file", "50G"),
     "names": Key(several(Text), "patterns of names that a file may have", ["*.rec", "*.json"]),
