@@ -6,7 +6,6 @@ follows (after_upload.py). Read next: listing.py.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -15,7 +14,6 @@ import stat
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -26,13 +24,12 @@ from pscp.serve.account import Account, is_locked
 from pscp.serve.after_upload import Told
 from pscp.serve.folder import Folder, relative, rename
 from pscp.serve.landing import Landed, Opening, Place, Upload, discard
-from pscp.serve.listing import Listing, sha256_of, times_ns
+from pscp.serve.listing import Listing, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings
-from pscp.serve.upload import Waiting
+from pscp.serve.upload import Digest, Waiting
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
-_T = TypeVar("_T")
 _O = TypeVar("_O", "Reading", "Upload")
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _REMEMBERED = 1000  # files that landed in this session
@@ -61,17 +58,16 @@ class Reading:
 class Files(asyncssh.SFTPServer):
     """The files of one session. The event loop alone uses it."""
 
-    def __init__(self, settings: Settings, told: Told, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, settings: Settings, told: Told, waiting: Waiting) -> None:
         """Raises OSError where the user's folder cannot be opened."""
         self.told, self.rules = told, Rules(told.user)
         folder = Folder(told.user.folder)
         self.place = Place(folder, self.rules, Account(settings.state, told.user))
-        self.waiting = Waiting(lambda: None, pool)
+        self.waiting = waiting
         self.open_files = settings.open_files
         self._open: set[Reading | Upload] = set()
         self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
         self._landed: OrderedDict[tuple[int, int], Landed] = OrderedDict()
-        self._is_lost = False
 
     def begin(self, chan: Channel, settle: Callable[[], None]) -> None:
         """Serve this channel; `settle` is called when bytes have been written."""
@@ -80,7 +76,7 @@ class Files(asyncssh.SFTPServer):
 
     async def ready(self) -> None:
         """Wait until what lies in the folder has been counted. Raises OSError."""
-        await self._in_thread(self.place.account.count_once)
+        await self.waiting.in_thread(self.place.account.count_once)
 
     def uploads(self) -> list[tuple[bytes, int]]:
         """Return the uploads that are open: their paths, and how many bytes each has."""
@@ -89,10 +85,12 @@ class Files(asyncssh.SFTPServer):
 
     def lose(self) -> None:
         """Land nothing any more: what closes a file from now on is not the client."""
-        self._is_lost = True
+        self.waiting.is_lost = True
 
-    def exit(self) -> None:
+    async def exit(self) -> None:
         for each in [*self._open]:
+            if isinstance(each, Upload):
+                await each.writer.settled()
             self._close(each)
         for listing in [*self._listings]:
             listing.close()
@@ -105,9 +103,6 @@ class Files(asyncssh.SFTPServer):
         found = relative(path)
         self.rules.check_path(found)
         return found
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self.waiting.pool, work)
 
     def _opened(self, each: _O) -> _O:
         self._open.add(each)
@@ -196,14 +191,14 @@ class Files(asyncssh.SFTPServer):
     async def _finish(self, upload: Upload) -> None:
         """Have an upload land, unless the client is gone."""
         try:
-            if self._is_lost:
+            if self.waiting.is_lost:
                 await upload.writer.settled()
                 return
             with self._telling("close", upload.path):
-                await upload.writer.drain()
-                landed = await self._in_thread(upload.land)
-            self._remember(landed)
-            await self._tell(upload.path, landed)
+                landed = await upload.finish(self.waiting)
+            if landed is not None:
+                self._remember(landed)
+                await self._tell(upload.path, landed)
         finally:
             self._close(upload)
 
@@ -222,25 +217,25 @@ class Files(asyncssh.SFTPServer):
         """Tell of an upload once it has a name that is not temporary."""
         if is_told(path.rpartition(b"/")[2]):
             size_bytes = landed.status.st_size
-            await self._in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
+            await self.waiting.in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
         data = await self._read(file_obj, offset, min(size, DATA_BYTES))
-        self.waiting.sent_s = await self.place.account.paced(len(data))
+        self.waiting.moved_s = await self.place.account.paced(len(data))
         return data
 
     async def _read(self, file_obj: object, offset: int, size: int) -> bytes:
         if isinstance(file_obj, Upload):
             self.rules.check(self.rules.may_read, "read")
             await file_obj.writer.drain()
-            return await self._in_thread(partial(file_obj.content.read, offset, size))
+            return await self.waiting.in_thread(partial(file_obj.content.read, offset, size))
         assert isinstance(file_obj, Reading)
         block = bytearray(size)
         try:  # what is in memory costs no thread
             count = os.preadv(file_obj.fd, [block], offset, _NO_WAIT)
         except OSError:
-            return await self._in_thread(partial(os.pread, file_obj.fd, size, offset))
+            return await self.waiting.in_thread(partial(os.pread, file_obj.fd, size, offset))
         return bytes(memoryview(block)[:count])
 
     async def write(self, file_obj: object, offset: int, data: bytes) -> int:
@@ -263,8 +258,7 @@ class Files(asyncssh.SFTPServer):
     async def fsetstat(self, file_obj: object, attrs: asyncssh.SFTPAttrs) -> None:
         if isinstance(file_obj, Upload):
             if attrs.size is not None:
-                await file_obj.writer.drain()
-                await self._in_thread(partial(file_obj.content.truncate, attrs.size))
+                await file_obj.writer.truncate(attrs.size)
             file_obj.times_ns = times_ns(attrs) or file_obj.times_ns
         elif isinstance(file_obj, Reading) and (times := times_ns(attrs)) is not None:
             self._check_change(os.fstat(file_obj.fd))
@@ -273,7 +267,7 @@ class Files(asyncssh.SFTPServer):
     async def fsync(self, file_obj: object) -> None:
         if isinstance(file_obj, Upload):
             await file_obj.writer.drain()
-            await self._in_thread(partial(os.fsync, file_obj.content.fd))
+            await self.waiting.in_thread(partial(os.fsync, file_obj.content.fd))
 
     # --- names
 
@@ -389,7 +383,7 @@ class Files(asyncssh.SFTPServer):
         if landed is None or not landed.sha256:
             reading = self._opened(self._reading(path))
             try:
-                sha256 = await self._in_thread(partial(sha256_of, reading.fd))
+                sha256 = await Digest(reading.fd).whole(self.waiting)
             finally:
                 self._close(reading)
             landed = Landed(path, status, sha256)

@@ -14,6 +14,7 @@ import os
 import stat
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from pscp.endpoint.writing.removal import sync_folder
@@ -128,10 +129,31 @@ class Upload:
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
 
-    def land(self) -> Landed:
+    async def finish(self, waiting: Waiting) -> Landed | None:
+        """Have it land, unless nothing of the file was to be changed. Raises OSError."""
+        await self.writer.drain()
+        base = self.content.base
+        if base is not None and is_same(status_of(self._folder_fd, self._name), base):
+            self.discard()
+            if self.times_ns is not None:
+                fd = self._folder_fd
+                os.utime(self._name, ns=self.times_ns, dir_fd=fd, follow_symlinks=False)
+            return None
+        await self.writer.complete()
+        sha256 = await self._sha256(waiting)
+        return await waiting.in_thread(partial(self.land, sha256))
+
+    async def _sha256(self, waiting: Waiting) -> str:
+        is_shared = stat.S_IMODE(os.fstat(self.content.fd).st_mode) != _ALONE
+        if is_shared or not self._is_alone:
+            # Several sessions write it; under a temporary name it is hashed once it gets its own.
+            if named_later(self._name) is not None:
+                return ""
+            self.content.digest.restart()
+        return await self.content.digest.whole(waiting)
+
+    def land(self, sha256: str) -> Landed:
         """Make the part durable and give it the file's name. Raises OSError."""
-        self.content.complete()
-        sha256 = self._digest()
         user, fd = self._place.rules.user, self.content.fd
         if user.owner is not None:
             os.fchown(fd, *user.owner)
@@ -142,13 +164,6 @@ class Upload:
         self._rename()
         sync_folder(self._folder_fd)
         return Landed(self.path, os.fstat(fd), sha256)
-
-    def _digest(self) -> str:
-        is_shared = stat.S_IMODE(os.fstat(self.content.fd).st_mode) != _ALONE
-        if not self._is_alone or is_shared:
-            # Several sessions write it; under a temporary name it is hashed once it gets its own.
-            return "" if named_later(self._name) is not None else self.content.digest(anew=True)
-        return self.content.digest(anew=False)
 
     def _rename(self) -> None:
         rules, fd = self._place.rules, self._folder_fd

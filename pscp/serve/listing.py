@@ -5,7 +5,6 @@ Not here: how a folder is opened (folder.py), who may list it (files.py). Read n
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 import asyncssh
@@ -62,9 +61,3 @@ def times_ns(attrs: asyncssh.SFTPAttrs) -> tuple[int, int] | None:
     if attrs.atime is None:
         return mtime_ns, mtime_ns
     return int(attrs.atime) * 10**9 + (attrs.atime_ns or 0), mtime_ns
-
-
-def sha256_of(fd: int) -> str:
-    """Return the SHA-256 of an open file, in hex."""
-    with os.fdopen(os.dup(fd), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

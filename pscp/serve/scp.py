@@ -31,7 +31,7 @@ async def serve_scp(
     except ValueError as error:
         writer.write(b"\x02scp: " + str(error).encode() + b"\n")
         writer.channel.exit(1)  # type: ignore[attr-defined]  # a server's channel
-        files.exit()
+        await files.exit()
         return
     fs, path = ServerFiles(files), asked.path.encode("utf-8", "surrogateescape")
     try:
@@ -45,7 +45,7 @@ async def serve_scp(
             await sink.run(path)
     finally:
         files.lose()
-        files.exit()
+        await files.exit()
 
 
 class _Sink(ScpSink):

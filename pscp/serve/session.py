@@ -14,6 +14,7 @@ import contextlib
 import re
 import struct
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,7 +30,7 @@ from pscp.serve.files import Files
 from pscp.serve.landing import Upload
 from pscp.serve.scp import serve_scp
 from pscp.serve.settings import Current, User
-from pscp.serve.upload import THREADS
+from pscp.serve.upload import THREADS, Waiting
 from pscp.serve.windows import PACKET_BYTES, ChannelWindow, Windows
 from pscp.transports.libraries.asyncssh_server_internals import (
     REQUEST_BYTES,
@@ -94,6 +95,7 @@ class Sessions:
         self.pool = ThreadPoolExecutor(THREADS, "disk")
         self.after_upload = AfterUpload(current, events)
         self.open: set[Session] = set()
+        self._long = weakref.WeakValueDictionary[str, asyncio.Lock]()  # of each user
 
     def close(self) -> None:
         """Wait for what the threads do."""
@@ -112,7 +114,9 @@ class Sessions:
             raise asyncssh.ChannelOpenError(OPEN_RESOURCE_SHORTAGE, "too many sessions")
         told = Told(user, address, self.events, self.after_upload)
         try:
-            files = Files(self.current.settings, told, self.pool)
+            long = self._long.setdefault(user.name, asyncio.Lock())
+            waiting = Waiting(lambda: None, self.pool, long)
+            files = Files(self.current.settings, told, waiting)
         except OSError as error:
             told.refused("session", error)
             reason = "the user's folder cannot be opened"
@@ -240,8 +244,9 @@ class Session(StreamSession):
 
     def _look_idle(self) -> None:
         # Of a file by scp nothing comes back until its end.
-        left_s = max(self.last_s, self.files.waiting.sent_s) + self._idle_s - time.monotonic()
-        if left_s <= 0 and not self.waiting_bytes():
+        waiting = self.files.waiting
+        left_s = max(self.last_s, waiting.moved_s) + self._idle_s - time.monotonic()
+        if left_s <= 0 and not waiting.busy and not self.waiting_bytes():
             self._refuse("session", "it was idle")
             self.connection.close()
             return

@@ -15,15 +15,20 @@ import fcntl
 import hashlib
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from pscp.serve.account import Account
 
+_T = TypeVar("_T")
 Pieces = list[bytes | memoryview]
 _JOINED_BYTES = 1 << 20  # of pieces that are written, and hashed, at once
 _BLOCK_BYTES = 4 << 20  # what is read or copied at once
+_STEP_BYTES = 64 << 20  # after which another has the thread
 _MOST_OFFSET = (1 << 63) - 1  # off_t
 _OFD_LOCK = struct.Struct("@hhqqi4x")  # struct flock (fcntl(2)): the whole file, of this descriptor
 _PATIENCE_S = 0.005  # for which fewer wait for more
@@ -37,8 +42,67 @@ class Waiting:
 
     settle: Callable[[], None]
     pool: ThreadPoolExecutor
+    long: asyncio.Lock = field(default_factory=asyncio.Lock)  # of its user: one long work at a time
     bytes: int = 0
-    sent_s: float = 0.0  # when the client was last sent of a file
+    busy: int = 0  # works whose end it waits for
+    moved_s: float = 0.0  # when the client was last sent of a file, or a work came to its end
+    is_lost: bool = False  # what closes a file from now on is not the client
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Have nobody take the session for idle in this block."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            self.moved_s = time.monotonic()
+
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """Have a thread do this."""
+        with self.working():
+            return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def in_steps(self, step: Callable[[], bool]) -> None:
+        """Have threads do what may take long, one step after the other until it returns True.
+
+        A client can ask for more of it than it sends. Raises OSError where the client is gone.
+        """
+        with self.working():
+            async with self.long:
+                while not await self.in_thread(step):
+                    if self.is_lost:
+                        raise OSError(errno.ECONNABORTED, "the client is gone")
+
+
+class Digest:
+    """The SHA-256 of an open file, as far as it has been hashed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.restart()
+
+    def restart(self) -> None:
+        self._sha256, self.bytes = hashlib.sha256(), 0
+
+    def update(self, block: bytes | memoryview) -> None:
+        self._sha256.update(block)
+        self.bytes += len(block)
+
+    async def whole(self, waiting: Waiting) -> str:
+        """Return the SHA-256 of the whole file, in hex, once the rest is read. Raises OSError."""
+        if self.bytes != os.fstat(self._fd).st_size:
+            await waiting.in_steps(self._step)
+        return self._sha256.hexdigest()
+
+    def _step(self) -> bool:
+        end = self.bytes + _STEP_BYTES
+        while self.bytes < end:
+            block = os.pread(self._fd, _BLOCK_BYTES, self.bytes)
+            if not block:
+                return True
+            self.update(block)
+        return False
 
 
 class Content:
@@ -49,27 +113,20 @@ class Content:
         self._account, self._largest = account, largest
         # The file that is changed, while nothing but its beginning has been written anew.
         self._base = base
-        self._sha256, self._hashed_bytes = hashlib.sha256(), 0
+        self.digest = Digest(fd)
 
-    def write(self, offset: int, pieces: Pieces, size_bytes: int) -> None:
-        """Write pieces that follow each other. Raises OSError."""
-        if self._base is not None and offset > self.size_bytes:
-            self.complete()
-        if offset < self._hashed_bytes:  # what was hashed changes
-            self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        is_next = offset == self._hashed_bytes
+    def write(self, offset: int | None, pieces: Pieces, size_bytes: int) -> None:
+        """Write pieces that follow each other, at the end for None. Raises OSError."""
+        if offset is None:
+            offset = os.fstat(self.fd).st_size
+        if offset < self.digest.bytes:  # what was hashed changes
+            self.digest.restart()
+        is_next = offset == self.digest.bytes
         with self._growing(offset + size_bytes):
             for block in joined(pieces):
                 offset += _write_all(self.fd, block, offset)
                 if is_next:
-                    self._sha256.update(block)
-        if is_next:
-            self._hashed_bytes = offset
-
-    def append(self, pieces: Pieces, size_bytes: int) -> None:
-        """Write pieces at the end. Raises OSError."""
-        self.complete()
-        self.write(os.fstat(self.fd).st_size, pieces, size_bytes)
+                    self.digest.update(block)
 
     @contextlib.contextmanager
     def _growing(self, size_bytes: int) -> Iterator[None]:
@@ -103,34 +160,48 @@ class Content:
         return self.size_bytes
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        self.complete()
-        return os.pread(self.fd, size_bytes, offset)
+        found = os.pread(self.fd, size_bytes, offset)
+        if self._base is not None and len(found) < size_bytes:
+            offset += len(found)
+            found += os.pread(self._base, size_bytes - len(found), offset)
+        return found
 
     def truncate(self, size_bytes: int) -> None:
         """Cut or lengthen the file. Raises OSError."""
-        if size_bytes > self.size_bytes:
-            self.complete()
         self.drop_base()
-        if size_bytes < self._hashed_bytes:
-            self._sha256, self._hashed_bytes = hashlib.sha256(), 0
+        if size_bytes < self.digest.bytes:
+            self.digest.restart()
         with self._growing(size_bytes):
             before_bytes = os.fstat(self.fd).st_size
             os.ftruncate(self.fd, size_bytes)
             self._account.charge(min(size_bytes - before_bytes, 0))
         self.size_bytes = size_bytes
 
-    def complete(self) -> None:
-        """Copy what is left of the file that is changed. Raises OSError."""
-        if self._base is None:
-            return
-        at, end = self.size_bytes, os.fstat(self._base).st_size
-        with self._growing(max(at, end)):
-            while at < end:
-                block = os.pread(self._base, _BLOCK_BYTES, at)
-                if not block:
-                    break
-                at += _write_all(self.fd, block, at)
-        self.drop_base()
+    def lacks(self, offset: int | None) -> bool:
+        """Has what is left of the file that is changed to be copied before this is written?"""
+        return self._base is not None and (offset is None or offset > self.size_bytes)
+
+    def copy(self, until: int) -> bool:
+        """Copy more of the file that is changed. Return whether it is all until there, or whole.
+
+        Raises OSError.
+        """
+        assert self._base is not None
+        at, size_bytes = self.size_bytes, os.fstat(self._base).st_size
+        end = min(at + _STEP_BYTES, until, size_bytes)
+        if at < end:
+            with self._growing(end):
+                while at < end and (block := os.pread(self._base, min(_BLOCK_BYTES, end - at), at)):
+                    at += _write_all(self.fd, block, at)
+        if at >= size_bytes or at < end:  # whole, or it was cut meanwhile
+            self.drop_base()
+        return self._base is None or at >= until
+
+    @property
+    def base(self) -> os.stat_result | None:
+        """The status of the file that is changed, if nothing of it is changed yet."""
+        is_same = self._base is not None and not self.size_bytes
+        return os.fstat(self._base) if self._base is not None and is_same else None
 
     def drop_base(self) -> None:
         if self._base is not None:
@@ -142,15 +213,6 @@ class Content:
         """The size that the file has for its user."""
         size_bytes = os.fstat(self.fd).st_size
         return size_bytes if self._base is None else max(size_bytes, os.fstat(self._base).st_size)
-
-    def digest(self, anew: bool) -> str:
-        """Return the SHA-256 of the whole, in hex; what was not hashed yet, or all, is read."""
-        if anew:
-            self._sha256, self._hashed_bytes = hashlib.sha256(), 0
-        while block := os.pread(self.fd, _BLOCK_BYTES, self._hashed_bytes):
-            self._sha256.update(block)
-            self._hashed_bytes += len(block)
-        return self._sha256.hexdigest()
 
     def close(self) -> None:
         self.drop_base()
@@ -231,22 +293,40 @@ class Writer:
             self._later.cancel()
             self._later = None
         if self._work is None and self._runs:
-            loop = asyncio.get_running_loop()
             runs, self._runs = self._runs, []
             size_bytes = sum(run.size_bytes for run in runs)
-            self._work = loop.run_in_executor(self._waiting.pool, self._write, runs)
+            self._work = asyncio.get_running_loop().create_task(self._write(runs))
             self._work.add_done_callback(lambda work: self._written(work, size_bytes))
 
-    def _write(self, runs: list[_Run]) -> None:
-        for run in runs:
-            if run.offset is None:
-                self.content.append(run.pieces, run.size_bytes)
-            else:
-                self.content.write(run.offset, run.pieces, run.size_bytes)
+    async def _write(self, runs: list[_Run]) -> None:
+        while runs:
+            if self.content.lacks(runs[0].offset):
+                await self._complete()
+            await self._waiting.in_thread(partial(self._write_some, runs))
+
+    def _write_some(self, runs: list[_Run]) -> None:
+        while runs and not self.content.lacks(runs[0].offset):
+            run = runs.pop(0)
+            self.content.write(run.offset, run.pieces, run.size_bytes)
+
+    async def _complete(self, until: int = _MOST_OFFSET) -> None:
+        """Copy what is left, until there, of the file that is changed. Raises OSError."""
+        if self.content.lacks(until):
+            await self._waiting.in_steps(partial(self.content.copy, until))
+
+    async def complete(self, until: int = _MOST_OFFSET) -> None:
+        """Do so once all that came is written."""
+        await self.drain()
+        await self._complete(until)
+
+    async def truncate(self, size_bytes: int) -> None:
+        """Cut or lengthen the file. Raises OSError."""
+        await self.complete(size_bytes)
+        await self._waiting.in_thread(partial(self.content.truncate, size_bytes))
 
     def _written(self, work: asyncio.Future[None], size_bytes: int) -> None:
         self._work = None
-        error = None if work.cancelled() else work.exception()
+        error = OSError(errno.ECANCELED, "") if work.cancelled() else work.exception()
         if error is not None:
             self._error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
             size_bytes += sum(run.size_bytes for run in self._runs)
