@@ -336,9 +336,9 @@ class Files(asyncssh.SFTPServer):
         with (
             self._telling("make", path),
             self.place.folder.parent(self._path(path)) as (fd, name),
-            self.place.account.one_more(),
         ):
-            os.mkdir(name, self.rules.folder_mode, dir_fd=fd)
+            with self.place.account.one_more():
+                os.mkdir(name, self.rules.folder_mode, dir_fd=fd)
             if owner is not None:
                 os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
 

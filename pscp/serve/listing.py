@@ -5,6 +5,8 @@ Not here: how a folder is opened (folder.py), who may list it (files.py). Read n
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 
 import asyncssh
@@ -13,11 +15,13 @@ from pscp.serve.account import status_of
 from pscp.serve.folder import Folder
 from pscp.serve.rules import Rules, is_part
 
+_TURN = 64  # names that are looked at before other sessions have theirs
+
 
 class Listing:
     """The names in a folder, with an unfinished upload under the name that it will get."""
 
-    _fd = -1
+    _fd, _looked_at = -1, 0
 
     def __init__(self, folder: Folder, path: bytes, rules: Rules) -> None:
         """Raises OSError."""
@@ -30,17 +34,15 @@ class Listing:
 
     async def __anext__(self) -> asyncssh.SFTPName:
         for entry in self._names:
-            name: bytes | None = os.fsencode(entry.name)
-            assert name is not None
-            try:
-                status = entry.stat(follow_symlinks=False)
-                if is_part(name):
-                    name = self._rules.lands_as(name)
-                    if name is None or status_of(self._fd, name) is not None:
-                        continue
-            except OSError:  # it is gone meanwhile
-                continue
-            return asyncssh.SFTPName(name, attrs=asyncssh.SFTPAttrs.from_local(status))
+            self._looked_at += 1
+            if self._looked_at % _TURN == 0:
+                await asyncio.sleep(0)
+            name = os.fsencode(entry.name)
+            later = self._rules.lands_as(name) if is_part(name) else name
+            with contextlib.suppress(OSError):  # it is gone meanwhile
+                if later is not None and (later == name or not status_of(self._fd, later)):
+                    attrs = asyncssh.SFTPAttrs.from_local(entry.stat(follow_symlinks=False))
+                    return asyncssh.SFTPName(later, attrs=attrs)
         raise StopAsyncIteration
 
     def close(self) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from pscp.serve import upload
 from pscp.serve.account import Account
 from pscp.serve.folder import Folder
 from pscp.serve.landing import Landed, Opening, Place, Upload
+from pscp.serve.listing import Listing
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
 from pscp.serve.upload import Waiting
@@ -131,6 +133,28 @@ def test_nobody_copies_for_a_client_that_is_gone(working: Working) -> None:
 
     run(tries())
     assert working.part_bytes() == _STEP_BYTES
+
+
+def test_a_listing_of_many_parts_lets_others_go_on(tmp_path: Path) -> None:
+    for number in range(1000):  # of another user's, so none of them is shown
+        (tmp_path / f".{number}.{'0' * 16}.{'0' * 12}.pscp-part").touch()
+    (tmp_path / "shown").touch()
+    folder = Folder(str(tmp_path))
+    listing = Listing(folder, b".", Rules(User("a", str(tmp_path), frozenset(["read"]))))
+    turns = 0
+    for expected in (asyncssh.SFTPName, StopAsyncIteration):
+        name = listing.__anext__()
+        try:
+            while True:
+                name.send(None)
+                turns += 1
+        except StopIteration as found:
+            assert expected is asyncssh.SFTPName and found.value.filename == b"shown"
+        except StopAsyncIteration:
+            assert expected is StopAsyncIteration
+    assert turns == 1001 // 64
+    listing.close()
+    folder.close()
 
 
 def test_a_session_whose_close_takes_long_is_not_idle(tmp_path: Path) -> None:
