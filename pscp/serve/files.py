@@ -23,7 +23,7 @@ from asyncssh import constants
 from pscp.serve.account import Account, is_locked
 from pscp.serve.after_upload import Told
 from pscp.serve.folder import Folder, relative, rename
-from pscp.serve.landing import Landed, Opening, Place, Upload, discard
+from pscp.serve.landing import Landed, Opening, Place, Upload, discard, is_marked
 from pscp.serve.listing import Listing, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings
@@ -371,11 +371,18 @@ class Files(asyncssh.SFTPServer):
                 self.rules.check_name(new)
             else:  # a folder's name says nothing of what is in it
                 self.rules.check(self.rules.may_write, "rename")
+            is_own = self.rules.may_write or self._is_own(source[0], source[1], status)
+            self.rules.check(is_own, "rename what is another's")
             with account.losing(*target):
                 rename(source, target, replace)
             discard(account, target[0], self.rules.part(target[1]))
         if is_finished and stat.S_ISREG(status.st_mode):
             await self._named(new, status)
+
+    def _is_own(self, folder_fd: int, name: bytes, status: os.stat_result) -> bool:
+        """Has this user put it there, in this session or another?"""
+        key = (status.st_dev, status.st_ino)
+        return key in self._landed or is_marked(folder_fd, name, self.rules)
 
     async def _named(self, path: bytes, status: os.stat_result) -> None:
         """Tell of an upload that has got its name from a temporary one."""

@@ -24,6 +24,7 @@ from pscp.serve.rules import Rules, named_later, refused
 from pscp.serve.settings import User
 from pscp.serve.upload import Content, Waiting, Writer
 
+_MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
 _ALONE, _SHARED = 0o600, 0o620  # a part's mode says whether one session alone has written it
 
 
@@ -155,6 +156,9 @@ class Upload:
     def land(self, sha256: str) -> Landed:
         """Make the part durable and give it the file's name. Raises OSError."""
         user, fd = self._place.rules.user, self.content.fd
+        if self._place.rules.is_append_only and named_later(self._name) is not None:
+            with contextlib.suppress(OSError):  # a filesystem without them: this session may rename
+                os.setxattr(fd, _MARK, self._place.rules.key.encode())
         if user.owner is not None:
             os.fchown(fd, *user.owner)
         os.fchmod(fd, user.mode)
@@ -215,6 +219,20 @@ def _is_alone(fd: int) -> bool:
     is_alone = is_locked(fd, fcntl.LOCK_EX)
     is_locked(fd, fcntl.LOCK_SH)
     return is_alone
+
+
+def is_marked(folder_fd: int, name: bytes, rules: Rules) -> bool:
+    """Has this user, who may only add, put a file there under a temporary name?"""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
+    except OSError:
+        return False
+    try:
+        return os.getxattr(fd, _MARK) == rules.key.encode()
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def discard(account: Account, folder_fd: int, part: bytes) -> bool:

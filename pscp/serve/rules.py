@@ -52,12 +52,12 @@ class Rules:
         self.may_write = "write" in user.rules
         self.may_add = self.may_write or "append-only" in user.rules
         self.is_append_only = self.may_add and not self.may_write
-        self._key = hashlib.sha256(os.fsencode(user.name)).hexdigest()[:12]
+        self.key = hashlib.sha256(os.fsencode(user.name)).hexdigest()[:12]
         self.folder_mode = user.mode | (user.mode & 0o444) >> 2
 
     def part(self, name: bytes) -> bytes:
         """Return the name that an upload has until it lands."""
-        return part_name(name, self._key)
+        return part_name(name, self.key)
 
     def lands_as(self, part: bytes) -> bytes | None:
         """Return the name that a part of this user's gets, where the part's name still has it."""

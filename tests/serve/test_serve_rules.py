@@ -33,6 +33,10 @@ USERS = f"""
 folder = "adds"
 rules = ["read", "append-only"]
 {KEYS}
+[user.joins]
+folder = "adds"
+rules = ["read", "append-only"]
+{KEYS}
 [user.drops]
 folder = "drops"
 rules = "append-only"
@@ -117,6 +121,35 @@ def test_what_has_landed_stays_with_append_only(serving: Serving) -> None:
     below = serving.folder / "adds" / "sub"
     assert {each.name for each in below.iterdir()} == {"one", "other", "two"}
     assert (below / "one").read_text() == "first" and (below / "one").stat().st_mtime == 1
+
+
+def test_a_temporary_name_in_a_shared_folder_is_its_users(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "joins") as client:
+            for name in ("own", "taken"):
+                await put(client, f"{name}.filepart", b"mine")
+        async with As(serving, "adds") as client:
+            await put(client, "theirs.filepart", b"theirs")
+            for rename in (client.rename, client.posix_rename):
+                with pytest.raises(REFUSED):
+                    await rename("taken.filepart", "taken")
+        async with As(serving, "joins") as client:  # another session of the one who has put it
+            with pytest.raises(REFUSED):
+                await client.rename("theirs.filepart", "theirs")
+            await client.rename("own.filepart", "own")
+
+    if has_attributes(serving.folder):
+        run(tries())
+        names = {each.name for each in (serving.folder / "adds").iterdir()}
+        assert names >= {"own", "taken.filepart", "theirs.filepart"}
+
+
+def has_attributes(folder: Path) -> bool:
+    try:
+        os.setxattr(folder, "user.tried", b"")
+    except OSError:
+        return False
+    return True
 
 
 def test_an_open_handle_cannot_change_what_another_has_landed(serving: Serving) -> None:
