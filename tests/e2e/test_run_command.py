@@ -283,9 +283,10 @@ def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World)
     first, *_ = sorted(NAMES)
     for _ in range(2):  # it keeps nothing of what it has seen
         ran = told(world, text, "--dry-run")
-        assert (ran.code, ran.out) == (0, ""), ran.err
+        assert (ran.code, ran.out) == (7, ""), ran.err
         assert f"pscp-run: a: 4 files would wait for the next run: {path}{first}, " in ran.err
         assert ran.err.rstrip().endswith(", and 1 more")
+    assert told(world, text).code == 7
     (world.here / "records [1]" / "new.rec").write_text("new")
     removes = text.replace("settled-for", "min-age") + 'after = "remove"\n'
     ran = told(world, removes, "--dry-run")
