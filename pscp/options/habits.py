@@ -100,9 +100,7 @@ _EXPLAINED = {
     "--remote-option": ("no rsync runs at the far end", "leave it out"),
     "--open-noatime": ("reading sets the time of the last use", "leave it out"),
     "--crtimes": ("the time of creation cannot be set on Linux", "leave it out"),
-    "--block-size": (
-        "pscp compares pieces of a size of its own; its -B asks nothing", "leave it out"
-    ),
+    "-B": ("pscp compares pieces of a size of its own; its -B asks nothing", "leave it out"),
     "--stop-after": ("a copy has no end in time", _ENDED),
     "--stop-at": ("a copy has no end in time", _ENDED),
     "--compress-level": ("ssh compresses, at its own level", "-C"),
@@ -122,7 +120,7 @@ _EXPLAINED = {
     "--executability": ("modes are kept whole", _KEPT),
 }  # fmt: skip
 _WHOLE = {
-    "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
+    "-T": "--temp-dir", "-K": "--keep-dirlinks", "-I": "--ignore-times", "-E": "--executability",
     "--no-p": "--no-perms", "--no-o": "--no-owner", "--no-g": "--no-group",
     "--no-t": "--no-times", "--no-l": "--no-links", "--no-devices": "--no-D",
     "--no-specials": "--no-D", "-M": "--remote-option", "-N": "--crtimes", "-y": "--fuzzy",
@@ -224,11 +222,11 @@ def _check_letter(letter: str, rest: str, left: Sequence[str], has_archive: bool
     value = rest or (left[0] if left else "")
     is_size = re.fullmatch("[0-9]{2,}[KMG]?|[0-9][KMG]", value, re.IGNORECASE)  # -B4 is -B -4
     if letter == "B" and is_size and not os.path.lexists(value):
-        _explain("--block-size", value)
+        _explain("-B", value)
     # A source that is a folder here is no reason for -T, which is about the far end's names.
     is_folder = has_archive and not rest and len(left) > 2 and os.path.isdir(value)
     if letter == "T" and (rest[:1] in ("/", ".") or is_folder):
-        _explain("--temp-dir", value)
+        _explain("-T", value)
 
 
 def _check_value(name: str, value: str, *, is_in_group: bool) -> None:
@@ -259,7 +257,8 @@ def _explain(name: str, value: str) -> NoReturn:
     what, hint = _EXPLAINED[name]
     if name == "-e" and (port := re.search(r"ssh .*-p *([0-9]+)", value)):
         hint = f"the port is -P {port[1]} here; other options of ssh: -i FILE, -o KEY=VALUE"
-    raise UsageError(f"{_WHOLE.get(name, name)}: {what}", hint)
+    names = f"{name}, {_WHOLE[name]}" if name in _WHOLE else name
+    raise UsageError(f"{names}: {what}", hint)
 
 
 def _is_place(word: str) -> bool:
