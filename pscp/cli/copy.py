@@ -18,11 +18,7 @@ from pscp.ground import log
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, check_direction, parse_host, parse_location
 from pscp.ground.signals import raise_on_signals
-from pscp.options.arguments import (
-    NO_COPIES,
-    USAGE,
-    make_parser,
-)
+from pscp.options.arguments import NO_COPIES, USAGE, make_parser
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.progress import Notes, Result
