@@ -15,6 +15,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pscp.serve.events import Events
 from pscp.serve.settings import Current, User
@@ -35,18 +36,12 @@ class AfterUpload:
         """Wait for the commands that run, and for those that are to."""
         self._pool.shutdown()
 
-    def landed(
-        self, user: User, address: str, path: bytes, size_bytes: int, sha256: str
-    ) -> None:  # fmt: skip
-        """Tell of a file that has landed under this path of the user's folder. Raises OSError."""
-        text = os.fsdecode(path)
-        self._events.upload(user.name, address, text, size_bytes, sha256)
-        whole = os.path.join(user.folder, text)
+    def landed(self, user: str, address: str, path: str, said: dict[str, Any]) -> None:
+        """Hand on a file that has landed under this whole path. Raises OSError."""
         if self._current.settings.uploads:
-            said = {"user": user.name, "path": whole, "bytes": size_bytes, "sha256": sha256}
-            self._list(json.dumps(said).encode("ascii") + b"\n")
+            self._list(json.dumps({"user": user, "path": path, **said}).encode("ascii") + b"\n")
         if self._current.settings.after_upload:
-            self._pool.submit(self._run, user.name, address, whole)
+            self._pool.submit(self._run, user, address, path)
 
     def _list(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -71,9 +66,9 @@ class AfterUpload:
             except OSError as error:
                 why = str(error)
         if why:
+            counts = "after_upload_failures"
             with contextlib.suppress(OSError):
-                self._events.count("after_upload_failures", user)
-                self._events.tell("after-upload failed", user, address, path=path, why=why)
+                self._events.tell("after-upload failed", user, address, counts, path=path, why=why)
 
 
 @dataclass
@@ -86,9 +81,13 @@ class Told:
     after_upload: AfterUpload
 
     def refused(self, what: str, error: OSError) -> None:
-        why = error.strerror or str(error)
-        self.events.refused(self.user.name, self.address, what[:_TOLD_MAX], why)
+        told = {"what": what[:_TOLD_MAX], "why": error.strerror or str(error)}
+        self.events.tell("refused", self.user.name, self.address, "refused", **told)
 
     def landed(self, path: bytes, size_bytes: int, sha256: str) -> None:
         """Tell of a file that has landed under this path of the user's folder. Raises OSError."""
-        self.after_upload.landed(self.user, self.address, path, size_bytes, sha256)
+        name, text = self.user.name, os.fsdecode(path)
+        said = {"bytes": size_bytes, "sha256": sha256}
+        self.events.tell("upload", name, self.address, "files", path=text, **said)
+        whole = os.path.join(self.user.folder, text)
+        self.after_upload.landed(name, self.address, whole, said)

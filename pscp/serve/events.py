@@ -41,28 +41,15 @@ class Events:
         with self._lock:
             self.counters[name, user] += number  # type: ignore[assignment]  # bytes and numbers
 
-    def tell(self, event: str, user: str, address: str, **more: Any) -> None:
-        """Write a line: when, what, who from where, and what else there is to say."""
+    def tell(self, event: str, user: str, address: str, counts: str = "", **more: Any) -> None:
+        """Write a line: when, what, who from where, and what else there is to say.
+
+        `counts` is the counter of such events, if there is one.
+        """
+        if counts:
+            self.count(counts, user)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         said = {"time": now, "event": event, "user": user, "address": address, **more}
         line = json.dumps(said).encode("ascii") + b"\n"
         with self._lock:
             os.write(self._fd, line)  # one write, so that lines of several processes stay whole
-
-    def login(self, user: str, address: str, how: str) -> None:
-        """A login succeeded, with a key, password or certificate."""
-        self.count("logins", user)
-        self.tell("login", user, address, how=how)
-
-    def logout(self, user: str, address: str, why: str) -> None:
-        self.tell("logout", user, address, why=why)
-
-    def refused(self, user: str, address: str, what: str, why: str) -> None:
-        """A login, a path or a request was refused."""
-        self.count("refused", user)
-        self.tell("refused", user, address, what=what, why=why)
-
-    def upload(self, user: str, address: str, path: str, size_bytes: int, sha256: str) -> None:
-        """A file has landed under this path."""
-        self.count("files", user)
-        self.tell("upload", user, address, path=path, bytes=size_bytes, sha256=sha256)

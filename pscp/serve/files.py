@@ -393,7 +393,7 @@ class Files(asyncssh.SFTPServer):
                 sha256 = await Digest(reading.fd).whole(self.waiting)
             finally:
                 self._close(reading)
-            landed = Landed(path, status, sha256)
+            landed = Landed(status, sha256)
         self._remember(landed)
         await self._tell(path, landed)
 
@@ -406,8 +406,9 @@ class Files(asyncssh.SFTPServer):
     def symlink(self, oldpath: bytes, newpath: bytes) -> None:
         path = self._path(newpath)
         with self._changing("link", newpath) as (fd, name), self.place.account.one_more():
-            self.rules.check_path(self.place.folder.target(path, oldpath))
-            os.symlink(self.place.folder.link_to(path, oldpath), name, dir_fd=fd)
+            to = self.place.folder.target(path, oldpath)
+            self.rules.check_path(to)
+            os.symlink(self.place.folder.link_to(path, to), name, dir_fd=fd)
 
     def link(self, oldpath: bytes, newpath: bytes) -> None:
         with (

@@ -1,7 +1,7 @@
 """A user's folder: every path in it is resolved from the folder's descriptor, and never leads out.
 
-Linux resolves a path beneath a descriptor in one call, links in it included (openat2(2)). Elsewhere
-each component is opened by itself, and a link is refused.
+Linux resolves a path beneath a descriptor in one call, links in it included (openat2(2)). Where it
+cannot, each component is opened by itself, and a link is refused.
 
 Not here: what a user may do there (rules.py), how uploads come to be there (landing.py).
 """
@@ -15,7 +15,7 @@ import os
 import posixpath
 from collections.abc import Iterator
 
-FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+FOLDER = os.O_DIRECTORY | os.O_PATH
 QUICK = os.O_NONBLOCK | os.O_NOCTTY  # whatever else lies there is not waited for
 _OPENAT2 = 437  # its number on every architecture of Linux
 _BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
@@ -60,13 +60,13 @@ def _open_each(root: int, path: bytes, flags: int, mode: int) -> int:
 def _has_openat2() -> bool:
     try:
         os.close(_open_beneath(_AT_FDCWD, b".", FOLDER, 0))
-    except OSError:  # an older kernel, another system, a filter of system calls
+    except OSError:  # an older kernel, a filter of system calls
         return False
     return True
 
 
 _AT_FDCWD = -100
-HAS_OPENAT2 = os.uname().sysname == "Linux" and _has_openat2()
+HAS_OPENAT2 = _has_openat2()
 
 
 def relative(path: bytes) -> bytes:
@@ -118,7 +118,7 @@ class Folder:
     def stat(self, path: bytes, follow: bool = True) -> os.stat_result:
         """Return the status of what is at the path. Raises OSError."""
         if follow or path == b".":
-            fd = self.open(path, getattr(os, "O_PATH", os.O_RDONLY))
+            fd = self.open(path, os.O_PATH)
             try:
                 return os.fstat(fd)
             finally:
@@ -144,8 +144,8 @@ class Folder:
         return relative(target)
 
     def link_to(self, path: bytes, to: bytes) -> bytes:
-        """Return what a link at this path is to hold, which never is absolute. Raises OSError."""
-        return posixpath.relpath(b"/" + self.target(path, to), b"/" + posixpath.dirname(path))
+        """Return what a link at this path that leads there is to hold, which never is absolute."""
+        return posixpath.relpath(b"/" + to, b"/" + posixpath.dirname(path))
 
 
 def rename(source: tuple[int, bytes], target: tuple[int, bytes], replace: bool) -> None:
@@ -156,12 +156,11 @@ def rename(source: tuple[int, bytes], target: tuple[int, bytes], replace: bool) 
     if replace:
         os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
         return
-    if hasattr(_libc, "renameat2"):
-        if not _libc.renameat2(*source, *target, _NO_REPLACE):
-            return
-        number = ctypes.get_errno()
-        if number not in (errno.ENOSYS, errno.EINVAL):
-            raise OSError(number, os.strerror(number))
-    # Where the system or the filesystem has no such rename; folders cannot be moved so.
+    if not _libc.renameat2(*source, *target, _NO_REPLACE):
+        return
+    number = ctypes.get_errno()
+    if number != errno.EINVAL:
+        raise OSError(number, os.strerror(number))
+    # Where the filesystem has no such rename; folders cannot be moved so.
     os.link(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0], follow_symlinks=False)
     os.unlink(source[1], dir_fd=source[0])

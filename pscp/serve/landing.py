@@ -40,7 +40,6 @@ class Opening(NamedTuple):
 class Landed(NamedTuple):
     """A file that has its name."""
 
-    path: bytes
     status: os.stat_result
     sha256: str  # "" where it is not known yet
 
@@ -167,7 +166,7 @@ class Upload:
         os.fsync(fd)
         self._rename()
         sync_folder(self._folder_fd)
-        return Landed(self.path, os.fstat(fd), sha256)
+        return Landed(os.fstat(fd), sha256)
 
     def _rename(self) -> None:
         rules, fd = self._place.rules, self._folder_fd

@@ -255,7 +255,6 @@ class Writer:
 
     def __init__(self, content: Content, waiting: Waiting, appends: bool) -> None:
         self.content = content
-        self.came_bytes = 0
         self._waiting, self._appends = waiting, appends
         self._runs: list[_Run] = []
         self._waiting_bytes = 0
@@ -275,7 +274,6 @@ class Writer:
             self._runs.append(last := _Run(at))
         last.pieces += pieces
         last.size_bytes += size_bytes
-        self.came_bytes += size_bytes
         self._waiting_bytes += size_bytes
         self._waiting.bytes += size_bytes
         self._begin()

@@ -27,21 +27,14 @@ class Windows:
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
-        self._open: weakref.WeakSet[ChannelWindow] = weakref.WeakSet()
+        self.open: weakref.WeakSet[ChannelWindow] = weakref.WeakSet()
 
     def share_bytes(self) -> int:
         """Return what one channel may have of the memory now."""
-        return max(_LEAST_BYTES, self.memory_bytes // max(len(self._open), 1))
+        return max(_LEAST_BYTES, self.memory_bytes // max(len(self.open), 1))
 
     def first_bytes(self) -> int:
-        return min(FIRST_BYTES, max(_LEAST_BYTES, self.memory_bytes // (len(self._open) + 1)))
-
-    def total_bytes(self) -> int:
-        """Return the size of all windows together."""
-        return sum(each.bytes for each in self._open)
-
-    def add(self, window: ChannelWindow) -> None:
-        self._open.add(window)
+        return min(FIRST_BYTES, max(_LEAST_BYTES, self.memory_bytes // (len(self.open) + 1)))
 
 
 class ChannelWindow:
@@ -58,7 +51,7 @@ class ChannelWindow:
         sock = channel.get_connection().get_extra_info("socket")
         self._window = Window(round_trip_s(sock) or 0.001, _MOST_BYTES)
         channel.own_window()
-        windows.add(self)
+        windows.open.add(self)
 
     @property
     def bytes(self) -> int:

@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,20 +49,19 @@ class Logins(asyncssh.SSHServer):
         self._proven = ""  # the name for which a password was right
         self._guesses = 0
         self._has_tried = False
-        self._began_s = 0.0
         self.user: User | None = None  # who is logged in
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._conn = conn
         self._address = str(conn.get_extra_info("pscp_address"))
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = time.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        seconds = asyncio.get_running_loop().time() - self._began_s
+        seconds = time.monotonic() - self._began_s
         self._gate.leave(self._address)
         if self.user is not None:
             self._gate.leave_user(self.user.name)
-            self._told.logout(self.user.name, self._address, str(exc or ""))
+            self._told.tell("logout", self.user.name, self._address, why=str(exc or ""))
             return
         is_late = seconds >= self._current.settings.login_time
         cost_s = gate.LATE_S if is_late else gate.FAILED_S if self._has_tried else gate.NOTHING_S
@@ -87,11 +87,7 @@ class Logins(asyncssh.SSHServer):
         if user is None and settings.command and NAME.fullmatch(username):
             async with _ASKING:
                 user = await asked(settings.command, username, self._address)
-        if (
-            user is not None
-            and user.addresses
-            and not gate.is_within(self._address, user.addresses)
-        ):
+        if user is not None and not self._is_from(user):
             self._refuse(username, "not from this address")
             user = None
         self._users[username] = user
@@ -149,8 +145,8 @@ class Logins(asyncssh.SSHServer):
     def auth_completed(self) -> None:
         name = str(self._conn.get_extra_info("username"))
         user = self._users.get(name)
-        if user is None or self._why_not(user):
-            self._refuse(name, self._why_not(user) if user else "nobody of this name")
+        if user is None or not os.path.isdir(user.folder):
+            self._refuse(name, f"{user.folder} is no folder" if user else "nobody of this name")
             self._conn.abort()
             return
         if not self._gate.enter_user(name):
@@ -160,14 +156,12 @@ class Logins(asyncssh.SSHServer):
             return
         self.user = user
         self._conn.set_extra_info(pscp_user=user)
-        self._told.login(name, self._address, "password" if self._proven == name else "key")
+        how = "password" if self._proven == name else "key"
+        self._told.tell("login", name, self._address, "logins", how=how)
 
     def session_requested(self) -> Any:
         assert self.user is not None
         return self._sessions.requested(self._conn, self.user, self._address)
-
-    def _why_not(self, user: User) -> str:
-        return "" if os.path.isdir(user.folder) else f"{user.folder} is no folder"
 
 
 def _files(keys: str) -> list[str]:

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import asyncssh
 
@@ -100,8 +101,7 @@ class Server:
         worker = Worker(self.path, Current(self.settings), self.shared, self.keys)
         worker.listen()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        socket_path = status.socket_path(self.settings.state, number)
-        await worker.run(self.listeners[number], socket_path, self.alive_fds[0])
+        await worker.run(self.listeners[number], self.alive_fds[0])
 
     def _revive(self) -> None:
         """Begin a worker in the place of each that has ended."""
@@ -130,12 +130,8 @@ class Server:
             except UsageError as error:
                 self.events.tell("settings", "", "", ok=False, mistakes=error.message.split("\n"))
                 return
-            late = [
-                each
-                for each in _AT_START
-                if getattr(settings, each) != getattr(self.settings, each)
-            ]
-            self.settings = settings
+            before, self.settings = self.settings, settings
+            late = [each for each in _AT_START if getattr(settings, each) != getattr(before, each)]
             self.events.tell("settings", "", "", ok=True, at_the_next_start=late)
         for process in self.workers:
             os.kill(process, signal.SIGHUP)
@@ -183,18 +179,13 @@ def opened(settings: Settings, workers: int) -> Iterator[list[socket.socket]]:
         found = []
         for host, port in settings.listen:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            how: Any = {"family": family, "backlog": _BACKLOG, "reuse_port": True}
             try:
-                listener.bind((host, port))
-                listener.listen(_BACKLOG)
+                found.append(socket.create_server((host, port), **how))
             except OSError as error:
+                why = os.strerror(error.errno or 0)
                 hint = "ports below 1024 are root's; another server may have it"
-                raise PscpError(f"{host} port {port}: {error.strerror}", hint) from None
-            found.append(listener)
+                raise PscpError(f"{host} port {port}: {why}", hint) from None
         yield found
 
 

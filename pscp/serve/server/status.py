@@ -9,34 +9,37 @@ import collections
 import contextlib
 import json
 import os
+import re
 import socket
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pscp.jobs.reports.report import columns, write_whole
 from pscp.progress.progress import format_bytes, format_duration
 
 _PATIENCE_S = 2.0
-_PREFIX, _SUFFIX = "status-", ".sock"
 Found = dict[int, dict[str, Any]]  # what each worker has answered
 
 
-def socket_path(state: str, worker: int) -> str:
-    return os.path.join(state, f"{_PREFIX}{worker}{_SUFFIX}")
+@contextlib.contextmanager
+def socket_path(state: str, worker: int) -> Iterator[str]:
+    """Give the path of a worker's socket, which may be no longer than 107 bytes. Raises OSError."""
+    folder = os.open(state, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{folder}/status-{worker}.sock"
+    finally:
+        os.close(folder)
 
 
 def ask(state: str) -> Found:
     """Return what each worker process says that answers."""
     found: Found = {}
     with contextlib.suppress(OSError):
-        folder = os.open(state, os.O_PATH)  # a socket's path is short
-        try:
-            for name in os.listdir(state):
-                number = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-                if name == f"{_PREFIX}{number}{_SUFFIX}":
-                    with contextlib.suppress(OSError, ValueError):
-                        found[int(number)] = _asked(f"/proc/self/fd/{folder}/{name}")
-        finally:
-            os.close(folder)
+        for name in os.listdir(state):
+            if number := re.fullmatch(r"status-(\d+)\.sock", name):
+                worker = int(number[1])
+                with contextlib.suppress(OSError, ValueError), socket_path(state, worker) as path:
+                    found[worker] = _asked(path)
     return found
 
 
@@ -97,33 +100,31 @@ class Metrics:
                 {(name, user): number for name, user, number in its["counters"]}
             )
         total = sum(self._last.values(), self._past.copy())
-        families: dict[str, CounterMetricFamily] = {}
+        counted = dict[str, dict[str, float]]()
         for (name, user), number in sorted(total.items()):
-            family = families.setdefault(
-                name,
-                CounterMetricFamily(
-                    f"pscp_serve_{name}", f"{name} since the start", labels=["user"]
-                ),
-            )
-            family.add_metric([user], number)
+            counted.setdefault(name, {})[user] = number
         now, windows = collections.Counter[str](), collections.Counter[str]()
         for each in sessions(found):
             now[each["user"]] += 1
             windows[each["user"]] += each["window_bytes"]
-        gauges = []
-        for name, what, numbers in (
-            ("sessions", "connections now", now),
-            ("window_bytes", "receive windows now", windows),
-        ):
-            gauge = GaugeMetricFamily(f"pscp_serve_{name}", what, labels=["user"])
+
+        def family(kind: Any, name: str, what: str, numbers: Mapping[str, float]) -> Any:
+            made = kind(f"pscp_serve_{name}", what, labels=["user"])
             for user, number in numbers.items():
-                gauge.add_metric([user], number)
-            gauges.append(gauge)
-        up = GaugeMetricFamily("pscp_serve_workers", "worker processes that answer", len(found))
+                made.add_metric([user], number)
+            return made
+
+        families = [
+            *(family(CounterMetricFamily, name, f"{name} since the start", numbers)
+              for name, numbers in counted.items()),
+            family(GaugeMetricFamily, "sessions", "connections now", now),
+            family(GaugeMetricFamily, "window_bytes", "receive windows now", windows),
+            GaugeMetricFamily("pscp_serve_workers", "worker processes that answer", len(found)),
+        ]  # fmt: skip
 
         class Collected:
             def collect(self) -> list[Any]:
-                return [*families.values(), *gauges, up]
+                return families
 
         registry = CollectorRegistry()
         registry.register(Collected())

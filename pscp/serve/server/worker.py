@@ -27,6 +27,7 @@ from pscp.serve.server import gate
 from pscp.serve.server.config import load
 from pscp.serve.server.logins import Logins
 from pscp.serve.server.shared import Shared
+from pscp.serve.server.status import socket_path
 from pscp.serve.session import Sessions, server_options
 from pscp.serve.settings import Current, User
 from pscp.transports.libraries.asyncssh_server_internals import Connection
@@ -63,17 +64,15 @@ class Worker:
         loop.add_signal_handler(signal.SIGTERM, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._read_again()))
 
-    async def run(
-        self, listeners: Sequence[socket.socket], status_path: str, first_fd: int
-    ) -> None:
+    async def run(self, listeners: Sequence[socket.socket], first_fd: int) -> None:
         """Take connections until SIGTERM, or the end of the first process: a pipe's other end."""
         self._options = await self._made_options()
         asyncio.get_running_loop().add_reader(first_fd, self._ended.set)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(status_path)
-        folder = os.open(os.path.dirname(status_path), os.O_PATH)  # a socket's path is short
-        name = f"/proc/self/fd/{folder}/{os.path.basename(status_path)}"
-        status = await asyncio.start_unix_server(self._answer, name)
+        with socket_path(self._current.settings.state, self._shared.worker) as path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            status = await asyncio.start_unix_server(self._answer, path)
+            os.chmod(path, 0o600)
         for listener in listeners:
             listener.setblocking(False)
             self._begin(self._accept(listener))
