@@ -25,7 +25,9 @@ from pscp.serve.settings import User
 from pscp.serve.upload import Content, Waiting, Writer
 
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
-_ALONE, _SHARED = 0o600, 0o620  # a part's mode says whether one session alone has written it
+# A part's mode says whether one session alone has written it, and whether what it changes is not
+# all in it: that one has no second handle.
+_ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o640
 
 
 class Opening(NamedTuple):
@@ -76,16 +78,32 @@ class Place:
         elif not how.makes and status_of(folder_fd, part) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if not how.truncates and not how.is_new:
-            base = _opened_part(folder_fd, part)
-            if base is not None:
-                is_alone = _is_alone(base)
-                if is_alone or not self.rules.is_append_only:
-                    if not is_alone:
-                        os.fchmod(base, _SHARED)
-                    return base, None, is_alone
+            held = _opened_part(folder_fd, part)
+            if held is not None:
+                is_alone = _is_alone(held)
+                if is_alone or self._is_shared(held):
+                    return held, None, is_alone
                 # Another session has it, maybe one whose client is gone: it may not write this.
-            elif final is not None:
+                base = self._taken(held)
+            if base is None and final is not None:
                 base = self.account.opened(name, folder_fd)
+        return self._made(folder_fd, part, base), base, True
+
+    def _is_shared(self, held: int) -> bool:
+        """Share a part with who has it open, where that may be. Return whether it may."""
+        may = not self.rules.is_append_only and _mode(held) != _CHANGES
+        if may:
+            os.fchmod(held, _SHARED)
+        return may
+
+    def _taken(self, held: int) -> int | None:
+        """Return the part of a session that loses its place, if another goes on with it."""
+        if self.rules.is_append_only:
+            return held
+        self.account.release(held)
+        return None
+
+    def _made(self, folder_fd: int, part: bytes, base: int | None) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             discard(self.account, folder_fd, part)
@@ -95,7 +113,10 @@ class Place:
             if base is not None:
                 self.account.release(base)
             raise
-        return fd, base, _is_alone(fd)
+        is_locked(fd, fcntl.LOCK_SH)
+        if base is not None:
+            os.fchmod(fd, _CHANGES)
+        return fd
 
     def _check_there(self, final: os.stat_result, how: Opening) -> None:
         """Raises OSError where what has the name is in the way of an upload."""
@@ -133,10 +154,10 @@ class Upload:
         """Have it land, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
         base = self.content.base
-        if base is not None and is_same(status_of(self._folder_fd, self._name), base):
+        if base is not None and not self._place.rules.is_append_only:  # else it is a part
             self.discard()
-            if self.times_ns is not None:
-                fd = self._folder_fd
+            fd = self._folder_fd
+            if self.times_ns is not None and is_same(status_of(fd, self._name), base):
                 os.utime(self._name, ns=self.times_ns, dir_fd=fd, follow_symlinks=False)
             return None
         await self.writer.complete()
@@ -144,8 +165,7 @@ class Upload:
         return await waiting.in_thread(partial(self.land, sha256))
 
     async def _sha256(self, waiting: Waiting) -> str:
-        is_shared = stat.S_IMODE(os.fstat(self.content.fd).st_mode) != _ALONE
-        if is_shared or not self._is_alone:
+        if not self._is_alone or _mode(self.content.fd) == _SHARED:
             # Several sessions write it; under a temporary name it is hashed once it gets its own.
             if named_later(self._name) is not None:
                 return ""
@@ -202,6 +222,10 @@ def _opened_part(folder_fd: int, part: bytes) -> int | None:
         os.close(fd)
         raise refused("what has this name is no file")
     return fd
+
+
+def _mode(fd: int) -> int:
+    return stat.S_IMODE(os.fstat(fd).st_mode)
 
 
 def _is_open(folder_fd: int, part: bytes) -> bool:

@@ -28,6 +28,8 @@ OFFSETS = st.integers(0, 30)
 MODES = st.sampled_from(
     [FXF_CREAT | FXF_TRUNC, FXF_CREAT, FXF_APPEND | FXF_CREAT, FXF_CREAT | FXF_EXCL, 0, FXF_TRUNC]
 )
+SECOND_MODES = st.sampled_from([FXF_CREAT | FXF_TRUNC, FXF_CREAT, FXF_APPEND | FXF_CREAT, 0])
+WRITES = st.lists(st.tuples(OFFSETS, st.binary(min_size=1, max_size=20)), max_size=3)
 
 
 class Write(NamedTuple):
@@ -39,10 +41,24 @@ class Write(NamedTuple):
     cut: int | None
 
 
+class Both(NamedTuple):
+    """A file that is opened a second time while it is open, written by both, and closed."""
+
+    name: str
+    flags: tuple[int, int]
+    writes: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]
+    closes_first: int  # of the two
+
+
 class Rename(NamedTuple):
     old: str
     new: str
     replaces: bool
+
+
+class HardLink(NamedTuple):
+    to: str
+    name: str
 
 
 class Link(NamedTuple):
@@ -60,6 +76,10 @@ STEPS = st.one_of(
         Write, NAMES, MODES, st.lists(st.tuples(OFFSETS, DATA), max_size=4),
         st.none() | st.integers(0, 40),
     ),
+    st.builds(
+        Both, NAMES, st.tuples(MODES, SECOND_MODES), st.tuples(WRITES, WRITES), st.integers(0, 1)
+    ),
+    st.builds(HardLink, NAMES, NAMES),
     st.builds(Rename, NAMES, NAMES, st.booleans()),
     st.builds(Link, st.sampled_from(["a", "d", "d/a", "../out", "nothing"]), st.just("l")),
     st.builds(Other, st.sampled_from(["mkdir", "rmdir", "remove", "read", "stat"]), NAMES),
@@ -77,6 +97,11 @@ class Here:
         try:
             if isinstance(step, Write):
                 self._write(step)
+            elif isinstance(step, Both):
+                return self._both(step)
+            elif isinstance(step, HardLink):
+                new = self.root / step.name
+                os.link(self.root / step.to, new, follow_symlinks=False)
             elif isinstance(step, Rename):
                 self._rename(self.root / step.old, self.root / step.new, step.replaces)
             elif isinstance(step, Link):
@@ -96,7 +121,10 @@ class Here:
             (FXF_EXCL, os.O_EXCL),
         ):  # fmt: skip
             flags |= its if step.flags & asked else 0
-        fd = os.open(self.root / step.name, flags)
+        fd = os.open(self.root / step.name, flags & ~os.O_TRUNC)
+        if step.flags & FXF_TRUNC or step.cut is not None or any(data for _, data in step.writes):
+            os.close(fd)
+            fd = os.open(self._own(step.name), flags & ~os.O_EXCL)
         try:
             for offset, data in step.writes:
                 os.lseek(fd, offset, os.SEEK_SET)
@@ -105,6 +133,33 @@ class Here:
                 os.ftruncate(fd, step.cut)
         finally:
             os.close(fd)
+
+    def _own(self, name: str) -> Path:
+        """Return a file's path, of which no other name is the same file: what lands is another."""
+        path = Path(os.path.realpath(self.root / name))
+        if path.stat().st_nlink > 1:
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+        return path
+
+    def _both(self, step: Both) -> str:
+        """Who opens it later takes its place, but goes on with what is there only in part."""
+        first, second = step.flags
+        name = self.root / step.name
+        old = name.read_bytes() if name.exists() else None
+        self._write(Write(step.name, first & ~FXF_TRUNC, [], None))  # may it be opened?
+        takes = bool(second & FXF_TRUNC) or (old is not None and not first & FXF_TRUNC)
+        data = bytearray(b"" if old is None or second & FXF_TRUNC or not takes else old)
+        for flags, writes in zip(step.flags, step.writes, strict=True):
+            for offset, more in [] if takes and writes is step.writes[0] else writes:
+                at = len(data) if flags & FXF_APPEND else offset
+                data.extend(bytes(max(at - len(data), 0)))
+                data[at : at + len(more)] = more
+        if old is None or data != old or not takes or second & FXF_TRUNC or step.writes[1]:
+            self._own(step.name).write_bytes(data)
+        is_changed = bool(old is None or first & FXF_TRUNC or step.writes[0])
+        return "taken" if takes and is_changed else "shared"
 
     def _rename(self, old: Path, new: Path, replaces: bool) -> None:
         if not replaces and os.path.lexists(new) and os.path.lexists(old):
@@ -132,6 +187,10 @@ class There:
         try:
             if isinstance(step, Write):
                 await self._write(step)
+            elif isinstance(step, Both):
+                return await self._both(step)
+            elif isinstance(step, HardLink):
+                await self.client.link(f"{self.root}/{step.to}", f"{self.root}/{step.name}")
             elif isinstance(step, Rename):
                 rename = self.client.posix_rename if step.replaces else self.client.rename
                 await rename(f"{self.root}/{step.old}", f"{self.root}/{step.new}")
@@ -152,6 +211,23 @@ class There:
         if step.cut is not None:
             await file.setstat(asyncssh.SFTPAttrs(size=step.cut))
         await file.close()
+
+    async def _both(self, step: Both) -> str:
+        files = []
+        for flags, writes in zip(step.flags, step.writes, strict=True):
+            path = f"{self.root}/{step.name}"
+            files.append(file := await self.client.open(path, FXF_WRITE | flags, encoding=None))
+            for offset, data in writes:
+                await file.write(data, offset)
+            await file.stat()  # once it is written
+        found = "shared"
+        for file in files[step.closes_first :] + files[: step.closes_first]:
+            try:
+                await file.close()
+            except asyncssh.SFTPError:
+                assert file is files[0]
+                found = "taken"
+        return found
 
     async def _other(self, step: Other, path: str) -> object:
         if step.what == "read":

@@ -147,8 +147,8 @@ def test_status_without_a_server(tmp_path: Path) -> None:
 
 def test_the_status_is_for_the_servers_user_alone(serving: Serving) -> None:
     until(lambda: serving.status("--status").returncode == 0)
-    for each in serving.state.glob("*.sock"):
-        until(lambda each=each: stat.S_IMODE(each.stat().st_mode) == 0o600)
+    found = serving.state.glob
+    until(lambda: {stat.S_IMODE(each.stat().st_mode) for each in found("*.sock")} == {0o600})
     assert stat.S_IMODE(serving.state.stat().st_mode) == 0o700
 
 
