@@ -27,7 +27,7 @@ from pscp.serve.upload import Content, Waiting, Writer
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
 # A part's mode says whether one session alone has written it, and whether what it changes is not
 # all in it: that one has no second handle.
-_ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o640
+_ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o1600
 
 
 class Opening(NamedTuple):
@@ -165,7 +165,9 @@ class Upload:
         return await waiting.in_thread(partial(self.land, sha256))
 
     async def _sha256(self, waiting: Waiting) -> str:
-        if not self._is_alone or _mode(self.content.fd) == _SHARED:
+        own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
+        is_mine = self._is_alone and stat.S_IMODE(own.st_mode) in (_ALONE, _CHANGES)
+        if not is_mine or not is_same(status_of(self._folder_fd, part), own):
             # Several sessions write it; under a temporary name it is hashed once it gets its own.
             if named_later(self._name) is not None:
                 return ""

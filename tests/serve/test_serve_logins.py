@@ -126,9 +126,16 @@ def test_a_certificate(serving: Serving, tmp_path: Path) -> None:
     assert puts(carol, "carol") and not puts(carol, "alice")
     assert (tmp_path / "carol" / "landed").exists()
     assert not puts(certified("other", "-n", "bob"), "carol")
+    assert not puts(certified("anybody"), "carol")  # which is for no principal in particular
     assert not puts(certified("old", "-n", "carol", "-V", "20200101:20200201"), "carol")
     assert not puts(certified("far", "-n", "carol", "-O", "source-address=192.0.2.1/32"), "carol")
     assert puts(certified("near", "-n", "carol", "-O", "source-address=127.0.0.0/8"), "carol")
+    ca = (tmp_path / "ca.pub").read_text()
+    for options, may in (('principals="c*"', True), ('from="192.0.2.1"', False)):
+        (tmp_path / "ca.pub").write_text(f"{options} {ca}")
+        assert puts(carol, "carol") is may
+    (tmp_path / "ca.pub").write_text(f'from="127.0.0.0/8" {ca}')
+    assert puts(carol, "carol") and not puts(str(tmp_path / "ca"), "carol")  # no key of a user
 
 
 def test_a_folder_that_is_missing_is_a_refused_login(serving: Serving) -> None:

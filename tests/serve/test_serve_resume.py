@@ -5,10 +5,15 @@ Not here: uploads that go through (test_serve_clients.py).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import asyncssh
@@ -61,6 +66,11 @@ def workers(serving: Serving) -> list[int]:
     return [int(word) for word in Path(path).read_text().split()]
 
 
+def are_replaced(serving: Serving, before: list[int]) -> bool:
+    now = workers(serving)
+    return len(now) == 2 and not {*before} & {*now}
+
+
 def test_a_client_that_is_killed_resumes(
     serving: Serving, clients: Clients, tmp_path: Path
 ) -> None:
@@ -86,9 +96,78 @@ def test_a_server_that_is_killed_lets_resume(
     for each in before:
         os.kill(each, signal.SIGKILL)
     end(client)
-    until(lambda: len(workers(serving)) == 2 and not {*before} & {*workers(serving)})
+    until(partial(are_replaced, serving, before))
     assert not (serving.home / NAME).exists()
     clients.sftp(f"reput {tmp_path}/file {NAME}")
+    assert digest(serving.home / NAME) == sha256 and not parts(serving)
+
+
+def test_a_server_that_is_killed_while_files_land_has_none_by_half(serving: Serving) -> None:
+    """Each is whole under its name, or a part, whenever its worker ends."""
+    data = {f"file{number}": os.urandom(50_000 + number) for number in range(60)}
+
+    async def upload(names: list[str]) -> None:
+        with contextlib.suppress(asyncssh.Error, OSError):
+            async with await serving.connect() as connection:
+                client = await connection.start_sftp_client()
+                for name in names:
+                    async with client.open(name, "wb") as file:
+                        await file.write(data[name])
+
+    def whole() -> set[str]:
+        found = {each.name for each in serving.home.iterdir()} & {*data}
+        assert all((serving.home / name).read_bytes() == data[name] for name in found)
+        return found
+
+    async def uploads(kill_at: int) -> None:
+        missing = sorted({*data} - whole())
+        tasks = [asyncio.create_task(upload(missing[begin::4])) for begin in range(4)]
+        while len(whole()) < kill_at and not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        for each in workers(serving):
+            os.kill(each, signal.SIGKILL)
+        await asyncio.gather(*tasks)
+
+    for kill_at in (1, 20, 40):
+        before = workers(serving)
+        run(uploads(kill_at))
+        assert len(whole()) < len(data)
+        until(partial(are_replaced, serving, before))
+    run(upload(sorted(data)))
+    assert whole() == {*data} and not parts(serving)
+
+
+def test_a_server_that_is_killed_just_before_a_file_lands(serving: Serving, tmp_path: Path) -> None:
+    sha256 = random_file(tmp_path / "file", BIG_BYTES)
+
+    async def close(names: int) -> None:
+        connection = await serving.connect()
+        client = await connection.start_sftp_client()
+        file = await client.open(NAME, "wb")
+        await file.write((tmp_path / "file").read_bytes())
+        fcntl.flock(names, fcntl.LOCK_EX)  # nothing gets its name until it is let go
+        closing = asyncio.create_task(file.close())
+        while stat.S_IMODE(parts(serving)[0].stat().st_mode) != 0o640:  # of a file that lands
+            await asyncio.sleep(0)
+        before = workers(serving)
+        for each in before:
+            os.kill(each, signal.SIGKILL)
+        until(partial(are_replaced, serving, before))
+        with pytest.raises((asyncssh.Error, OSError)):
+            await closing
+        connection.abort()
+
+    async def resume() -> None:
+        async with await serving.connect() as connection:
+            client = await connection.start_sftp_client()
+            assert (await client.stat(NAME)).size == BIG_BYTES
+            await (await client.open(NAME, "r+b")).close()
+
+    with (serving.state / "names" / "alice").open() as names:
+        run(close(names.fileno()))
+    assert [part.stat().st_size for part in parts(serving)] == [BIG_BYTES]
+    assert not (serving.home / NAME).exists()
+    run(resume())
     assert digest(serving.home / NAME) == sha256 and not parts(serving)
 
 

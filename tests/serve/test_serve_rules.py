@@ -5,6 +5,7 @@ Not here: who may log in (test_serve_logins.py).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -166,6 +167,26 @@ def test_an_open_handle_cannot_change_what_another_has_landed(serving: Serving) 
 
     run(tries())
     assert (serving.folder / "adds" / "shared").read_text() == "firstsecond"
+
+
+@pytest.mark.parametrize("closes_first", [0, 1])
+def test_the_digest_of_what_two_handles_have_written(serving: Serving, closes_first: int) -> None:
+    name = f"both{closes_first}"
+
+    async def tries() -> None:
+        async with As(serving, "alice") as client:
+            one = await client.open(name, "wb")
+            await one.write(b"aaaa")
+            await one.stat()
+            two = await client.open(name, "r+b")
+            await two.write(b"bb", offset=0)
+            await two.stat()
+            for file in (two, one) if closes_first else (one, two):
+                await file.close()
+
+    run(tries())
+    told = [each["sha256"] for each in serving.events("upload") if each["path"] == name]
+    assert told == [hashlib.sha256(b"bbaa").hexdigest()] * 2
 
 
 def test_a_folder_with_a_temporary_name_stays_with_append_only(serving: Serving) -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,10 +107,8 @@ class Logins(asyncssh.SSHServer):
         try:
             for file in _files(user.keys):
                 lines += _text(file).splitlines()
-            for line in _text(user.ca).splitlines() if user.ca else ():
-                is_key = line.strip() and not line.lstrip().startswith("#")
-                has_word = line.lstrip().startswith(("cert-authority", "from=", "principals="))
-                lines.append(f"cert-authority {line}" if is_key and not has_word else line)
+            if user.ca:
+                lines += _authorities(_text(user.ca), user.name)
             return asyncssh.import_authorized_keys("\n".join(lines)) if lines else None
         except (OSError, ValueError) as error:
             self._refuse(user.name, f"keys: {error}")
@@ -174,6 +173,19 @@ def _files(keys: str) -> list[str]:
 def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def _authorities(text: str, name: str) -> Iterator[str]:
+    """Yield the keys of authorities as authorized_keys has them, with the options that they have.
+
+    A certificate has to name the user, if no principals are said: one that names nobody is
+    anybody's for asyncssh.
+    """
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("#"):
+            options = "" if "principals=" in line else f',principals="{name}"'
+            between = " " if line.startswith(("ssh-", "ecdsa-", "sk-")) else ","
+            yield f"cert-authority{options}{between}{line}"
 
 
 def _is_right(known: str, password: str) -> bool:
