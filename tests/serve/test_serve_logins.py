@@ -5,6 +5,7 @@ Not here: settings that are wrong (test_serve_settings.py), what a user may do.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import asyncssh
 import pytest
 from conftest import shared
 
+from pscp.serve.server import logins
 from serve.server import QUICK_HASHES, Serving, run, sftp, until
 
 HASH = QUICK_HASHES.hash("secret")
@@ -237,6 +240,24 @@ def test_a_connection_has_six_guesses(serving: Serving) -> None:
     with pytest.raises((asyncssh.PermissionDenied, asyncssh.DisconnectError)):
         run(guess())
     assert Guesser.guesses == 6
+
+
+def test_one_address_cannot_fill_the_queue_of_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def hashed(known: str, password: str) -> bool:
+        asked.append(password)
+        return False
+
+    async def tries() -> None:
+        guesses = [logins.is_right("", "guess", f"2001:db8::{number}") for number in range(20)]
+        await asyncio.gather(*guesses, logins.is_right("", "honest", "192.0.2.1"))
+
+    monkeypatch.setattr(logins, "_is_right", hashed)
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(logins, "_HASHING", pool)
+        run(tries())
+    assert asked.index("honest") <= 1 and len(asked) == 21
 
 
 def test_names_without_end(tmp_path: Path) -> None:

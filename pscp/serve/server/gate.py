@@ -41,12 +41,12 @@ class Gate:
     def why_refused(self, address: str) -> str:
         """Return why no connection from this address is let in now; "" if one is."""
         settings, source = self._current.settings, source_of(address)
+        if self._shared.penalty_s(source) > _FREE_S:  # first, as it may be asked for most often
+            return "too many failed logins from this address"
         if self._shared.count("all") >= settings.connections:
             return "too many connections"
         if self._shared.count(source) >= settings.per_address:
             return "too many connections from this address"
-        if self._shared.penalty_s(source) > _FREE_S:
-            return "too many failed logins from this address"
         return ""
 
     def is_told(self, address: str) -> bool:

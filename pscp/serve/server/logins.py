@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -36,6 +37,8 @@ _NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
 _ASKING = asyncio.Semaphore(8)  # commands at once
 # One at a time: each takes 64 MiB of memory, and a processor.
 _HASHING = ThreadPoolExecutor(1, "argon2")
+# Held by the one connection of an address that waits for these, so that no address fills the queue.
+_TURNS = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
 
 class Logins(asyncssh.SSHServer):
@@ -86,7 +89,7 @@ class Logins(asyncssh.SSHServer):
             return True
         user = settings.users.get(username)
         if user is None and settings.command and NAME.fullmatch(username):
-            async with _ASKING:
+            async with turn(self._address), _ASKING:
                 user = await asked(settings.command, username, self._address)
         if user is not None and not self._is_from(user):
             self._refuse(username, "not from this address")
@@ -125,8 +128,7 @@ class Logins(asyncssh.SSHServer):
         if pause_s := self._gate.pause_s(username):
             await asyncio.sleep(pause_s)
         known = user.password if user is not None and user.password else _NOBODY
-        loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(_HASHING, _is_right, known, password):
+        if await is_right(known, password, self._address):
             self._proven = username
             return True
         self._guesses += 1
@@ -186,6 +188,18 @@ def _authorities(text: str, name: str) -> Iterator[str]:
             options = "" if "principals=" in line else f',principals="{name}"'
             between = " " if line.startswith(("ssh-", "ecdsa-", "sk-")) else ","
             yield f"cert-authority{options}{between}{line}"
+
+
+def turn(address: str) -> asyncio.Lock:
+    """Return what a connection from this address holds while it has the server work for it."""
+    return _TURNS.setdefault(gate.source_of(address), asyncio.Lock())
+
+
+async def is_right(known: str, password: str, address: str) -> bool:
+    """Return whether a password is that of a hash, once it is the turn of who gives it."""
+    async with turn(address):
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_HASHING, _is_right, known, password)
 
 
 def _is_right(known: str, password: str) -> bool:

@@ -8,6 +8,7 @@ Not here: what is counted, and what comes of it (gate.py).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import mmap
 import struct
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 _SLOTS = 8192  # of one process: more than it has connections, and addresses under a penalty
 _TRIES = 8  # slots in which a key may be
 _SLOT = struct.Struct("<Qqd")  # the key's hash, a count, until when
-_TABLE_BYTES = _SLOTS * _SLOT.size
+_TABLE_BYTES = (_SLOTS + _TRIES) * _SLOT.size
 
 
 class Shared:
@@ -39,7 +40,7 @@ class Shared:
 
     def add(self, key: str, amount: int) -> None:
         """Count so much more, or less, of a key in this process."""
-        at, count, until_s = self._place(key)
+        at, count, until_s = self._place(_hash(key))
         if at is not None:
             _SLOT.pack_into(self._memory, at, _hash(key), max(0, count + amount), until_s)
 
@@ -50,7 +51,7 @@ class Shared:
     def penalize(self, key: str, cost_s: float, most_s: float) -> None:
         """Make the time longer, to `most_s` from now at most, for which a key has a penalty."""
         until_s = time.monotonic() + min(self.penalty_s(key) + cost_s, most_s)
-        at, count, _ = self._place(key)
+        at, count, _ = self._place(_hash(key))
         if at is not None:
             _SLOT.pack_into(self._memory, at, _hash(key), count, until_s)
 
@@ -59,29 +60,31 @@ class Shared:
         longest_s = max((until_s for _, until_s in self._found(key)), default=0.0)
         return max(0.0, longest_s - time.monotonic())
 
-    def _slots(self, worker: int, key: str) -> Iterator[tuple[int, int, int, float]]:
-        first = _hash(key) % _SLOTS
-        for number in range(first, first + _TRIES):
-            at = worker * _TABLE_BYTES + number % _SLOTS * _SLOT.size
-            yield at, *_SLOT.unpack_from(self._memory, at)
+    def _slots(self, worker: int, key: int) -> Iterator[tuple[int, int, int, float]]:
+        first = worker * _TABLE_BYTES + key % _SLOTS * _SLOT.size
+        found = _SLOT.iter_unpack(self._memory[first : first + _TRIES * _SLOT.size])
+        for number, (its, count, until_s) in enumerate(found):
+            yield first + number * _SLOT.size, its, count, until_s
 
-    def _found(self, key: str) -> Iterator[tuple[int, float]]:
+    def _found(self, name: str) -> Iterator[tuple[int, float]]:
+        key = _hash(name)
         for worker in range(self.workers):
             for _, its, count, until_s in self._slots(worker, key):
-                if its == _hash(key):
+                if its == key:
                     yield count, until_s
 
-    def _place(self, key: str) -> tuple[int | None, int, float]:
+    def _place(self, key: int) -> tuple[int | None, int, float]:
         """Return the key's own slot, or the one that is least missed; None where all count."""
         free: dict[float, int] = {}
         for at, its, count, until_s in self._slots(self.worker, key):
-            if its == _hash(key):
+            if its == key:
                 return at, count, until_s
             if not count:
                 free.setdefault(until_s, at)
         return (free[min(free)] if free else None), 0, 0.0
 
 
+@functools.lru_cache(1024)
 def _hash(key: str) -> int:
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1
