@@ -1,7 +1,7 @@
 """A bit of a frame's header, or of what is said, changes: a clear end, and never a wrong file.
 
 Not here: the bytes of files (test_file_job.py, test_coordinator.py), bits anywhere
-(test_schedules.py), the same over a real connection (../faults/test_damage.py).
+(test_schedules.py), the same over SFTP (../e2e/test_copy_sftp.py).
 """
 
 from __future__ import annotations

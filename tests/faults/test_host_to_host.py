@@ -2,7 +2,8 @@
 
 Connection 0 is the sink's, connection 1 the source's.
 
-Not here: what a lane does with what its near end gives it (test_lanes_lost.py, test_damage.py).
+Not here: what a lane does with what its near end gives it (test_lanes_lost.py,
+../core/test_damage.py).
 """
 
 from __future__ import annotations
