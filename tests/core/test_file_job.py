@@ -91,10 +91,12 @@ CHANGES: dict[str, tuple[Callable[[Path, int], object], str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
-    ("is_push", "size"), [(True, LONG_BYTES), (False, LONG_BYTES), (False, 5000)]
-)
+    ("is_push", "size", "lanes"),
+    [(True, LONG_BYTES, 1), (True, LONG_BYTES, 3), (False, LONG_BYTES, 1), (False, LONG_BYTES, 3),
+     (False, 5000, 1)],
+)  # fmt: skip
 def test_a_source_that_changes_meanwhile_is_not_delivered(
-    trees: Trees, is_push: bool, change: str, size: int
+    trees: Trees, is_push: bool, change: str, size: int, lanes: int
 ) -> None:
     """What was there before stays. A small file changes between the walk and the reading of it."""
     trees.usual()
@@ -103,10 +105,22 @@ def test_a_source_that_changes_meanwhile_is_not_delivered(
     act, error = CHANGES[change]
     type_ = wire.FILE if is_push else wire.GET if size == LONG_BYTES else wire.ASK
     fault = Fault(0, TO, 0, CALL, 0, type_, asking(requests.Pack) if type_ == wire.ASK else "")
-    result = trees.copy(is_push, fault, call=lambda: act(large, size), connections=1)
+    result = trees.copy(is_push, fault, call=lambda: act(large, size), connections=lanes)
     assert failed(result) == [("large", error)]
+    if change == "deleted":
+        why = "was removed, or renamed, before it was copied"
+        assert result.failures[0].message == why
     assert (trees.to / "large").read_bytes() == b"old"
     assert trees.left() == []
+
+
+def test_a_change_before_the_strong_check_is_found(trees: Trees, is_push: bool) -> None:
+    """All chunks have landed; -s reads the source once more."""
+    trees.usual()
+    last = Fault(0, FROM, 3, CALL, 0, wire.ACK if is_push else wire.DIGEST)
+    change = partial(rewrite, trees.source / "large", LARGE_BYTES)
+    result = trees.copy(is_push, last, call=change, connections=1, strong=True)
+    assert_failed(trees, result, "SourceChanged")
 
 
 def test_a_part_that_somebody_removes_fails_its_file(trees: Trees) -> None:
