@@ -6,6 +6,8 @@ Not here: the same through a channel (tests/conformance).
 from __future__ import annotations
 
 import ast
+import contextlib
+import hashlib
 import itertools
 import os
 import pkgutil
@@ -28,6 +30,7 @@ from conftest import (
 from pscp.connect import agent_program
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
+from pscp.endpoint.reading import tree
 from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"
@@ -170,6 +173,28 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(here: dict[str, str]) -
         done = run("sh", remote.command(), here, CONVERSATION[:-cut])
         assert (done.returncode, done.stderr) == (0, b"")
         assert frames_of(done.stdout)[0][0] == wire.HELLO
+
+
+def test_an_agent_whose_answers_nobody_hears_ends(here: dict[str, str], tmp_path: Path) -> None:
+    """The thread that settles small files finds out, and more of them wait than may."""
+    owner = {"root": str(tmp_path), "token": "01234567", "nonce": "89abcdef"}
+    begin = ROLE._replace(**owner, test=False)
+    body, digest = b"small", hashlib.sha256(b"small").hexdigest()
+    pipe, answers = subprocess.PIPE, b""
+    argv = ["sh", "-c", remote.command()]
+    with subprocess.Popen(argv, env=here, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as agent:
+        assert agent.stdin and agent.stdout and agent.stderr
+        agent.stdin.write(agent_input(asking(requests.Claim(**owner, known=[]), 1)))
+        agent.stdin.write(asking(begin, 2))
+        while b"null" not in answers:  # the answer to the second
+            answers += agent.stdout.read(4096) or pytest.fail("it has ended")
+        agent.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            for number in range(400):
+                file = tree.Entry(tree.FILE, 0, f"{number}", len(body), 0o644, 0, 1, {})
+                payload = wire.pack_payload([[file, [len(body), digest]]], [body])
+                agent.stdin.write(wire.frame(wire.PACK, payload, number + 3))
+        assert (agent.wait(60), agent.stderr.read()) == (0, b"")
 
 
 # --- the program
