@@ -3,7 +3,7 @@
 Requests that come late, twice or to a lane that is lost; copies that are cut short; files that were
 edited at random.
 
-Not here: both ends apart (../e2e/test_copy_delta.py).
+Not here: what the options mean that keep the old file (../e2e/test_copy_kept.py).
 """
 
 from __future__ import annotations
@@ -132,6 +132,15 @@ def test_extents_that_are_not_the_file_s(lanes: list[sink.Sink], extent: tuple[i
 # --- copies
 
 
+def edit(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:
+    for what, place, length in edits:
+        bodies = {"zeros": bytes(length), "remove": b"", "cut": b""}
+        body = bodies.get(what, random.Random(place).randbytes(length))
+        end = {"insert": place, "cut": len(data)}.get(what, place + length)
+        data = data[:place] + body + data[end:]
+    return data
+
+
 def edited(trees: Trees) -> None:
     (trees.source / "large").write_bytes(NEW)
     (trees.to / "large").write_bytes(OLD)
@@ -148,6 +157,25 @@ def test_requests_and_answers_that_come_late_twice_or_never(
     if way == FROM:
         fault = Fault(0, FROM, nth, do, 0, wire.REPLY, "true")
     trees.copied(True, fault, connections=2)
+
+
+@pytest.mark.parametrize(
+    ("new", "pieces"),
+    [
+        (edit(OLD, [("overwrite", 3 * PIECE_BYTES + 7, 100)]), 1),
+        (edit(OLD, [("overwrite", PIECE_BYTES - 1, 2)]), 2),
+        (OLD + b"more", 1),  # the last piece
+        (OLD[: 5 * PIECE_BYTES + 1], 1),
+        (OLD[: 5 * PIECE_BYTES], 0),
+    ],
+    ids=["a piece", "two pieces", "appended", "cut short", "cut short at a piece's end"],
+)
+def test_what_differs_is_sent(trees: Trees, is_push: bool, new: bytes, pieces: int) -> None:
+    (trees.to / "large").write_bytes(OLD)
+    (trees.source / "large").write_bytes(new)
+    result = trees.copied(is_push)
+    assert result.bytes_sent <= pieces * PIECE_BYTES
+    assert result.bytes_sent + result.bytes_resumed == len(new)
 
 
 @pytest.mark.parametrize("request_type", [requests.Digests, requests.Finish])
@@ -195,15 +223,6 @@ EDITS = st.lists(
     st.tuples(st.sampled_from(["overwrite", "insert", "remove", "zeros", "cut"]), SPOT, LENGTH),
     max_size=4,
 )
-
-
-def edit(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:
-    for what, place, length in edits:
-        bodies = {"zeros": bytes(length), "remove": b"", "cut": b""}
-        body = bodies.get(what, random.Random(place).randbytes(length))
-        end = {"insert": place, "cut": len(data)}.get(what, place + length)
-        data = data[:place] + body + data[end:]
-    return data
 
 
 def write(path: Path, data: bytes, has_holes: bool) -> None:

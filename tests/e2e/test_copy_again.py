@@ -118,13 +118,6 @@ def test_one_byte_that_changed_at_the_destination(way: Way, name: str, at: int) 
     assert_same_tree(way.source, way.destination)
 
 
-def test_without_resume_all_is_sent_again(way: Way) -> None:
-    fill(way.source)
-    way.copy(".")
-    result = way.copy(".", resume=False)
-    assert (result.ok, result.files, result.bytes_sent) == (True, 4, sum(SIZES.values()))
-
-
 # --- sessions
 
 

@@ -1,6 +1,6 @@
 """What a copy replaces is kept (--backup), as is a large file until the new one is complete.
 
-Not here: what is sent of a large file (test_copy_delta.py), what --delete removes.
+Not here: what is sent of a large file (../core/test_reuse.py), what --delete removes.
 """
 
 from __future__ import annotations
