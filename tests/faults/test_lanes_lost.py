@@ -1,15 +1,14 @@
 """Connections that die, stand still, are refused or never come back while a copy runs.
 
 Not here: a loss at each frame, again and again or for a while (../core/test_lane.py,
-../core/test_lane_pool.py), bytes that change on the way (test_damage.py), an end of the client
-(test_killed.py).
+../core/test_lane_pool.py), bytes that change on the way (../core/test_damage.py), an end of
+the client (test_killed.py).
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 
 import pytest
 from compare import assert_same_tree
@@ -19,10 +18,7 @@ import pscp
 from faults.conftest import MIB, Way, fill, until
 from pscp.connect import bootstrap
 from pscp.endpoint.frames import wire
-from pscp.ground.errors import ConnectError
-from pscp.ground.processes import descendants, end_tree
-from pscp.progress.progress import Counters
-from pscp.transfer import logins
+from pscp.ground.processes import descendants
 
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
@@ -49,19 +45,6 @@ def test_a_connection_dies(way: Way, quick_retries: None) -> None:
     assert result.bytes_sent == BIG_BYTES  # what landed is counted once
 
 
-def test_a_connection_dies_while_the_far_end_is_asked(pull: Way, quick_retries: None) -> None:
-    """The walk goes on over another one, and no entry is lost or doubled."""
-    for number in range(1800):
-        (pull.source / f"{number}").write_bytes(b"%d" % number)
-    breaking = pull.breaking()
-    breaking.rule("kill", type=wire.REPLY, contains='"700"', connections=[0, 1])
-    result = pull.copy(connections=2, breaking=breaking)
-    assert_copied(pull, result)
-    assert result.files == 1800
-    # The second may log in only when the first has come again, and asked the rest.
-    assert 1 <= result.connections_lost <= 2
-
-
 def test_a_connection_stands_still(
     way: Way, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,42 +55,6 @@ def test_a_connection_stands_still(
     result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
     assert_copied(way, result)
     assert result.connections_lost >= 1
-
-
-class AtHalf:
-    """Calls something once, when half of the bytes have landed, or so many lanes are there."""
-
-    def __init__(self, call: Callable[[], object], lanes: int = 0) -> None:
-        self._call, self._lanes, self.was_called = call, lanes, False
-
-    def __call__(self, counters: Counters) -> None:
-        is_half = counters.bytes_done > BIG_BYTES // 2
-        is_time = counters.lanes_alive >= self._lanes if self._lanes else is_half
-        if not self.was_called and is_time:
-            self.was_called = True
-            self._call()
-
-
-def test_the_server_goes_for_good(
-    way: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is tried again for a while, and another day's run goes on where this one ended."""
-    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 3)
-    fill(way.source / "big", 3 * BIG_BYTES)  # more than what two lanes may have read ahead
-    object.__setattr__(way, "server", make_sshd())
-    process = way.server._process
-    assert process is not None
-    at_half = AtHalf(lambda: end_tree(process))  # its ssh_config stays: a lane may begin to read it
-    with pytest.raises(ConnectError) as raised:
-        way.copy(connections=2, limit_kbit_s=16 * 8 * 1024, chunk_bytes=MIB, progress=at_half)
-    assert raised.value.exit_code == 3
-    assert not way.arrived() and way.parts()
-    landed_bytes = way.journaled_bytes()
-    assert landed_bytes > BIG_BYTES // 2 - 5 * MIB
-    object.__setattr__(way, "server", make_sshd())
-    result = way.copy(connections=4)
-    assert_copied(way, result)
-    assert result.bytes_resumed >= landed_bytes
 
 
 def test_c3_a_lost_connection_does_not_wait_for_its_turn(way: Way) -> None:
