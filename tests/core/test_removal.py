@@ -7,16 +7,13 @@ ends run in it. Not here: what a move removes (../e2e/test_moving.py), what a mi
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import unavailable
 
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint.writing import fence
@@ -173,39 +170,7 @@ def test_a_backup_in_another_folder_is_synced(
     assert {str(trees.to / name) for name in ("", "old", "old/d")} <= {*synced}
 
 
-# --- N9: a union mount of which the source is a layer
-
-
-@contextlib.contextmanager
-def overlaid(lower: Path, place: Path, work: Path) -> Iterator[None]:
-    """Show a folder in another place, with what is written there in a third one."""
-    for name in ("upper", "work"):
-        (work / name).mkdir(parents=True)
-    layers = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
-    words = ["mount", "-t", "overlay", "-o", layers, "none", str(place)]
-    if os.getuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-        unavailable("an overlay takes root's powers, and a file system that can be its layer")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-@pytest.mark.parametrize("resume", [True, False])
-def test_the_source_is_a_layer_of_the_destination(
-    trees: Trees, is_push: bool, resume: bool, tmp_path: Path
-) -> None:
-    """N9: all was "there already", and was removed from both."""
-    for name in ("one", "d/two"):
-        trees.file(name, 10)
-    with overlaid(trees.source, trees.to, tmp_path / "layers"):
-        result = trees.copy(is_push, remove_source_files=True, resume=resume)
-        assert [each.path for each in result.failures] == [""]
-        assert "the source is what lies at the destination" in result.failures[0].message
-        assert set(trees.arrived()) == {"one", "d/two"}
-    assert {str(path.relative_to(trees.source)) for path in trees.source.rglob("*")} == {
-        "one", "d", "d/two"
-    }  # fmt: skip
+# --- N9: whether the destination shows the source (../e2e/test_moving.py) cannot be told
 
 
 def test_a_source_beside_which_nothing_can_be_made(
@@ -279,17 +244,6 @@ def test_a_folder_that_goes_has_a_part_in_it(
     if not has_journal:
         trees.forget()
     trees.copied(is_push, archive=True, delete=True)
-
-
-def test_a_folder_that_goes_has_a_part_of_another_copy(trees: Trees, is_push: bool) -> None:
-    """N16: nobody was told what to do."""
-    trees.file("stays", 10)
-    part = trees.to / "sub" / ".x.0123456789abcdef.0123456789abcdef.pscp-part"
-    part.parent.mkdir()
-    part.touch()
-    [failure] = trees.copy(is_push, delete=True).failures
-    assert failure.path == "sub" and "pscp.clean()" in failure.message
-    assert part.exists()
 
 
 # --- N13: others may write to the destination

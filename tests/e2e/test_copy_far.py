@@ -1,6 +1,6 @@
-"""Far ends of every kind: old and new interpreters, login shells, noise, and no agent at all.
+"""Far ends of every kind: old and new interpreters, noise, and no agent at all.
 
-Not here: how ssh gets there (test_copy_ssh.py).
+Not here: how ssh gets there (test_copy_ssh.py), login shells (../unit/test_remote_command.py).
 """
 
 from __future__ import annotations
@@ -51,10 +51,6 @@ def check_there_and_back(
 
 def test_every_python(push: Way, make_sshd: MakeServer, far_python: str) -> None:
     check_there_and_back(push, make_sshd, python=far_python)
-
-
-def test_every_login_shell(push: Way, make_sshd: MakeServer, login_shell: str) -> None:
-    check_there_and_back(push, make_sshd, shell=login_shell)
 
 
 # --- noise

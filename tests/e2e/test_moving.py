@@ -5,16 +5,17 @@ Not here: --delete (test_mirror.py), a source that changes meanwhile (../faults/
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import tree_digest
-from conftest import until
-from core.test_removal import overlaid
+from conftest import unavailable, until
 
 import pscp
 from e2e.test_mirror import mounted
@@ -156,11 +157,27 @@ def test_a_file_that_is_mounted_at_the_destination_stays(way: Way) -> None:
     assert files_of(way.destination) == {"t/a b", "t/linked", "t/other"}
 
 
-def test_the_source_is_a_layer_of_the_destination(way: Way, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def overlaid(lower: Path, place: Path, work: Path) -> Iterator[None]:
+    """Show a folder in another place, with what is written there in a third one."""
+    for name in ("upper", "work"):
+        (work / name).mkdir(parents=True)
+    layers = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
+    words = ["mount", "-t", "overlay", "-o", layers, "none", str(place)]
+    if os.getuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        unavailable("an overlay takes root's powers, and a file system that can be its layer")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_the_source_is_a_layer_of_the_destination(way: Way, tmp_path: Path, resume: bool) -> None:
     """N9: all was "there already", and was removed from both. Over SFTP as well."""
     make(way.source, "t/a", "t/sub/b")
     with overlaid(way.source, way.destination, tmp_path / "layers"):
-        result = way.copy("t", remove_source_files=True)
+        result = way.copy("t", remove_source_files=True, resume=resume)
         assert ["the source is what lies" in each.message for each in result.failures] == [True]
         assert files_of(way.destination) == {"t/a", "t/sub/b"}
     assert files_of(way.source) == {"t/a", "t/sub/b"}
