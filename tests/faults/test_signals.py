@@ -11,9 +11,9 @@ import time
 
 import pytest
 from compare import assert_same_tree
-from soak_signals import CODES
 
 from faults.conftest import MIB, Running, Way, fill, until
+from faults.signalled import CODES
 from pscp.ground.processes import descendants
 
 EVERY_WAY = True

@@ -1,41 +1,43 @@
 """SIGINT, SIGTERM and SIGHUP at a few dozen moments of every command's life.
 
-Not here: what an end means for a copy (test_signals.py), hundreds of moments on a busy machine
-(../soak_signals.py).
+PSCP_SIGNALS=40 tries so many moments of each. Not here: what an end means for a copy
+(test_signals.py).
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import soak_signals
 from servers.private import PrivateServer
-from soak_signals import CODES, Ending
 
+from faults import signalled
 from faults.conftest import until
+from faults.signalled import CODES, Ending
 from pscp.cli import start
 
-MOMENTS = 3  # of each command's life, with another signal each
-COMMANDS = list(soak_signals.commands(Path(), "", ""))
+MOMENTS = int(os.environ.get("PSCP_SIGNALS", 3))  # of each command's life, each signal in turn
+COMMANDS = list(signalled.commands(Path(), "", ""))
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    soak_signals.prepare(tmp_path)
-    for variable, folder in soak_signals.environment(tmp_path).items():
+    signalled.prepare(tmp_path)
+    for variable, folder in signalled.environment(tmp_path).items():
         monkeypatch.setenv(variable, folder)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_it_ends_soon_and_leaves_nothing(home: Path, sshd: PrivateServer, name: str) -> None:
-    argv, life_s = soak_signals.commands(home, sshd.ssh_config, sshd.host)[name]
-    for moment, kind in enumerate(CODES):
-        ending = Ending(home, name, argv, kind, life_s * (0.1 + moment) / MOMENTS)
+    argv, life_s = signalled.commands(home, sshd.ssh_config, sshd.host)[name]
+    for moment, kind in zip(range(MOMENTS), itertools.cycle(CODES), strict=False):
+        ending = Ending(home, argv, kind, life_s * (0.1 + moment) / MOMENTS)
         assert ending.run() == ""
 
 

@@ -1,34 +1,22 @@
-"""Signals at random moments, 500 in a row on a busy machine: python tests/soak_signals.py.
+"""Every command of pscp, ended by a signal at a moment of its life.
 
-Takes half an hour, so no test run does it; needs sshd. Every command is ended by SIGINT, SIGTERM
-or SIGHUP at a moment of its life, while other processes keep the processors busy. Ends with exit
-code 1 where one took more than 5 s to end, said a traceback, or left a process below it or a file
-in a temporary folder. TIMES, BUSY (processes), SEED and ONLY (a part of a command's name) in the
-environment change what is done.
-
-Not here: what an end means for a copy (faults/test_signals.py); the interpreter's own start, which
-now and then loses a SIGINT ("Exception ignored in: <function _get_module_lock.<locals>.cb").
+An end is wrong that takes more than 5 s, says a traceback, or leaves a process below the command or
+a file in a temporary folder. Not here: the interpreter's own start, which now and then loses a
+SIGINT ("Exception ignored in: <function _get_module_lock.<locals>.cb").
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from servers.private import SshdServer
-
 from pscp.ground.processes import Process, descendants, living, send
 
-TIMES, BUSY = int(os.environ.get("TIMES", 500)), int(os.environ.get("BUSY", 4))
-ONLY = os.environ.get("ONLY", "")
 SOON_S, GONE_S, PATIENCE_S = 5.0, 5.0, 60.0
-FORCED_S = 2.9  # an end that took longer was forced
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 BIN = Path(sys.executable).parent
 
@@ -92,11 +80,8 @@ def listens(pid: int) -> bool:
 class Ending:
     """One command, ended once."""
 
-    def __init__(
-        self, home: Path, name: str, argv: list[str], kind: signal.Signals, after_s: float
-    ) -> None:
-        self.name, self.kind, self.after_s = name, kind, after_s
-        self.took_s = 0.0
+    def __init__(self, home: Path, argv: list[str], kind: signal.Signals, after_s: float) -> None:
+        self._kind, self._after_s = kind, after_s
         self._home, self._argv = home, argv
 
     def run(self) -> str:
@@ -111,7 +96,7 @@ class Ending:
         try:
             self._wait_for_the_moment(process)
             below = descendants(process.pid)
-            process.send_signal(self.kind)
+            process.send_signal(self._kind)
             problem = self._ended(process, below)
         finally:
             os.close(writes)
@@ -120,7 +105,7 @@ class Ending:
     def _wait_for_the_moment(self, process: subprocess.Popen[bytes]) -> None:
         while not listens(process.pid) and process.poll() is None:
             time.sleep(0.002)
-        until_s = time.monotonic() + self.after_s
+        until_s = time.monotonic() + self._after_s
         while time.monotonic() < until_s and process.poll() is None:
             time.sleep(0.002)
 
@@ -135,14 +120,14 @@ class Ending:
             process.kill()
             process.wait()
             return "it never ended"
-        self.took_s = time.monotonic() - begun_s
+        took_s = time.monotonic() - begun_s
         said = (self._home / "said").read_text(errors="replace")
         problems = []
-        if self.took_s > SOON_S:
-            problems.append(f"it took {self.took_s:.1f} s")
+        if took_s > SOON_S:
+            problems.append(f"it took {took_s:.1f} s")
         if "Traceback" in said or "Exception ignored" in said:
             problems.append("a traceback")
-        if code not in (CODES[self.kind], -self.kind, 0):
+        if code not in (CODES[self._kind], -self._kind, 0):
             problems.append(f"exit code {code}")
         problems += self._left(below)
         return f"{', '.join(problems)}; it said: {said}" if problems else ""
@@ -161,39 +146,3 @@ class Ending:
                 found.append(f"{path} was left")
                 subprocess.run(["rm", "-rf", str(path)], check=True)
         return found
-
-
-def main() -> int:
-    random.seed(int(os.environ.get("SEED", 1)))
-    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(BUSY)]
-    wrong = forced = 0
-    try:
-        with tempfile.TemporaryDirectory() as name, SshdServer() as server:
-            home = Path(name)
-            prepare(home)
-            os.environ.update(environment(home))
-            lines = commands(home, server.ssh_config, server.host)
-            chosen = [name for name in lines if ONLY in name]
-            for number in range(TIMES):
-                name = chosen[number % len(chosen)]
-                argv, life_s = lines[name]
-                kind = random.choice(list(CODES))
-                # the beginning has more steps
-                ending = Ending(home, name, argv, kind, random.random() ** 2 * life_s)
-                problem = ending.run()
-                wrong += bool(problem)
-                forced += ending.took_s > FORCED_S
-                if problem or ending.took_s > FORCED_S:
-                    when = f"{ending.kind.name} after {ending.after_s:.3f} s"
-                    took = f"ended in {ending.took_s:.1f} s"
-                    print(f"{number}: {name}: {when}: {took}: {problem or 'forced'}", flush=True)
-    finally:
-        for each in busy:
-            each.kill()
-            each.wait()
-    print(f"{TIMES} ends: {wrong} wrong, {forced} forced")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
