@@ -177,14 +177,14 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(here: dict[str, str]) -
 
 def test_an_agent_whose_answers_nobody_hears_ends(here: dict[str, str], tmp_path: Path) -> None:
     """The thread that settles small files finds out, and more of them wait than may."""
-    owner = {"root": str(tmp_path), "token": "01234567", "nonce": "89abcdef"}
-    begin = ROLE._replace(**owner, test=False)
+    claim = requests.Claim(str(tmp_path), "01234567", "89abcdef", [])
+    begin = ROLE._replace(root=claim.root, token=claim.token, nonce=claim.nonce, test=False)
     body, digest = b"small", hashlib.sha256(b"small").hexdigest()
     pipe, answers = subprocess.PIPE, b""
     argv = ["sh", "-c", remote.command()]
     with subprocess.Popen(argv, env=here, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as agent:
         assert agent.stdin and agent.stdout and agent.stderr
-        agent.stdin.write(agent_input(asking(requests.Claim(**owner, known=[]), 1)))
+        agent.stdin.write(agent_input(asking(claim, 1)))
         agent.stdin.write(asking(begin, 2))
         while b"null" not in answers:  # the answer to the second
             answers += agent.stdout.read(4096) or pytest.fail("it has ended")
