@@ -94,8 +94,13 @@ class Streams:
 
     def __init__(self, folder: Path) -> None:
         self.source, self.to = folder / "source", folder / "to"
-        self.source.write_bytes(DATA)
+        self.send(DATA)
         self.bench = Bench()  # of the last stream
+
+    def send(self, data: bytes) -> None:
+        """Have this be the stream."""
+        self.data = data
+        self.source.write_bytes(data)
 
     def run(self, is_push: bool, *faults: Fault, connections: int = 2) -> int:
         """Move the stream; returns the far end's exit status. Raises what run() raises."""
@@ -122,14 +127,14 @@ class Streams:
                 os.close(fd)
 
     def assert_arrived(self) -> None:
-        assert self.to.read_bytes() == DATA
+        assert self.to.read_bytes() == self.data
         self.assert_no_parts()
 
     def assert_not_taken_for_whole(self, is_push: bool) -> None:
         """At the far end only what is whole has the name; here a part may have come out."""
         if self.to.exists():
             arrived = self.to.read_bytes()
-            assert arrived == DATA if is_push else DATA.startswith(arrived)
+            assert arrived == self.data if is_push else self.data.startswith(arrived)
         self.assert_no_parts()
 
     def assert_no_parts(self) -> None:
@@ -209,6 +214,15 @@ def test_a_lane_is_lost_or_late_at_each_frame(
 def test_its_only_lane_is_lost_at_each_frame(streams: Streams, is_push: bool, way: str) -> None:
     for faults in each_frame(streams, is_push, 0, way, KILL):
         streams.assert_arrives(is_push, *faults, connections=1)
+
+
+def test_its_connections_are_lost_again_and_again(streams: Streams, is_push: bool) -> None:
+    """More often than a lane may fail to connect: each of them had done some work."""
+    streams.send(8 * DATA)
+    done = wire.ACK if is_push else wire.DIGEST
+    faults = [Fault(number, FROM, 1, KILL, 0, done) for number in range(8)]
+    streams.assert_arrives(is_push, *faults, connections=1)
+    assert len(streams.bench.links) == 9
 
 
 @EACH_LANE

@@ -72,24 +72,6 @@ def session(way: Way, connections: int, breaking: Breaking) -> pscp.Session:
     )  # fmt: skip
 
 
-def test_connections_die_again_and_again(way: Way, quick_retries: None) -> None:
-    breaking = way.breaking().rule("kill", connections=everyone, after=4 * MIB)
-    data = content()
-    with session(way, 1, breaking) as one:
-        if way.is_push:
-            with one.pipe_to(there(way, CLEAN)) as file:
-                file.write(data)
-            arrived = (way.destination / "x").read_bytes()
-            assert (way.destination / "clean").exists()
-        else:
-            (way.source / "data").write_bytes(data)
-            with one.pipe_from(f"cat {way.source}/data") as file:
-                arrived = file.read()
-    assert arrived == data
-    until(lambda: not descendants(way.server.pid), "all agents end")
-    assert breaking.connections > 4
-
-
 # --- damage
 
 
