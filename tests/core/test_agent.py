@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pscp.endpoint.asking import requests
-from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving import agent
 from pscp.endpoint.there import leftovers, lookup
@@ -113,14 +113,6 @@ def make_sink(talk: Talk, root: Path) -> None:
     talk.ask(sink_of(root))
 
 
-def test_it_says_what_it_is_and_ends_with_its_input(talk: Talk) -> None:
-    hello = talk.receive()
-    assert hello is not None and hello.type == wire.HELLO
-    content: Any = hello.json()
-    assert content["hashes"].keys() == hashes.speeds().keys()
-    assert talk.end() is None
-
-
 def test_it_ticks_while_nothing_is_asked(talk: Talk) -> None:
     talk.greet()
     data = b""
@@ -204,17 +196,6 @@ def announced(size: int) -> Callable[[Talk], None]:
 
 
 DIGEST = wire.COUNT.pack(10) + bytes(32)
-
-
-@pytest.mark.parametrize("top", [-1, 1])
-def test_a_file_of_a_source_that_there_is_not_is_refused(
-    talk: Talk, tmp_path: Path, top: int
-) -> None:
-    talk.greet()
-    talk.ask(BEGIN_SOURCE._replace(tops=[source.Top("one", str(tmp_path), True)]))
-    talk.send(wire.FILE, wire.to_json(source.SourceFile(top, "one/file", 10, 0, 1)), 1)
-    talk.send(wire.GET, wire.COUNT.pack(10), 1)
-    assert isinstance(talk.end(), wire.WireError)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from compare import allocated_bytes, assert_same_tree
 from e2e.ways import Way
 from pscp.endpoint.reading import files
 from pscp.endpoint.reading.files import PACK_FILE_BYTES
-from pscp.ground.values import GIB, KIB, MIB
+from pscp.ground.values import KIB, MIB
 
 EVERY_WAY = True
 
@@ -34,21 +34,6 @@ def write_at(path: Path, size: int, offsets: Iterable[int], length: int) -> None
         for offset in offsets:
             file.seek(offset)
             file.write(random.Random(offset).randbytes(length))
-
-
-def data_of(path: Path) -> list[tuple[int, bytes]]:
-    """The non-zero stretches of a file, without reading its holes."""
-    found: list[tuple[int, bytes]] = []
-    with open(path, "rb") as file:
-        end, size = 0, os.fstat(file.fileno()).st_size
-        while end < size:
-            try:
-                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
-            except OSError:  # a hole up to the end
-                break
-            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
-            found.append((begin, os.pread(file.fileno(), end - begin, begin)))
-    return [(begin, data) for begin, data in found if data.strip(b"\0")]
 
 
 @pytest.mark.parametrize(
@@ -94,21 +79,6 @@ def test_holes_stay_holes(way: Way, size: int, offsets: Iterable[int]) -> None:
     most = allocated_bytes(way.source / "x") + SLACK_BYTES
     assert allocated_bytes(way.destination / "x") <= most
     assert result.bytes_sent <= most
-
-
-@pytest.mark.needs_agent("pull", reason="SFTP does not tell where holes are")
-def test_a_tebibyte_with_little_in_it(way: Way) -> None:
-    size = 1024 * GIB
-    offsets = [0, 3 * GIB + 5, 700 * GIB, size - MIB]
-    write_at(way.source / "x", size, offsets, MIB)
-    write_at(way.source / "y", size, [size // 2], 4 * MIB)
-    result = way.copy(".")
-    assert (result.ok, result.files) == (True, 2)
-    for name in ("x", "y"):
-        assert (way.destination / name).stat().st_size == size
-        assert data_of(way.destination / name) == data_of(way.source / name)
-    assert 8 * MIB <= result.bytes_sent <= 8 * MIB + 4 * SLACK_BYTES
-    assert result.bytes_sent == result.bytes
 
 
 def test_a_hole_replaces_data_of_before(way: Way) -> None:

@@ -237,13 +237,6 @@ def test_what_was_kept_of_a_configuration_may_be_anything(filled: Way, kept: str
     assert filled.command(names=["x"]).code == 0
 
 
-def test_two_sources_of_one_host_with_two_spellings(filled: Way) -> None:
-    """The user is part of where it is: these would be two connections, so it is refused."""
-    host = filled.server.host
-    ran = filled.typed(f"{host}:/x", f"root@{host}:/y", str(filled.destination))
-    assert ran.code == 2 and "different hosts" in ran.err
-
-
 def test_a_variable_that_is_not_set_is_not_tried_again(filled: Way, config: WriteConfig) -> None:
     """9: it was tried for as long as --retry-for says."""
     text = Path(config()).read_text()

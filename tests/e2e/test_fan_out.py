@@ -21,7 +21,6 @@ import pscp
 from e2e.terminal import terminal
 from e2e.ways import PSCP, Ran, run
 from pscp.options.option_rows import CHUNK_BYTES
-from pscp.progress.progress import Silent
 
 BIG_BYTES = 9 * MIB + 1
 
@@ -95,29 +94,6 @@ def test_files_that_are_there_are_hashed_once_at_this_end(hosts: Hosts) -> None:
     assert len(digests) == 1
 
 
-def test_only_so_many_at_a_time(hosts: Hosts) -> None:
-    hosts.fill("file", 1000)
-    lock, now, most = threading.Lock(), set[str](), [0]
-
-    class Watching(Silent):
-        def __init__(self, destination: str) -> None:
-            self._destination = destination
-
-        def start(self, counters: pscp.Counters) -> None:
-            with lock:
-                now.add(self._destination)
-                most[0] = max(most[0], len(now))
-
-        def stop(self, result: pscp.Result | None = None) -> None:
-            with lock:
-                now.discard(self._destination)
-
-    to = [hosts.good(name) for name in "abcde"]
-    found = fan_out(hosts, *to, max_hosts=2, reporter=Watching)
-    assert all(each.ok for each in found)
-    assert most == [2]
-
-
 def test_functions_of_the_program_learn_the_destination(hosts: Hosts) -> None:
     hosts.fill("file", 1000)
     to = [hosts.good("a"), hosts.good("b")]
@@ -130,19 +106,6 @@ def test_functions_of_the_program_learn_the_destination(hosts: Hosts) -> None:
     )
     assert sorted(files) == [(each, "file") for each in to]
     assert seen == {*to}
-
-
-def test_an_exception_of_the_program_ends_all(hosts: Hosts) -> None:
-    hosts.fill("file", 1000)
-
-    class Odd(Exception):
-        pass
-
-    def raise_odd(destination: str, event: pscp.FileEvent) -> None:
-        raise Odd
-
-    with pytest.raises(Odd):
-        fan_out(hosts, hosts.good("a"), hosts.good("b"), on_file=raise_odd)
 
 
 def test_a_file_is_removed_only_once_all_have_it(hosts: Hosts) -> None:

@@ -526,14 +526,6 @@ def test_a_dataset_that_failed_is_called_one(place: Place, monkeypatch: pytest.M
     assert why_of(run, part) == "1 dataset failed: pool/a"
 
 
-def test_a_night_with_one_file_makes_no_file_of_the_folders_name(place: Place) -> None:
-    place.fill("a")
-    place.there(0).rmdir()
-    destination = place.destination().rstrip("/")
-    assert place.run_one(place.job(destinations=(destination,))).outcome == Outcome.DONE
-    assert place.arrived() == {"a"}
-
-
 # --- what becomes of the sources
 
 

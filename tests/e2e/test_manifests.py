@@ -512,18 +512,6 @@ def test_the_python_api(push: Way) -> None:
 # --- a bit, and bytes
 
 
-def test_one_flipped_bit_among_many_files_is_found(push: Way) -> None:
-    data = push.source / "data"
-    for number in range(1200):
-        path = data / str(number % 30) / str(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%d" % number * 20)
-    manifest = made(push)
-    flip(push.destination / "data" / "17" / "1007", 33)
-    ran = verified(push, manifest)
-    assert (ran.code, ran.out) == (1, "data/17/1007: has another content\n")
-
-
 def test_a_far_end_sends_only_its_answers(push: Way, tmp_path: Path) -> None:
     data = push.source / "data"
     data.mkdir()

@@ -68,17 +68,6 @@ def is_refused(ran: Ran, code: int, *said: str) -> bool:
 # --- copies
 
 
-def test_several_channels_share_a_connection(to: Way) -> None:
-    (to.source / "large").write_bytes(os.urandom(24 * MIB))
-    logins, sessions = (to.server.log.count(what) for what in (LOGIN, SESSION))
-    slowly = 16 * 8 * 1024  # or one lane has done it before the others are there
-    result = to.copy("large", connections=1, channels=3, chunk_bytes=MIB, limit_kbit_s=slowly)
-    assert result.ok and result.connections == 3
-    assert to.server.log.count(LOGIN) == logins + 1
-    assert to.server.log.count(SESSION) == sessions + 3
-    assert (to.destination / "large").read_bytes() == (to.source / "large").read_bytes()
-
-
 def test_a_connection_that_is_killed_is_replaced(
     to: Way, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,9 @@ Not here: who is let in (../unit/test_gate.py), TLS (../unit/test_link.py).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 
 import pytest
 from compare import assert_same_tree
-from conftest import MakeFar, MakeServer
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
@@ -252,22 +249,6 @@ def test_ssh_config_forbids_it(push: Way, tmp_path: Path) -> None:
     config.write_text(f"{text}\nHost *\n  SetEnv PSCP_PLANE=ssh\n")
     with session(push, "tls", str(config)) as there:
         assert_over_ssh(push, there, "ssh_config forbids it")
-
-
-def test_a_far_python_without_tls(
-    push: Way, make_sshd: MakeServer, make_far: MakeFar, tmp_path: Path
-) -> None:
-    python = tmp_path / "python3"
-    start = "import sys; sys.modules['ssl'] = None; sys.modules['_ssl'] = None; "
-    python.write_text(
-        f'#!/bin/sh\nwhile [ "$1" != -c ]; do set -- "$@"; shift; done\n'
-        f'program="$2"; shift 2\nexec {sys.executable} -c "{start}$program" "$@"\n'
-    )
-    python.chmod(0o755)
-    with make_sshd(environment=make_far(str(python))) as server:
-        way = dataclasses.replace(push, server=server)
-        with session(way, "tls") as there:
-            assert_over_ssh(way, there, "no TLS 1.3")
 
 
 def test_planes_take_turns_in_one_session(push: Way) -> None:

@@ -139,14 +139,6 @@ def test_a_change_that_times_hide_is_found_by_the_hash_and_read_anew(hosts: Host
     assert (hosts.at("held") / "big").read_bytes() == path.read_bytes()
 
 
-def test_a_file_that_cannot_be_read_fails_everywhere(hosts: Hosts) -> None:
-    hosts.fill("a-good-one", 1000)
-    (hosts.source / "gone").symlink_to("nowhere")
-    for each in Running(hosts, hosts.good("a"), hosts.good("b")).ended():
-        assert failure(each) == "UnsupportedFile"
-        assert each.result and each.result.files == 1
-
-
 def test_a_disk_that_fails_once_its_file_was_hashed(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,17 +183,6 @@ def ends(out: bytes) -> dict[str, dict[str, Any]]:
     """The last event of each destination."""
     events = map(json.loads, out.splitlines())
     return {each["destination"]: each for each in events if each["event"] == "end"}
-
-
-def test_the_worst_exit_code_counts(hosts: Hosts) -> None:
-    hosts.fill("big", MIB)
-    dead, a = hosts.dead("dead"), hosts.good("a")
-    process = start(hosts, dead, a)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 3
-    assert f"pscp: {dead}: " in err.decode()
-    last = ends(out)
-    assert (last[a]["ok"], last[dead]["ok"], last[dead]["error"]) == (True, False, "Unreachable")
 
 
 def test_killed_the_same_command_goes_on(hosts: Hosts) -> None:
