@@ -78,7 +78,7 @@ def test_a_dry_run_lists_and_counts_what_would_be_deleted(way: Way) -> None:
     lines = [line for line in ran.out.splitlines() if line.startswith("deleting")]
     assert sorted(lines[:2]) == ["deleting t/gone/x/y", "deleting t/sub/old"]
     assert lines[2:] == ["deleting t/gone/x/", "deleting t/gone/"]
-    assert "it would have been 1 file, 8 B, and 4 deleted" in ran.err, ran
+    assert "it would have been 1 file, 7 B, and 4 deleted" in ran.err, ran
     assert tree_digest(way.destination, times=True) == before
 
 
