@@ -46,6 +46,7 @@ class Leftover:
     path: str  # below the folder that was asked for
     size_bytes: int
     age_s: int  # since it was written to
+    was_file: bool = False  # it is what an earlier version's --inplace was cut short in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,10 +127,10 @@ def _ask_all(ask: Asker, request: leftovers.Clean, by_age: bool) -> Cleaned:
 
 
 def _leftover(row: list[object]) -> Leftover:
-    path, size_bytes, age_s = row
+    path, size_bytes, age_s, was_file = row
     if not isinstance(path, str) or type(size_bytes) is not int or type(age_s) is not int:
         raise TypeError("a row")
-    return Leftover(path, size_bytes, age_s)
+    return Leftover(path, size_bytes, age_s, was_file is True)
 
 
 def _failure(row: list[object]) -> Failure:
@@ -148,7 +149,14 @@ def show(found: Cleaned, where: Location, options: Options) -> None:
     if options.progress == "json":
         print_line(json.dumps(dataclasses.asdict(found)))
         return
-    for each in found.found:
+    copies = [each for each in found.found if not each.was_file]
+    files = [each for each in found.found if each.was_file]
+    for each in copies:
+        print_line(_row(each, where))
+    if files:
+        what = "files that an earlier version's --inplace has hidden"
+        print_line(f"{what}: the only copy, where no file has the name now")
+    for each in files:
         print_line(_row(each, where))
     for line in () if options.quiet else _conclusion(found, where, options):
         print_line(line)

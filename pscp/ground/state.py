@@ -67,7 +67,7 @@ def folder() -> str:
 def make_folder(path: str) -> None:
     """Make this folder, which is in the state folder, and those above it, for the user alone.
 
-    A mode that lets others in is changed. Raises OSError.
+    A mode that lets others in, as one made by an earlier version, is changed. Raises OSError.
     """
     own = folder()
     if path.startswith(own):

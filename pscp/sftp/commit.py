@@ -34,7 +34,7 @@ from pscp.sftp.protocol import client as sftp
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
-from pscp.sftp.protocol.paths import Root, is_missing, join, lookup
+from pscp.sftp.protocol.paths import Root, is_missing, join, lookup, was_file
 from pscp.sftp.protocol.tasks import Future, Steps, gather, outcomes, results, start
 from pscp.sftp.tree import list_folder
 
@@ -279,21 +279,27 @@ class Destination:
         """Is it a part of this size as this user makes them, as far as attributes tell?"""
         if not isinstance(found, Attrs) or not found.is_file or found.size != size_bytes:
             return False
+        if was_file(found):
+            return False
         owner, access = owner_and_access(found)
         made_owner, made_access = self._made_private or (owner, 0)
         return owner == made_owner and access in (0, made_access)
 
-    async def discard(self, request: requests.Discard) -> bool:
+    async def discard(self, request: requests.Discard) -> bool | None:
         """Remove the parts of the file that these runs left, "" being this one.
 
-        Returns False where one of them is still there.
+        Returns False where one of them is still there; None as Parts.remove() does.
         """
         try:
             full = await self.root.at(request.path)
             parts = [self._part(full, nonce) for nonce in request.nonces]
+            final, *there = await gather(*[lookup(self.client, each) for each in (full, *parts)])
+            if final is None or not final.is_file:
+                found = zip(parts, there, strict=True)
+                parts = [part for part, status in found if not was_file(status)]
             await outcomes(*[self.client.remove(part) for part in parts])
             left = await gather(*[lookup(self.client, part) for part in parts])
-            return not any(left)
+            return None if len(parts) < len(there) else not any(left)
         except SftpError as error:
             return is_missing(error)
         except Refusal:

@@ -18,7 +18,7 @@ from pscp.endpoint.there import leftovers as known
 from pscp.endpoint.there.leftovers import DAY_S, Item, fence_token, part_token
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
-from pscp.sftp.protocol.paths import absolute, is_folder, is_missing, join
+from pscp.sftp.protocol.paths import absolute, is_folder, is_missing, join, was_file
 from pscp.sftp.tree import list_folder
 
 
@@ -72,7 +72,7 @@ class Search:
         name = path.rpartition(b"/")[2]
         if not (status.is_file or status.is_link):
             return None
-        row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0)]
+        row = [to_text(path), status.size or 0, max(int(_age_s(status)), 0), was_file(status)]
         if _age_s(status) < self._young_s or part_token(name) in fenced:
             return known.HELD, row
         try:

@@ -113,6 +113,23 @@ def test_the_folder_itself_may_be_a_link(left: Way) -> None:
     assert {*left.files} == set(OTHERS)
 
 
+@pytest.mark.parametrize("words", [(), ("-q",)])
+def test_n2_a_part_that_was_the_file_itself_is_told_apart(
+    left: Way, words: tuple[str, ...]
+) -> None:
+    """N2: an earlier version's --inplace was cut short, and nothing could remove what that left."""
+    (left.destination / PARTS[0]).chmod(0o1640)
+    ran = cleaned(left, *words)
+    before, _, after = ran.out.partition("that an earlier version's --inplace has hidden")
+    assert "the only copy" in after and PARTS[0] in after and PARTS[0] not in before
+    assert all(each in before for each in (FENCE, *PARTS[1:]))
+    assert {*left.files} == {*PARTS, *OTHERS, FENCE}
+    assert json.loads(cleaned(left, "--progress", "json").out)["found"][1]["was_file"] is True
+    ran = cleaned(left, "--yes", *words)
+    assert (ran.code, {*left.files}) == (0, set(OTHERS))
+    assert "has hidden" in ran.out and PARTS[0] in ran.out
+
+
 @pytest.mark.parametrize("where", [FENCE, f"data/{FENCE}"])
 def test_the_parts_of_a_run_that_was_killed_a_minute_ago(left: Way, where: str) -> None:
     """4: they were kept for a day. The fence is in the part's folder, or above it."""

@@ -29,6 +29,7 @@ LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
 FOCI = {
     "N1": Focus(ARCHIVE, (A_PART, Step(journal="lost", large="sparse")), mark=1),
+    "N2": Focus(ARCHIVE, (A_PART, Step(earlier_version=True))),
     "N4": Focus({"remove_source_files": True}, (Step(NOT_SYNCED, is_power_cut=True), Step())),
     "N5": Focus(
         {"archive": True, "delete": True},
@@ -156,6 +157,7 @@ def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
             rng.choice((0, 0, 1, 3)) if is_later else 0,
             other_options(rng, trial) if is_later and rng.random() < 0.3 else None,
             is_later and rng.random() < 0.1,
+            is_later and rng.random() < 0.05,
         ))  # fmt: skip
     last = steps[-1]
     steps[-1] = last._replace(disturbance=None, fault=None, is_power_cut=False)

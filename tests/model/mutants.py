@@ -31,6 +31,11 @@ MUTANTS = (
         "a sparse file's part is continued whatever lies in its holes",
     ),
     Mutant(
+        "N2", PARTS,
+        "WAS_FILE and not _is_file(folder_fd, name):", "WAS_FILE:",
+        "what --inplace left stays for ever",
+    ),
+    Mutant(
         "N4", "endpoint/writing/removal.py",
         "if error.errno not in _CANNOT_SYNC:", "if False:",
         "a folder that cannot be synced is let pass",

@@ -71,6 +71,7 @@ class Step(NamedTuple):
     changes: int = 0  # of the source, before the run
     options: Mapping[str, Any] | None = None  # other ones than the run before
     other_folder: bool = False  # another one has DEST's name
+    earlier_version: bool = False  # its --inplace has left the part: that was the file itself
     # What becomes of the large file before the run: small, other, in place, or gone with all.
     large: str = ""
 
@@ -328,8 +329,31 @@ class World:
             plant(root, {**other, b"t/other": Made(FILE, 8, 40)})
             trial.first = scan(trial.there)
             self._is_synced()
-        self._unsynced.append(dict(trial.before))
+        if step.earlier_version:
+            self._as_left_by_an_earlier_version()
+            self._is_synced()
+        else:
+            self._unsynced.append(dict(trial.before))
         trial.go_on()
+
+    def _as_left_by_an_earlier_version(self) -> None:
+        """Have each part be the file itself, as --inplace once left it, if that is still asked for.
+
+        Such a part is all there is of the old file, so that it stays where nothing takes its place.
+        """
+        for path, node in scan(self.trial.there).items():
+            folder, name = os.path.split(path)
+            if (
+                node.kind == FILE
+                and name.endswith(b".pscp-part")
+                and node.size
+                and name[:1] == b"."
+            ):
+                full = os.path.join(self.trial.there, path)
+                old = os.path.join(self.trial.there, folder, name[1:].rsplit(b".", 3)[0])
+                if os.path.isfile(old) and not os.path.islink(old):
+                    os.chmod(full, 0o1600)
+                    os.unlink(old)
 
     def judged(self, step: Step, code: int, said: str) -> list[str]:
         """Return what is wrong after a run."""

@@ -1,6 +1,6 @@
 """transfer/terms/journal.py: whatever end a run came to, its journal loads and says what was so.
 
-Not here: copies that go on (../core/test_clones.py).
+Not here: copies that go on (../core/test_clones.py, ../core/test_earlier_versions.py).
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def test_a_journal_cut_at_any_byte(
 @pytest.mark.parametrize(
     "line",
     ["null", "[]", "[1]", '{"a":1}', '"chunk"', "\0\0\0", "[" * 100_000, '["done",1]', '["file",1]',
-     '["chunk",7,0,1,"d"]', '["chunk",[],0,1,"d"]', '["file",1e999,"a",1,1,1,"x","r","zeros",1]',
-     '["file",1,[],1,1,1,"x","r","zeros",1]'],
+     '["chunk",7,0,1,"d"]', '["chunk",[],0,1,"d"]', '["file",1e999,"a",1,1,1,"x"]',
+     '["file",1,[],1,1,1,"x"]'],
 )  # fmt: skip
 def test_a_line_of_another_shape_is_passed_over(line: str) -> None:
     with state() as path:
@@ -241,12 +241,9 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-RUN = st.just("run"), st.just("zeros"), st.just(1)
 lines = st.one_of(
-    st.tuples(st.just("file"), numbers, st.sampled_from(PATHS), *map(st.just, ONE), anything, *RUN),
-    st.tuples(
-        st.just("file"), st.just(1), st.just("a"), *map(st.just, ONE), st.just("sha256"), *RUN
-    ),
+    st.tuples(st.just("file"), numbers, st.sampled_from(PATHS), *map(st.just, ONE), anything),
+    st.tuples(st.just("file"), st.just(1), st.just("a"), *map(st.just, ONE), st.just("sha256")),
     st.tuples(st.just("chunk"), st.just(1), numbers, numbers, st.just("d") | anything),
     st.tuples(st.just("done"), numbers),
     anything,
@@ -282,7 +279,7 @@ def test_an_extent_outside_of_the_file_is_no_extent(extent: list[int]) -> None:
     with state() as path:
         path.parent.mkdir(parents=True)
         told = [
-            ["file", 1, "a", *ONE, "sha256", "run", "zeros", 1],
+            ["file", 1, "a", *ONE, "sha256"],
             ["chunk", 1, *extent, "d"],
             ["chunk", 1, 200, 1, "e"],
         ]
@@ -377,8 +374,15 @@ def test_n1_a_line_is_of_the_run_that_it_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     """The line that says that the run began may be lost, as on a full disk."""
-    line = '["file",1,"a",100,1,1,"sha256","second","zeros",1]'
+    line = '["file",1,"a",100,1,1,"sha256","second","zeros"]'
     assert written(monkeypatch, tmp_path, '["run","first"]', line) == {"second": "zeros"}
+
+
+def test_n1_a_line_of_an_earlier_version_tells_of_no_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    line = '["file",1,"a",100,1,1,"sha256"]'
+    assert written(monkeypatch, tmp_path, '["run","first"]', line) == {}
 
 
 def test_n1_what_a_run_noted_first_stands(
@@ -386,7 +390,7 @@ def test_n1_what_a_run_noted_first_stands(
 ) -> None:
     """A later line of it may be about a part that it did not make anew."""
     first, second = (
-        f'["file",{number},"a",100,1,1,"sha256","run","{rest}",1]'
+        f'["file",{number},"a",100,1,1,"sha256","run","{rest}"]'
         for number, rest in ((1, "unknown"), (2, "zeros"))
     )
     assert written(monkeypatch, tmp_path, first, second) == {"run": "unknown"}

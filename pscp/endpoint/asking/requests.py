@@ -217,7 +217,9 @@ class Finish(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """Remove the parts of a file. Answer: whether all are gone."""
+    """Remove the parts of a file. Answer: whether all are gone; null where one was the file itself
+    (an earlier version's --inplace), and no file has its name now.
+    """
 
     path: str
     nonces: List[str]  # of runs ("": this one)

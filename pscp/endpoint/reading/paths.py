@@ -23,7 +23,7 @@ from . import files
 PART_SUFFIX = b".pscp-part"
 NAME_MAX = 255  # bytes, on every filesystem that matters
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A name that part_name() makes, or a fence's.
+# A name that part_name() makes, or made in an older version, or a fence's.
 _OWN = re.compile(rb"\..+\.[0-9a-f]{8,22}\.pscp-part|\.[0-9a-f]{8}\.pscp-run", re.DOTALL)
 # A component that is empty, "." or "..", or a NUL.
 _UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Se
 from ..asking import answers
 from ..frames import failures
 from ..reading.paths import Root, to_bytes, to_text
+from ..writing.parts import WAS_FILE
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -49,11 +50,12 @@ _OF_ONE_MACHINE = frozenset(
 PAGE_ITEMS = 500
 PAGE_S = 2.0  # then the page is sent, so that a search ends soon once nobody asks for more
 FOUND, HELD, FAILED = "found", "held", "failed"
-# A part; the token is the first eight digits.
+# A part of this or an earlier version; the token is the first eight digits.
 _PART = re.compile(rb"\A\..+\.([0-9a-f]{8})[0-9a-f]*\.pscp-part\Z", re.DOTALL)
 _FENCE = re.compile(rb"\A\.([0-9a-f]{8})\.pscp-run\Z")
 
-# FOUND and HELD with [path, bytes, age in seconds]; FAILED with [path, why]
+# FOUND and HELD with [path, bytes, age in seconds, whether it was the file itself
+# (../writing/parts.py)]; FAILED with [path, why]
 Item = Tuple[str, List[object]]
 
 
@@ -165,7 +167,8 @@ class Search:
         if not token or kind not in (stat.S_IFREG, stat.S_IFLNK) or status.st_uid != os.geteuid():
             return None
         age_s = time.time() - status.st_mtime
-        row = [path, status.st_size, max(int(age_s), 0)]
+        was_file = kind == stat.S_IFREG and bool(status.st_mode & WAS_FILE)
+        row = [path, status.st_size, max(int(age_s), 0), was_file]
         # A link cannot be seen to be open, and on some systems no file can.
         is_unseen = kind == stat.S_IFLNK or self._open is None
         if (

@@ -134,7 +134,7 @@ class NullSink(source.FileTable):
     def finish_folder(self, value: tree.Entry) -> None:
         """Give the folder its metadata: everything in it has landed."""
 
-    def discard(self, path: str, nonces: List[str]) -> bool:
+    def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
         """Remove the file's parts of these runs ("": this one). False where one is still there."""
         return True
 

@@ -26,6 +26,9 @@ _PATIENCE_S = 30.0
 _NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL])
 
 Facts = Tuple[int, int, int, int]  # of a file: its kind, its owner, its links, others' rights
+# In the mode of a part that was the file itself: an earlier version's --inplace renamed that, so
+# that it may be the only copy of the old file.
+WAS_FILE = stat.S_ISVTX
 
 
 class Parts:
@@ -144,11 +147,12 @@ class Parts:
                 runs.append(nonce)
         return runs
 
-    def remove(self, path: str, nonce: str = "") -> bool:
+    def remove(self, path: str, nonce: str = "") -> Optional[bool]:
         """Remove a file's part, if it has one. False where it does not open or cannot be removed.
 
         It may be held, for what is written to it then is in no file; and it may have its final
-        owner and mode already, if not its final name.
+        owner and mode already, if not its final name. None: it was the file itself, and stays as
+        long as no other file has its name.
         """
         try:
             fd = self._open(path, nonce)[0]
@@ -159,6 +163,8 @@ class Parts:
         try:
             with contextlib.suppress(OSError, Refusal):
                 folder_fd, name = self._root.at(path)
+                if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
+                    return None
                 if fence.is_named(fd, folder_fd, self.name(name, nonce)):
                     with fence.keeping_times(folder_fd):  # which may be its final ones already
                         os.unlink(self.name(name, nonce), dir_fd=folder_fd)
@@ -182,7 +188,14 @@ def is_private(status: os.stat_result) -> bool:
 
 def _facts(status: os.stat_result) -> Facts:
     mode = status.st_mode
-    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, mode & 0o077
+    return stat.S_IFMT(mode), status.st_uid, status.st_nlink, mode & (0o077 | WAS_FILE)
+
+
+def _is_file(folder_fd: int, name: bytes) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _as_made_here(folder_fd: int, name: bytes) -> Optional[Facts]:

@@ -322,8 +322,9 @@ class Sink(NullSink):
         folder_fd, name = self.root.at(path)
         return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
 
-    def discard(self, path: str, nonces: List[str]) -> bool:
-        return all([self.parts.remove(path, nonce) for nonce in nonces])
+    def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
+        gone = [self.parts.remove(path, nonce) for nonce in nonces]
+        return None if None in gone else all(gone)
 
     def sweep(self, folders: List[str]) -> None:
         nonces = [*self.copy.earlier, self.copy.nonce]

@@ -82,7 +82,7 @@ _LOOK_S = 0.1  # between two looks at whether bytes move
 def rate(parts: Iterable[DestinationRun]) -> float:
     """Return how many bytes these sent in a second, of the seconds in which bytes moved."""
     sent = [part for part in parts if part.bytes_sent]
-    # One that was too short has no such seconds to go by.
+    # A run of an earlier version has no such seconds, and one that was too short none to go by.
     seconds = sum(part.sending_s if part.sending_s >= _LOOK_S else part.seconds for part in sent)
     return sum(part.bytes_sent for part in sent) / seconds if seconds > 0 else 0.0
 

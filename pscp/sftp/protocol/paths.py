@@ -14,6 +14,7 @@ import stat
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.paths import UNFINISHED, check, is_unfinished, to_bytes, to_text
+from pscp.endpoint.writing.parts import WAS_FILE
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
@@ -56,6 +57,11 @@ async def is_folder(client: Client, path: bytes) -> bool:
     """Tell whether there is a folder at this path, or a link to one. Raises SftpError."""
     status = await lookup(client, path, follow=True)
     return status is not None and status.is_folder
+
+
+def was_file(found: Attrs | None) -> bool:
+    """Is it a part that was the file itself (endpoint/writing/parts.py)?"""
+    return found is not None and found.is_file and bool((found.mode or 0) & WAS_FILE)
 
 
 def is_missing(error: SftpError) -> bool:

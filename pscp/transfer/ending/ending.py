@@ -312,18 +312,34 @@ class Ending:
         release = requests.Release()
         self._queue.add(Ask(False, release, ignored, self._results.failed, is_prompt=True))
         self._queue.wait_for(self._queue.is_idle)
-        self._discard()
+        if kept := self._discard():
+            more = f" and {len(kept) - 1} more" if kept[1:] else ""
+            self._terms.reporter.note(
+                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
+            )
 
-    def _discard(self) -> None:
-        """Remove the parts that nobody needs, as far as they are known."""
+    def _discard(self) -> list[str]:
+        """Remove the parts that nobody needs, as far as they are known.
+
+        Return the paths of those that are all there is of a file.
+        """
         unwanted = [*self._unwanted.items()]
         if not self._results.failures:
             earlier = list(self._terms.earlier)
             unwanted += ((path, earlier) for path in self._terms.journal.unwanted())
+        kept: dict[str, None] = {}
+
+        def then(path: str, is_gone: object) -> None:
+            if is_gone is None:
+                kept[path] = None
+
         for path, nonces in unwanted:
+            over = functools.partial(then, path)
             discard = requests.Discard(path, nonces)
-            self._queue.add(Ask(False, discard, ignored, ignored, is_prompt=True))
+            self._queue.add(Ask(False, discard, over, ignored, is_prompt=True))
         self._queue.wait_for(self._queue.is_idle)
+        return list(kept)
 
 
 def _explained(request: _OfEntries, failure: Failure) -> Failure:

@@ -196,9 +196,11 @@ class Journal:
         number = _number(first)
         self._number = max(self._number, number % (1 << 62))  # a damaged one leaves room above it
         if kind == "file":
-            path, size, mtime_ns, inode, algorithm, run, holes, ctime_ns = rest
-            landed = FileNotes(answers.text(algorithm), ctime_ns=answers.integer(ctime_ns))
-            landed.runs[answers.text(run)] = answers.text(holes)
+            path, size, mtime_ns, inode, algorithm, *part = rest  # an earlier version has no part
+            landed = FileNotes(answers.text(algorithm))
+            if part:
+                landed.runs[answers.text(part[0])] = answers.text(part[1])
+                landed.ctime_ns = answers.integer(part[2]) if part[2:] else 0
             identity = Identity(
                 answers.integer(size), answers.integer(mtime_ns), answers.integer(inode)
             )
