@@ -23,7 +23,7 @@ from asyncssh import constants
 from pscp.serve.account import Account, is_locked
 from pscp.serve.after_upload import Told
 from pscp.serve.folder import Folder, relative, rename
-from pscp.serve.landing import Landed, Opening, Place, Upload, discard, is_marked
+from pscp.serve.landing import Landed, Place, Upload, discard, is_marked
 from pscp.serve.listing import Listing, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings
@@ -142,15 +142,9 @@ class Files(asyncssh.SFTPServer):
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
         self._check_open()
-        how = Opening(
-            appends=bool(pflags & constants.FXF_APPEND),
-            truncates=bool(pflags & _TRUNCATE),
-            makes=bool(pflags & _CREATE),
-            is_new=bool(pflags & constants.FXF_EXCL),
-        )
         with self._telling("open", path):
             if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
-                return self._opened(self.place.begin(self._path(path), how, self.waiting))
+                return self._opened(self.place.begin(self._path(path), pflags, self.waiting))
             self.rules.check(self.rules.may_read, "read")
             return self._opened(self._reading(self._path(path)))
 
@@ -284,7 +278,7 @@ class Files(asyncssh.SFTPServer):
         found = self._path(path)
         if attrs.size is not None:
             is_fresh = self.place.unfinished(found) is None
-            upload = self._opened(self.place.begin(found, Opening(), self.waiting))
+            upload = self._opened(self.place.begin(found, 0, self.waiting))
             try:
                 await self.fsetstat(upload, attrs)
             except BaseException:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
+
 from pscp.endpoint.writing.removal import sync_folder
 from pscp.serve.account import Account, entries, is_locked, is_same, status_of
 from pscp.serve.folder import QUICK, Folder, rename
@@ -28,15 +30,6 @@ _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user
 # A part's mode says whether one session alone has written it, and whether what it changes is not
 # all in it: that one has no second handle.
 _ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o1600
-
-
-class Opening(NamedTuple):
-    """How a client opens a file that it writes."""
-
-    appends: bool = False
-    truncates: bool = False
-    makes: bool = False
-    is_new: bool = False  # it fails where there is a file
 
 
 class Landed(NamedTuple):
@@ -54,30 +47,31 @@ class Place:
     rules: Rules
     account: Account
 
-    def begin(self, path: bytes, how: Opening, waiting: Waiting) -> Upload:
-        """Open the part of a file that a client is to write. Raises OSError."""
+    def begin(self, path: bytes, flags: int, waiting: Waiting) -> Upload:
+        """Open the part of a file that a client is to write, by SFTP 3's flags. Raises OSError."""
         self.rules.check(self.rules.may_add, "upload")
-        path = path if how.is_new else self.folder.real(path)
+        path = path if flags & FXF_EXCL else self.folder.real(path)
         self.rules.check_path(path)
         self.rules.check_name(path)
         with self.folder.parent(path) as (above, name), self.account.naming():
             folder_fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
             try:
-                fd, base, is_alone = self._open(folder_fd, name, how)
+                fd, base, is_alone = self._open(folder_fd, name, flags)
             except BaseException:
                 os.close(folder_fd)
                 raise
         content = Content(fd, self.account, base, self.rules.user.largest)
-        return Upload(self, path, folder_fd, is_alone, Writer(content, waiting, how.appends))
+        writer = Writer(content, waiting, appends=bool(flags & FXF_APPEND))
+        return Upload(self, path, folder_fd, is_alone, writer)
 
-    def _open(self, folder_fd: int, name: bytes, how: Opening) -> tuple[int, int | None, bool]:
+    def _open(self, folder_fd: int, name: bytes, flags: int) -> tuple[int, int | None, bool]:
         """Return the part's descriptor, that of the file which it changes, whether it is alone."""
         final, part, base = status_of(folder_fd, name), self.rules.part(name), None
         if final is not None:
-            self._check_there(final, how)
-        elif not how.makes and status_of(folder_fd, part) is None:
+            self._check_there(final, flags)
+        elif not flags & FXF_CREAT and status_of(folder_fd, part) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        if not how.truncates and not how.is_new:
+        if not flags & (FXF_TRUNC | FXF_EXCL):
             held = _opened_part(folder_fd, part)
             if held is not None:
                 is_alone = _is_alone(held)
@@ -118,11 +112,11 @@ class Place:
             os.fchmod(fd, _CHANGES)
         return fd
 
-    def _check_there(self, final: os.stat_result, how: Opening) -> None:
+    def _check_there(self, final: os.stat_result, flags: int) -> None:
         """Raises OSError where what has the name is in the way of an upload."""
         if stat.S_ISDIR(final.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if how.is_new:
+        if flags & FXF_EXCL:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if not stat.S_ISREG(final.st_mode):
             raise refused("what has this name is no file")

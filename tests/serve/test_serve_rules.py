@@ -206,7 +206,7 @@ def test_who_opens_a_name_while_it_lands_does_not_land_instead(
 ) -> None:
     (tmp_path / "home").mkdir()
     user = User("writes", str(tmp_path / "home"), frozenset(["write"]))
-    how, rename = landing.Opening(makes=True, truncates=True), folder.rename
+    how, rename = asyncssh.FXF_CREAT | asyncssh.FXF_TRUNC, folder.rename
     places = [
         landing.Place(Folder(user.folder), Rules(user), Account(str(tmp_path / "s"), user))
         for _ in range(2)

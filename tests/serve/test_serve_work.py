@@ -18,7 +18,7 @@ import pytest
 from pscp.serve import upload
 from pscp.serve.account import Account
 from pscp.serve.folder import Folder
-from pscp.serve.landing import Landed, Opening, Place, Upload
+from pscp.serve.landing import Landed, Place, Upload
 from pscp.serve.listing import Listing
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
@@ -46,7 +46,7 @@ class Working:
         return Waiting(lambda: None, self.pool, long)
 
     def begin(self, waiting: Waiting) -> Upload:
-        return self.place.begin(b"file", Opening(), waiting)
+        return self.place.begin(b"file", 0, waiting)
 
     def part_bytes(self) -> int:
         return sum(each.stat().st_size for each in self.file.parent.glob(".file.*"))
