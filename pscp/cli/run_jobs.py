@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pscp.cli import copy, zfs
 from pscp.cli.run_log import run_command
 from pscp.endpoint.frames import system
 from pscp.ground import state
-from pscp.ground.errors import RETRY_FOR, Interrupted, PscpError, UsageError
+from pscp.ground.errors import RETRY_FOR, CopyError, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
 from pscp.jobs.attempts import has_found, is_failure
@@ -97,10 +97,14 @@ def run_jobs(config: Config, names: Sequence[str], given: Given) -> int:
 def show_status(config: Config, jobs: Sequence[Job], given: Given) -> int:
     """Print where the jobs stand, or write the page; return 1 where something is behind.
 
-    Raises UsageError where the page cannot be written.
+    Raises UsageError where the page cannot be written, CopyError where the history cannot be read.
     """
+
+    def fail(text: str) -> NoReturn:  # without its history a job would seem never to have run
+        raise CopyError(text, "ask as the account that runs the jobs")
+
     now_s, file = time.time(), os.path.realpath(config.path)
-    history = history_of(config.path, lambda text: write_line(sys.stderr, f"{NAME}: {text}"))
+    history = history_of(config.path, fail)
     known = timers.find(config.jobs, file, now_s, is_default=is_default(file))
     path_of = functools.partial(state_path, config.path)
     history.find_killed(lambda name: is_locked(path_of(name)))

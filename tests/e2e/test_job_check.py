@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from e2e.conftest import POWERLESS, ShellThat
 from e2e.test_copy_sftp import without_python
 from pscp.calls import looking
 from pscp.cli import run_jobs
-from pscp.ground.errors import UsageError
+from pscp.ground.errors import CopyError, UsageError
 from pscp.jobs import check
 from pscp.jobs.reports import timers
 from pscp.jobs.reports.history import KILLED, history_of
@@ -256,6 +257,26 @@ def test_a_run_that_was_killed_is_behind_at_once(
     assert (told["outcome"], told["behind"]) == ("cut", KILLED) and told["last_success_s"]
     page = tmp_path / "page.html"
     assert asked({"html": str(page)}) == 1 and KILLED in Tags(page.read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"), [("folder", "Is a directory"), ("damaged", "file is not a database")]
+)
+def test_a_history_that_cannot_be_read_is_no_job_that_never_ran(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str, why: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(run_jobs, "history_of", history_of)
+    path = Path(history_of(config.path).path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no database" * 100)
+    if kept == "folder":
+        path.unlink()
+        path.mkdir()
+    for words in ({}, {"json": True}, {"html": str(tmp_path / "page.html")}):
+        with pytest.raises(CopyError, match=re.escape(f"cannot read {path}: {why}")):
+            run_jobs.act("status", config, ["recordings"], words)
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_status_as_a_page(config: Config, tmp_path: Path) -> None:

@@ -152,13 +152,13 @@ class History:
     def _read(self, made: Callable[[str], T], ask: str, values: _Values) -> list[T]:
         """Return what is made of each row's value; nothing where that cannot be: it is noted."""
         try:
-            if not os.path.exists(self.path):
-                return []
-            with self._opened() as database:
+            with open(self.path, "rb"), self._opened() as database:
                 return [made(row[0]) for row in database.execute(ask, values)]
+        except FileNotFoundError:
+            pass
         except (sqlite3.Error, OSError, ValueError) as error:
-            self._note(f"{self.path}: the history cannot be read: {error}")
-            return []
+            self._note(f"cannot read {self.path}: {getattr(error, 'strerror', None) or error}")
+        return []
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
