@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,3 +222,19 @@ def test_a_source_that_is_mounted_read_only_is_told_as_copied(way: Way) -> None:
     assert (failure.path, failure.message) == ("t/a", why)
     assert failure.hint == "the source is mounted read-only"
     assert files_of(way.source) == way.arrived - {"t"} == {"t/a"}
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_destination_that_is_mounted_read_only(way: Way, is_there: bool) -> None:
+    """That no source was removed is said where something had landed, so that one would be."""
+    make(way.source, "t/a")
+    (way.destination / "t").mkdir()
+    if is_there:
+        shutil.copy2(way.source / "t/a", way.destination / "t/a")
+    with mounted(way.destination, way.destination):
+        subprocess.run(["mount", "-o", "remount,bind,ro", way.destination], check=True)
+        result = way.copy("t", remove_source_files=True)
+    told = [each.message for each in result.failures]
+    assert told and ("no source was removed" in " ".join(told)) == is_there, told
+    assert "fence" not in " ".join(told)
+    assert files_of(way.source) == {"t/a"}

@@ -186,7 +186,7 @@ class Moving:
                     look = moving.SamePlace([(top, path, mark) for top, path, mark in group])
                     self._queue.add(Ask(True, look, self._is_same, self._cannot))
             else:
-                self._why_not = "the destination has no fence to tell it from the source"
+                self._why_not = "the destination takes no file that would tell it from the source"
 
         # One folder may be given its name here, and be there already for the next copy.
         is_one = len(tops) == 1 and tops[0].is_folder
@@ -292,7 +292,7 @@ class Moving:
         if not self._why_not:
             for group in grouped_rows(self._to_remove()):
                 self._wait(self._removal(group))
-        if self._why_not:
+        if self._why_not and len(self._spool):  # else none would have been
             why = f"no source was removed: {self._why_not}"
             self._fail(failures.data(failures.DESTINATION, "", why))  # "": the destination itself
 
