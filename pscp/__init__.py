@@ -84,12 +84,12 @@ __all__ = [
     "Diverged", "Failure", "FanOutFailed", "FileError", "FileEvent", "FilesFailed",
     "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Look", "Measurement",
     "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
-    "NoSuchDataset", "NoZfs", "Options", "ProtocolError", "PscpError", "Ran", "Replicated",
-    "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists", "SourceChanged",
-    "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut", "UnknownOption",
-    "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "Verified", "VerifyError",
-    "ZfsDenied", "clean",
-    "copy", "fan_out", "look", "measure", "parse_location", "replicate", "verify",
+    "NoSuchDataset", "NoZfs", "NotRemoved", "Options", "ProtocolError", "PscpError", "Ran",
+    "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
+    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut",
+    "UnknownOption", "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "Verified",
+    "VerifyError", "ZfsDenied", "clean", "copy",
+    "fan_out", "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

@@ -167,6 +167,10 @@ class SourceChanged(FileError):
     hint = "copy it again when nothing writes to it, or copy a snapshot of it"
 
 
+class NotRemoved(FileError):
+    """A file was copied, and is still at the source, which it was to leave."""
+
+
 class UnsupportedFile(FileError):
     """A dangling link, a special file (device, socket, FIFO), or a loop of links."""
 

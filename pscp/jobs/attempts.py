@@ -47,6 +47,7 @@ class Attempts:
         self.run = DestinationRun(  # what they have come to, so far
             destination, Outcome.CUT, time.time(), 0.0, attempts=0, message="not begun"
         )
+        self.not_removed: tuple[Failure, ...] = ()  # at the source: the run's failures, not its
         self.why_not_deleted = ""  # a mirror's note in this attempt, that it deleted nothing
         self.has_result = False  # the last attempt has looked at every file
         self._has_connected = False  # any attempt has
@@ -71,6 +72,8 @@ class Attempts:
         now_s, error, result = self._steady(), delivery.error, delivery.result
         found = result.failures if result is not None else ()
         failures = tuple(_with_keys(each) for each in found if self._counts(each))
+        self.not_removed = tuple(filter(_is_of_after, failures))
+        failures = tuple(each for each in failures if not _is_of_after(each))
         failures = self._not_deleted(delivery) + failures
         self._count(delivery, failures, now_s - self._begin_s)
         self._sent_bytes, self._moved_s = 0, None
@@ -105,6 +108,8 @@ class Attempts:
         run, its, result = self.run, delivery.counters, delivery.result
         self.has_result = result is not None
         unlisted = result.failures_unlisted if result is not None else 0
+        if result is not None and any(map(_is_of_after, result.failures[-1:])):
+            unlisted = 0  # they come last: so those that were not listed are such, too
         self.run = replace(
             run,
             seconds=seconds,
@@ -199,6 +204,11 @@ def has_found(failed: Sequence[Failure], came: Iterable[int]) -> bool:
 def is_failure(failure: Failure) -> bool:
     """Return whether it is one, and no pattern at a host that nothing matches."""
     return failure.message != NO_MATCH
+
+
+def _is_of_after(failure: Failure) -> bool:
+    """Return whether a file was copied, and only what `after` says could not be done."""
+    return failure.error == errors.NotRemoved.__name__
 
 
 def _has_gone_on(delivery: Delivery) -> bool:

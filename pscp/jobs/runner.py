@@ -33,7 +33,7 @@ from pscp.jobs.reports.history import History
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
-from pscp.jobs.reports.report import summary
+from pscp.jobs.reports.report import reasons, summary
 from pscp.jobs.toml.job import Job, check_after
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -319,9 +319,13 @@ class _Run:
         parts = tuple(each.run for each in attempts)
         outcome = worst(part.outcome for part in parts)
         # What ends the job once all is done ends nothing.
+        whys = ["" if outcome in GOOD else why, copying.note]
+        if stayed := [failure for each in attempts for failure in each.not_removed]:
+            outcome = worst([outcome, Outcome.FAILED])
+            whys.insert(0, "\n".join(reasons(stayed, set())))
         self._is_over(
             outcome,
-            "; ".join(filter(None, ("" if outcome in GOOD else why, copying.note))),
+            "; ".join(filter(None, whys)),
             destinations=parts,
             files_waiting=copying.settled.waiting,
             files_removed=copying.moved,

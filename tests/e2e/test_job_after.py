@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 from conftest import until
+from job_runs import part, run_of
+from prometheus_client import generate_latest
 
 from e2e.test_jobs import Place, journaled_chunks, place, start
 from e2e.test_run_jobs import run
 from pscp.ground.values import MIB
 from pscp.jobs import check
+from pscp.jobs.reports.notifications import collect
 from pscp.jobs.reports.outcome import Outcome
-from pscp.jobs.reports.report import lines
+from pscp.jobs.reports.report import lines, summary
 from pscp.jobs.toml.job import Job
 
 __all__ = ["place"]
@@ -169,3 +172,31 @@ def test_why_a_mirror_deleted_nothing_is_in_the_report(place: Place) -> None:
     why = "nothing was deleted, since a source is missing"
     assert [each.message for each in found.destinations[0].failures if not each.path] == [why]
     assert any(why in line for line in lines(found)) and place.arrived() == {"a", "old"}
+
+
+# --- what cannot be removed
+
+
+@pytest.mark.parametrize("ends", [1, 2])
+def test_a_source_that_stays_is_the_failure_of_the_run(place: Place, ends: int) -> None:
+    """It was that of whichever destination ended last."""
+    place.fill("a")
+    (place.home / "b").write_text("b")
+    (place.home / "here" / "b").symlink_to(place.home / "b")
+    ran = place.run_one(place.job(ends=ends, after="remove"))
+    assert (ran.outcome, ran.exit_code, ran.files_removed) == (Outcome.FAILED, 1, 1)
+    assert "b" in ran.message and "link" in ran.message
+    for each in ran.destinations:
+        assert (each.outcome, each.files_failed, each.failures) == (Outcome.DONE, 0, ())
+        assert place.history.last_success("job", each.destination)
+        values = generate_latest(collect(ran, {})).decode()
+        assert 'pscp_job_exit_code{job="job"} 1.0' in values
+        its = f'{{destination="{each.destination}",job="job"}}'
+        assert f"pscp_job_destination_exit_code{its} 0.0" in values
+    assert here(place) == {"b"}
+    assert summary(ran) == " ".join(ran.message.split("\n"))
+
+
+def test_what_stays_does_not_hide_a_destination_that_failed() -> None:
+    bad = part(outcome=Outcome.UNREACHABLE, message="no route")
+    assert summary(run_of(bad, message="b stays")) == f"b stays; {bad.destination}: no route"

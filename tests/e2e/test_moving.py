@@ -115,7 +115,7 @@ def test_the_source_is_the_destination(way: Way, name: str) -> None:
     make(way.source, "t/a", "t/sub/b")
     same = dataclasses.replace(way, destination=way.source)
     result = same.copy(name, to="t" if name == "t/." else "", remove_source_files=True)
-    assert [failure.error for failure in result.failures] == ["FileError"]
+    assert [failure.error for failure in result.failures] == ["NotRemoved"]
     assert files_of(way.source) == {"t/a", "t/sub/b"}
 
 

@@ -263,9 +263,11 @@ class Teller:
 
 
 def _to_journal(run: JobRun) -> None:
-    """Write a record for each destination, or of the run where it came to none."""
-    of_parts = [(part.destination, part.outcome, report.copied(part)) for part in run.destinations]
-    for destination, outcome, text in of_parts or [("", run.outcome, run.message)]:
+    """Write a record for each destination, and of the run where it failed and they did not."""
+    records = [(part.destination, part.outcome, report.copied(part)) for part in run.destinations]
+    if run.outcome not in {part.outcome for part in run.destinations}:
+        records.append(("", run.outcome, run.message))
+    for destination, outcome, text in records:
         fields = {"PSCP_JOB": run.job, "PSCP_RUN": run.run, "PSCP_OUTCOME": str(outcome)}
         if destination:
             fields["PSCP_DESTINATION"] = destination

@@ -134,7 +134,7 @@ def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) ->
         more = [line for line in given if line not in told]
         told.update(given)
         found.append(f"  {part.destination}: {part.outcome}{why and ': '}{why}")
-        more += [copied(part), *_reasons(part.failures, told, why)]
+        more += [copied(part), *reasons(part.failures, told, why)]
         found += [f"    {line}" for line in more]
     for ran in run.commands:
         if ran.output and not ran.ok:
@@ -150,19 +150,19 @@ def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) ->
 
 def summary(run: JobRun) -> str:
     """Return in a line what a run that did not go well came to, "" of one that did."""
-    if run.message:
-        return run.message
     found = []
+    if run.message:
+        found.append(" ".join(run.message.split("\n")))
     for part in run.destinations:
-        if part.outcome not in GOOD:
+        if part.outcome not in GOOD and (part.attempts or not run.message):
             why = part.message.partition("\n")[0]
-            told = [why, *itertools.islice(_reasons(part.failures, set(), why), 1)]
+            told = [why, *itertools.islice(reasons(part.failures, set(), why), 1)]
             its = "; ".join(dict.fromkeys(filter(None, told))) or part.outcome
             found.append(f"{part.destination}: {its}")
     return printable("; ".join(found))
 
 
-def _reasons(failures: Iterable[Failure], said: set[str], why: str) -> Iterator[str]:
+def reasons(failures: Iterable[Failure], said: set[str], why: str = "") -> Iterator[str]:
     """Yield why files failed, the reason for most of them first, each with the first names.
 
     Hints are added to those that were said; none is said again. `why` was said of the destination.

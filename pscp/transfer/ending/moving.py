@@ -327,7 +327,7 @@ class Moving:
         return self._terms.placement.place(known).entry.path
 
     def _fail(self, failure: Failure) -> None:
-        self._queue.run_alone(lambda: self._results.failed(failure))
+        self._queue.run_alone(lambda: self._results.failed(failure, was_copied=True))
 
     def _digest(self, row: list[Any]) -> bytes:
         """Return a digest of what tells a file, in this very state, from all others."""
@@ -340,7 +340,7 @@ class Moving:
         def then(answer: object) -> None:
             failed = answers.places(answer)
             for _, failure in failed:
-                self._results.failed(self._as_not_removed(failure))
+                self._results.failed(self._as_not_removed(failure), was_copied=True)
             self._terms.counters.add(files_removed=len(rows) - len(failed))
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
@@ -350,7 +350,7 @@ class Moving:
         return Ask(True, moving.RemoveSources(moved, folder), then, self._cannot_remove)
 
     def _cannot_remove(self, failure: Failure) -> None:
-        self._results.failed(self._as_not_removed(failure))
+        self._results.failed(self._as_not_removed(failure), was_copied=True)
 
     def _as_not_removed(self, failure: Failure) -> Failure:
         """Return the source's failure to remove or move a file, told as one: it was copied."""

@@ -337,8 +337,9 @@ class Results:
         """Fail a file of another digest than is expected."""
         self.failed(failures.data(failures.VERIFY, path, _NOT_EXPECTED))
 
-    def failed(self, failure: Failure, first: str = "") -> None:
-        """Count and show a file that was not copied, maybe as another name of the file `first`.
+    def failed(self, failure: Failure, first: str = "", *, was_copied: bool = False) -> None:
+        """Count and show a file that was not copied, maybe as another name of the file `first`;
+        or one that `was_copied` and could not be removed at the source.
 
         Stops the copy if another run owns it now.
         """
@@ -348,6 +349,8 @@ class Results:
         if failure["kind"] in _OTHER_BYTES and failure["path"] in self._terms.job.expected:
             failure = {**failure, "message": _NOT_EXPECTED, "hint": _OTHER_SOURCE}
         error, of_source = as_error(failure), failure.get("of_source", False)
+        if was_copied and not isinstance(error, errors.SourceChanged):
+            error = errors.NotRemoved(error.path, error.message, error.hint)
         _log.debug("failed: %s: %s", error.path, failure)
         self._terms.counters.add(files_failed=1)
         if failure["errno"] in _STOPS_DELETION and not of_source:
