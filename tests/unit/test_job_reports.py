@@ -40,7 +40,8 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
         failures=failures, files_failed=8, connections_lost=2, chunks_resent=1, attempts=2,
     )  # fmt: skip
     text = report.as_text([run_of(part(files=11), bad, files_waiting=4)])
-    assert text.splitlines()[0].startswith("recordings: failed (20")
+    told = "recordings: 1 of 2 destinations failed: store2:/vault/ (20"
+    assert text.splitlines()[0].startswith(told)
     assert text.splitlines()[0].endswith(", 12.0 s, exit code 1)")
     assert "  store1:/vault/: done\n    11 copied" in text
     assert "  store2:/vault/: failed\n    3 copied, 8 failed, 2.0 MB in 10.0 s (400.0 kB/s)" in text
@@ -51,6 +52,24 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
     assert text.index("it changed while it was copied (1): other") > text.index(told)
     assert "    nothing was deleted\n" in text  # which is about no file
     assert "  4 files left for the next run" in text
+
+
+def test_the_destinations_that_failed_come_first() -> None:
+    parts = [
+        part(f"site{each}:", outcome=Outcome.FAILED if each % 4 == 0 else Outcome.DONE)
+        for each in range(1, 13)
+    ]
+    for text in (report.as_text([run_of(*parts)]), report.as_html([run_of(*parts)])):
+        told = "recordings: 3 of 12 destinations failed: site4:, site8:, site12: ("
+        assert told in text
+        order = re.findall(r"^  (site\d+:):", text, re.M)
+        assert order[:4] == ["site4:", "site8:", "site12:", "site1:"] and len(order) == 12
+    parts[0] = part("site1:", outcome=Outcome.UNREACHABLE)
+    text = report.as_text([run_of(*parts)])
+    assert text.startswith("recordings: 4 of 12 destinations not done: site1:, site4:, ")
+    every = [part(f"site{each}:", outcome=Outcome.FAILED) for each in range(9)]
+    assert report.as_text([run_of(*every)]).startswith("recordings: failed (")
+    assert "site5:, and 3 more (" in report.as_text([run_of(*every, part())])
 
 
 def test_why_a_destination_failed_is_told_once() -> None:

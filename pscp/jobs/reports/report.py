@@ -34,6 +34,7 @@ _DEVICES = ("/dev/fd/", "/proc/")
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 COMMAND = "pscp-run"
 _LINES_SHOWN = 10  # of what a command wrote
+_DESTINATIONS_SHOWN = 6  # in the first line, of those that failed
 _NAMES_SHOWN = 3  # of the files that failed for one reason
 # What to do about an outcome that nothing else explains.
 _NEXT_STEP = {
@@ -127,9 +128,9 @@ def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) ->
     """
     told = set[str]() if hints is None else hints
     taken = f"{date(run.started_s)}, {format_duration(run.seconds)}"
-    found = [f"{run.job}: {run.outcome} ({taken}, exit code {run.exit_code})"]
+    found = [f"{run.job}: {_became(run)} ({taken}, exit code {run.exit_code})"]
     found += [f"  {line}" for line in run.message.splitlines()]
-    for part in run.destinations:
+    for part in sorted(run.destinations, key=lambda part: part.outcome in GOOD):
         why, *given = part.message.splitlines() or [""]
         more = [line for line in given if line not in told]
         told.update(given)
@@ -146,6 +147,19 @@ def lines(run: JobRun, command: str = COMMAND, hints: set[str] | None = None) ->
     if run.outcome in _NEXT_STEP:
         found.append(f"  {_NEXT_STEP[run.outcome].format(command=command, job=run.job)}")
     return [printable(line) for line in found]
+
+
+def _became(run: JobRun) -> str:
+    """Return, for example: 2 of 12 destinations failed: site07:mirror/, site09:mirror/."""
+    bad = [part for part in run.destinations if part.outcome not in GOOD]
+    if not 0 < len(bad) < len(run.destinations):
+        return run.outcome
+    became = {part.outcome for part in bad}
+    how = bad[0].outcome if len(became) == 1 else "not done"
+    left = len(bad) - _DESTINATIONS_SHOWN
+    names = [part.destination for part in bad[:_DESTINATIONS_SHOWN]]
+    names += [f"and {left} more"] if left > 0 else []
+    return f"{len(bad)} of {len(run.destinations)} destinations {how}: {', '.join(names)}"
 
 
 def summary(run: JobRun) -> str:
