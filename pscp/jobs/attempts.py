@@ -5,9 +5,12 @@ Not here: how they are made (../calls/deliveries.py), what becomes of the whole 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -155,6 +158,22 @@ def outcome_of(error: errors.PscpError) -> Outcome:
     if isinstance(error, errors.ConnectError):
         return Outcome.MISCONFIGURED if _is_mistake(error) else Outcome.UNREACHABLE
     return Outcome.MISCONFIGURED if isinstance(error, errors.UsageError) else Outcome.FAILED
+
+
+@contextlib.contextmanager
+def faults_told() -> Iterator[None]:
+    """Run a block. Raises CopyError, with the line of pscp that it is of, for what is a bug there:
+    a job fails of it, and those after it are run.
+    """
+    try:
+        yield
+    except errors.PscpError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        where = f"{os.path.basename(at.filename)}, line {at.lineno}"
+        raise errors.CopyError(f"pscp is at fault: {what} ({where})") from error
 
 
 def _is_mistake(error: errors.ConnectError) -> bool:

@@ -17,7 +17,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from pscp.calls.deliveries import Delivery, side_by_side
 from pscp.ground import errors, state
 from pscp.ground.locations import Location
 from pscp.jobs import sources
-from pscp.jobs.attempts import Attempts, outcome_of, words_of
+from pscp.jobs.attempts import Attempts, faults_told, outcome_of, words_of
 from pscp.jobs.commands import program_of, run_command
 from pscp.jobs.ending import Ending
 from pscp.jobs.reports.history import History
@@ -116,7 +116,7 @@ class Copying:
 
     def _to_all(self, deliver: Callable[[str, Show], Result]) -> None:
         side_by_side(
-            [*self.attempts], deliver, self._again,
+            [*self.attempts], faults_told()(deliver), self._again,
             progress=self._goes_on,
             max_hosts=self._job.max_hosts, shares=len(self.attempts) > 1,
         )  # fmt: skip
@@ -345,11 +345,13 @@ class _Run:
         outcome = worst([ended.outcome, Outcome.FAILED if why else ended.outcome])
         self._is_over(outcome, "; ".join(filter(None, (ended.message, why))))
 
-    def _stoppable(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block that a signal ends, or max-duration, which begins with it."""
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Run a block that a signal ends, or max-duration, which begins with it."""
         most_s = self.job.max_duration_s
         what = f"max-duration ({format_duration(most_s)})" if most_s else ""
-        return self._ending.stoppable(most_s, what)
+        with faults_told(), self._ending.stoppable(most_s, what):
+            yield
 
     def _command(self, name: str) -> str:
         """Run one of the job's commands; return what was wrong with it, or ""."""

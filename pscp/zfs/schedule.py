@@ -75,7 +75,7 @@ class Schedule:
                 if len(self._received) >= _GROUP:
                     self._finish()
             self._finish()
-        except errors.PscpError:
+        except Exception:
             self._end()
             if self._job.is_push:  # else what is held is out of reach
                 release(self._job, [each.source for each in self._pairs.values()])

@@ -155,7 +155,7 @@ class LaneContext:
     def new_end(self, lost: Lost, far: Channel) -> NearEnd:
         if self.make_near is not None:
             return self.make_near(lost, far)
-        if self.reader is not None and self.is_push:
+        if self.reader is not None and self.is_push and not self.is_stream:
             return SharingEnd(self._umask, self.reader)
         return End(self._umask, self.stream)
 
