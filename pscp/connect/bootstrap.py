@@ -108,7 +108,8 @@ class RemoteAgent:
     def receive(self) -> wire.Frame | None:
         """Return the next frame, valid until the next call; None when the channel ended.
 
-        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame.
+        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame, and
+        CopyError where the stream that it is a lane of has lost its far end.
         """
         try:
             frame = self.decoder.next()
@@ -122,7 +123,7 @@ class RemoteAgent:
                     time.sleep(wire.GATHER_S)
             self.session.check(frame)
             if frame.type == wire.REFUSED:
-                raise wire.WireError(f"the agent ended: {str(frame.json())[:_SHOWN_MAX]}")
+                raise _refused(frame)
             return frame
         except wire.WireError as error:
             raise errors.ProtocolError(str(error)) from None
@@ -324,6 +325,14 @@ def _checked_rtt_s(value: object) -> float:
     if not isinstance(value, float) or not 0 <= value <= _RTT_MAX_S:
         raise errors.ProtocolError(f"a HELLO with a round trip of {value!r} s")
     return value
+
+
+def _refused(frame: wire.Frame) -> Exception:
+    """Return the error of an agent's last frame."""
+    why = str(frame.json())[:_SHOWN_MAX]
+    if why == wire.STREAM_GONE:  # a new connection brings no other
+        return errors.CopyError(why)
+    return wire.WireError(f"the agent ended: {why}")
 
 
 def _no_agent(seen: bytes) -> errors.NoAgent:

@@ -326,7 +326,7 @@ class LanePool:
                 self._note_once("no other login passes without asking: using channels of this one")
                 return True
         if not self._give_up(worker, error) and not error.retry:
-            self._note_once(f"no more connections, going on with those open: {error.message}")
+            self._note_once(f"fewer connections than were wanted: {error.message}")
         return False
 
     def _may_retry(self, worker: Worker, error: PscpError, attempt: int) -> bool:

@@ -32,6 +32,7 @@ from pscp.stream.stream import Ran as Ran
 
 _log = Log("zfs")
 _ENDS_S = 1.0  # for a program to end after it closed its end of the stream
+_UNREAD = 128 + signal.SIGPIPE  # the status of a program here whose output nobody reads any more
 _ENDED_BY_US = -signal.SIGTERM  # the status of a far program whose stream was cut short
 
 
@@ -115,17 +116,18 @@ class Link:
             )
             if is_push:
                 stream.ended_well = program.ended_well
+            cut: errors.CopyError | None = None
             try:
                 status: int | None = stream.run(program.fd)
-            except errors.CopyError:
+            except errors.CopyError as error:
                 if not program.has_ended(_ENDS_S):
                     raise
-                status = None
+                status, cut = None, error
             if status is None or (not is_push and status):
                 program.end()  # before its input is
             near = program.wait()
-            if status is None and near.status == 0:
-                raise errors.ConnectionLost("the stream ended early")
+            if cut is not None and near.status in (0, _UNREAD):  # it is not why
+                raise cut
         far = Ran(_ENDED_BY_US if status is None else status, b"", stream.err)
         sender, receiver = (near, far) if is_push else (far, near)
         return PipeStatuses(sender, receiver, counters.bytes_done)

@@ -120,7 +120,7 @@ def test_a_lane_that_misbehaves_leaves_its_work_to_others(
     trees.file("large", LONG_BYTES)
     trees.copied(is_push, Fault(0, FROM, 3, NONSENSE, 9), connections=lanes)
     assert [note.split(":")[0] for note in trees.bench.notes] == [
-        "no more connections, going on with those open"
+        "fewer connections than were wanted"
     ]
 
 

@@ -198,10 +198,14 @@ def far(
         end_agents()
 
 
+def is_agent(pid: int) -> bool:
+    return " -IS -c import sys;" in command_line(pid)
+
+
 def end_agents() -> None:
     """A far agent that lost its lane amidst a stream waits for others, for up to a minute."""
     for process in started_processes():
-        if " -IS -c import sys;" in command_line(process.pid):
+        if is_agent(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import forked
 import pytest
+from conftest import started_processes
 from e2e.ways import ZFS
 from faults.conftest import until
 from servers.private import PrivateServer
@@ -24,7 +25,7 @@ from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
 from pscp.zfs.link import Link, PipeStatuses, Ran
-from zfs.conftest import Ends, Pool, end_agents
+from zfs.conftest import Ends, Pool, end_agents, is_agent
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
 LARGE = 48_000_000
@@ -122,6 +123,20 @@ def is_session(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
         return file.read().startswith("sshd")
     return False
+
+
+def test_killed_agents(far: Ends) -> None:
+    """H2: all of a host at once. It ended the replication, though killed connections did not."""
+    far.write("large", LARGE)
+    far.grow("one", "two")
+
+    def cut() -> None:
+        kill([p.pid for p in started_processes() if is_agent(p.pid)])
+
+    result = far.replicate(**amidst(cut))
+    assert result.ok and far.received() == ["one", "two"]
+    told = "\n".join(far.told.notes)
+    assert "trying again" in told and "fewer connections" not in told, told
 
 
 @pytest.mark.parametrize(

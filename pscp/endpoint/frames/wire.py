@@ -69,6 +69,8 @@ FAILED = 1  # flag: the payload is an error, as JSON
 MISMATCH = 2  # flag of ACK: what arrived does not have the digest that was sent
 CHECKED = 4  # flag of DATA: the block is followed by a check
 
+STREAM_GONE = "the far end of the stream is gone"  # a REFUSED: it went with its agent
+
 CHECK_BYTES = 32  # the digest of a chunk up to here, and zeros: SHA-256 has 32, others fewer
 
 COUNT = struct.Struct(">I")

@@ -209,7 +209,7 @@ class Agent:
                 with self._link.lend_fds() as fds:
                     stream_server.hand_over(request.socket, fds, pending)
             except OSError:
-                raise wire.WireError(stream_server.GONE)
+                raise wire.WireError(wire.STREAM_GONE)
         frames.session.advance(session.TAKE_BACK)
 
     def send_chunk(self, id_: int, offset: int, length: int) -> None:

@@ -33,7 +33,6 @@ _HANDED = struct.Struct(">I")  # how many bytes were read of the lane already
 _LET_GO = b"."
 _WHY_MAX = 1024
 _FOLDER_MAX = 90  # characters: unix(7) takes 107 for a socket, other systems 103
-GONE = "the far end of the stream is gone"
 
 Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
 Serve = Callable[["Gathering", int, int, bytes], None]  # (.., read_fd, write_fd, read already)
@@ -332,7 +331,7 @@ def hand_over(path: str, fds: Tuple[int, int], pending: bytes) -> None:
         to.sendall(pending)
         reason = to.recv(_WHY_MAX)
         if reason != _LET_GO:
-            raise wire.WireError(reason.decode("ascii", "replace") or GONE)
+            raise wire.WireError(reason.decode("ascii", "replace") or wire.STREAM_GONE)
 
 
 def _tell_why(handed: socket.socket, error: BaseException) -> None:
