@@ -318,8 +318,9 @@ class Diverged(DatasetError):
     """The destination was changed after the snapshot that both ends have."""
 
     hint = (
-        "--force-rollback throws those changes away (zfs clone keeps a copy of them first); "
-        "zfs set readonly=on DEST keeps it from happening again"
+        "--force-rollback throws those changes away: copy the files out before, or zfs snapshot "
+        "DEST@NAME and zfs send DEST@NAME | zfs receive OTHER (a clone would be in the way); zfs "
+        "set readonly=on DEST keeps it from happening again"
     )
 
 

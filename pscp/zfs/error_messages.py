@@ -50,6 +50,10 @@ _NOISE = re.compile(
     r"|Warning: .* does not apply to datasets of this type)"  # zfs receive -x for a volume
 )
 _BEGINS = re.compile(r"cannot |warning|[A-Z]|\S+: ")
+CLONED = (
+    "--force-rollback destroys no clone: zfs send what it holds | zfs receive OTHER, and zfs "
+    "destroy it; then run this command again"
+)
 HERE, THERE = "--zfs-command", "--far-zfs-command"
 _MOST = 400  # characters of zfs's words that are shown
 
@@ -72,7 +76,8 @@ def meaning(dataset: str, err: bytes, option: str = HERE) -> errors.DatasetError
             error = kind(dataset, said)
             error.hint = error.hint.replace(HERE, option)
             return error
-    return errors.StreamRejected(dataset, said or "zfs failed and said nothing")
+    hint = CLONED if "clones of previous snapshots exist" in said else ""
+    return errors.StreamRejected(dataset, said or "zfs failed and said nothing", hint)
 
 
 def of_stream(

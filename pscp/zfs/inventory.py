@@ -217,6 +217,13 @@ class Zfs:
             found.update((row[0], _number(row[1])) for row in rows if len(row) == 2)
         return found
 
+    def clones(self, dataset: str) -> dict[str, str]:
+        """Return a clone in the dataset's pool for each snapshot that one began with."""
+        pool = dataset.partition("/")[0]
+        said = self.run("list", "-H", "-o", "origin,name", "-r", pool).out
+        rows = (line.split("\t") for line in said.decode("utf-8", "replace").splitlines())
+        return {row[0]: row[1] for row in rows if len(row) == 2 and row[0] != "-"}
+
     def is_unfinished(self, name: str) -> bool:
         """Return whether zfs receive has begun to make this dataset, or has thrown it away again.
 

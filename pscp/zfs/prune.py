@@ -40,24 +40,26 @@ def prune_source(job: Job, source: Dataset, dest: Dataset | None) -> None:
         )
 
 
-def foresee(job: Job, source: Dataset, dest: Dataset | None, *, arrives: bool) -> Iterator[str]:
-    """Yield the commands that would prune a dataset; `dest` is what it will be by then.
+def foresee(
+    job: Job, source: Dataset, dest: Dataset | None, *, arrives: bool
+) -> Iterator[tuple[Zfs, str, Snapshot]]:
+    """Yield what would be destroyed: the end, the dataset, the snapshot; `dest` is as by then.
 
     `arrives` is False for what would not be replicated.
     """
     if not arrives:
-        yield from _lines(job.source, source.name, _of_failure(job, source, dest))
+        yield from _at(job.source, source.name, _of_failure(job, source, dest))
         return
     if dest is not None and _prunes(job, "dest"):
-        yield from _lines(job.dest, dest.name, _of_dest(job, source, job.record.with_marks(dest)))
+        yield from _at(job.dest, dest.name, _of_dest(job, source, job.record.with_marks(dest)))
     if _prunes(job, "source"):
-        yield from _lines(job.source, source.name, _of_source(job, source, dest))
+        yield from _at(job.source, source.name, _of_source(job, source, dest))
 
 
-def _lines(zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]) -> Iterator[str]:
-    for each in snapshots:
-        unless = "  # unless something holds it then" if each.is_held else ""
-        yield zfs.command_line(commands.destroy(dataset, each)) + unless
+def _at(
+    zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]
+) -> Iterator[tuple[Zfs, str, Snapshot]]:
+    return ((zfs, dataset, each) for each in snapshots)
 
 
 def _prunes(job: Job, end: str) -> bool:

@@ -646,6 +646,41 @@ def test_a_snapshot_that_someone_needs_is_not_pruned(push: Ends) -> None:
     push.sender.destroy(clone)
 
 
+def test_a_clone_is_in_the_way_of_a_rollback_and_a_copy_is_not(push: Ends) -> None:
+    """H1: the hint was to make a clone first, -n saw none, and zfs then refused."""
+    push.grow("one")
+    assert push.replicate().ok
+    clone, kept = f"{push.dest}-clone", f"{push.dest}-kept"
+    push.receiver.do("snapshot", f"{push.dest}@mine")
+    push.receiver.do("clone", f"{push.dest}@mine", clone)
+    push.grow("two")
+    for dry_run in (True, False):
+        [failure] = push.replicate(force_rollback=True, dry_run=dry_run).failures
+        assert failure.error == "StreamRejected" and clone in failure.message
+        assert "destroys no clone: zfs send" in failure.hint
+    assert not [line for line in push.told.lines if "rollback" in line]
+    send, receive = (shlex.join(push.receiver.zfs) + word for word in (" send ", " receive "))
+    subprocess.run(f"{send}{push.dest}@mine | {receive}{kept}", shell=True, check=True)
+    push.receiver.destroy(clone)
+    assert push.replicate(force_rollback=True, dry_run=True).ok
+    assert push.replicate(force_rollback=True).ok and push.received() == ["one", "two"]
+    assert list(push.receiver.guids(kept)) == ["mine"]
+    push.receiver.destroy("-r", kept)
+
+
+def test_a_dry_run_marks_what_a_clone_needs(push: Ends) -> None:
+    """A3: it was to be destroyed, as if nothing needed it."""
+    took = [push.night(keep_last=3).snapshot for _ in range(3)]
+    clone = f"{push.source}-clone"
+    push.sender.do("clone", f"{push.source}@{took[0]}", clone)
+    push.told.lines.clear()
+    assert push.night(keep_last=2, dry_run=True).ok
+    lines = [line.partition(" destroy ")[2] for line in push.told.lines if " destroy " in line]
+    first, second = (f"{push.source}@{name}" for name in took[:2])
+    assert lines == [f"{first}  # unless a clone needs it then", second]
+    push.sender.destroy(clone)
+
+
 def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> None:
     for below in ("/a", "/tmp"):
         push.sender.do("create", f"{push.source}{below}")
