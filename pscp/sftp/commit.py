@@ -340,14 +340,31 @@ class Destination:
         return await self._each(request.entries, self._adopt)
 
     async def _adopt(self, value: tree.Entry) -> None:
-        """Give a file that is there already, and verified, its source's metadata, with -p."""
+        """Give a folder, or a file that is verified, which is there already, its source's metadata,
+        with -p.
+        """
         if not self._policy.preserve:
+            return
+        if value.kind == tree.FOLDER:
+            await self._adopt_folder(value)
             return
         path = await self.root.at(value.path)
         if (await self.client.lstat(path)).is_file:
             if (owner := self._owner(value)) is not None:
                 await outcomes(self.client.setstat(path, owner))
             await self.client.setstat(path, self._attrs(value))
+
+    async def _adopt_folder(self, value: tree.Entry) -> None:
+        await self.root.folder(value.path, value.path)
+        path, owner = self.root.full(value.path), self._owner(value)
+        found = await self.client.stat(path)
+        is_given = False  # an owner: no server has to keep the mode then
+        if owner is not None and (found.uid, found.gid) != (owner.uid, owner.gid):
+            [refused] = await outcomes(self.client.setstat(path, owner))
+            is_given = not isinstance(refused, Exception)
+        has = stat.S_IMODE(found.mode or 0), found.mtime
+        if is_given or has != (self._policy.mode(value.mode), times(value).mtime):
+            await self._give_folder(path, value)
 
 
 def _not_seen(path: str, error: Exception, runs: list[str]) -> object:

@@ -6,6 +6,7 @@ from unittest import mock
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import tree
+from pscp.endpoint.there import lookup
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces.plan import Ask
 
@@ -31,7 +32,7 @@ def finished(*found: tree.Entry) -> list[tuple[str, int]]:
     return [
         (entry.path, entry.mode)
         for request in folders
-        if isinstance(request, requests.Folders)
+        if isinstance(request, (requests.Folders, lookup.Adopt))
         for entry in request.entries
     ]
 

@@ -57,6 +57,32 @@ def test_the_destination_has_what_the_source_has(way: Way) -> None:
     assert way.arrived >= {"beside", "other/of/mine"}
 
 
+def test_a_folder_in_which_nothing_changes_is_left_alone(way: Way) -> None:
+    """A folder has its time back where something went; one of other metadata gets its own."""
+    make(way.source, "t/same/a", "t/same/in/b", "t/same/empty/", "t/old/c", "t/mode/d", "t/time/e")
+    assert way.copy("t", archive=True, delete=True).ok
+    there = way.destination / "t"
+    folders = [there, *(path for path in there.rglob("*") if path.is_dir())]
+
+    def ctimes() -> dict[Path, int]:
+        return {path: path.stat().st_ctime_ns for path in folders}
+
+    before = ctimes()
+    assert way.copy("t", archive=True, delete=True).ok
+    assert ctimes() == before
+    make(there, "old/c2")
+    (there / "mode").chmod(0o700)
+    os.utime(there / "time", (1, 1))
+    (there / "same" / "empty").chmod(0o1700)  # as a killed run leaves it
+    before = ctimes()
+    result = way.copy("t", archive=True, delete=True)
+    assert (result.ok, result.files_deleted) == (True, 1)
+    after = ctimes()
+    changed = {str(path.relative_to(there)) for path in folders if after[path] != before[path]}
+    assert changed == {"old", "mode", "time", "same/empty"}
+    assert_same_tree(way.source / "t", there)
+
+
 def test_a_folder_of_very_many_names(way: Way) -> None:
     (way.source / "t").mkdir()
     (way.destination / "t").mkdir()

@@ -48,7 +48,7 @@ def standing_at(way: Way, question: str) -> Breaking:
     return way.breaking().rule("block", connections=None, **asks)
 
 
-@pytest.mark.parametrize("moment", ["data", "Extras", "Folders"])
+@pytest.mark.parametrize("moment", ["data", "Extras", "Adopt"])
 def test_a_push_is_killed_and_run_again(push: Way, moment: str) -> None:
     killed_and_run_again(push, moment)
 
@@ -64,7 +64,7 @@ def killed_and_run_again(way: Way, moment: str) -> None:
     until(lambda: breaking.blocked, "a connection stands still")
     running.kill()
     assert missing(way) <= set(EXTRAS)
-    assert not missing(way) or moment == "Folders"
+    assert not missing(way) or moment == "Adopt"
     way.finish("-p", "--delete")
     assert_same_tree(way.source, way.destination, times=True)
 

@@ -66,8 +66,8 @@ class Inherit(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Give files that are there already their metadata. Answer: `[place, failure]` of those that
-    failed to take it.
+    """Give files and folders that are there already their metadata. Answer: `[place, failure]` of
+    those that failed to take it.
     """
 
     entries: List[tree.Entry]
@@ -140,9 +140,15 @@ def extents_of(the_sink: "sink.Sink", request: ExtentsThere) -> Tuple[List[files
 
 
 def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
-    """Give a file that was here already, and is verified, its source's metadata (-p)."""
+    """Give a folder, or a file that is verified, which was here already, its source's metadata
+    (-p).
+    """
     policy = the_sink.policy
     if not policy.preserve:
+        return
+    if value.kind == tree.FOLDER:
+        if not _is_same_folder(the_sink, value):
+            the_sink.finish_folder(value)
         return
     has_no_bytes = value.kind in (tree.FIFO, tree.DEVICE, tree.LINK)
     if has_no_bytes and _is_seen_to_by_name(the_sink, value):
@@ -166,6 +172,13 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
             _replace_by_copy(the_sink, fd, value)
     finally:
         os.close(fd)
+
+
+def _is_same_folder(the_sink: "sink.Sink", value: tree.Entry) -> bool:
+    try:
+        return _is_as_wanted(the_sink.root.folder_as_is(value.path), value, the_sink.policy)
+    except PermissionError:
+        return False
 
 
 def _is_seen_to_by_name(the_sink: "sink.Sink", value: tree.Entry) -> bool:

@@ -131,9 +131,23 @@ class Ending:
                 else:
                     closed[entry.path] = entry
 
-        self._finish(not_closed(), requests.Folders)
-        deepest_first = sorted(closed.values(), key=lambda each: -len(each.path.split("/")))
-        self._finish(deepest_first, requests.Folders)
+        self._finish_some(not_closed())
+        self._finish_some(sorted(closed.values(), key=lambda each: -len(each.path.split("/"))))
+
+    def _finish_some(self, folders: Iterable[tree.Entry]) -> None:
+        """Finish new ones first, none of which has an old one in it; old ones only if need be."""
+        for group in groups(folders):
+            self._finish((each for each in group if not self.keeps(each)), requests.Folders)
+            kept = {each.path: each for each in group if self.keeps(each)}  # as above
+            self._finish(kept.values(), lookup.Adopt)
+
+    def keeps(self, folder: tree.Entry) -> bool:
+        """Return whether a folder that is there is left alone if it is the same at the end.
+
+        That what is in it is durable was seen to before it got its time. A move asks for more: that
+        its own name is, whoever made it.
+        """
+        return "new" not in folder.extra and not self._terms.options.remove_source_files
 
     def _settle_overtaken(self) -> None:
         """Give files their times again, which an overtaken lane's late write has changed.

@@ -63,6 +63,8 @@ class Items:
             if entry.path and self.terms.job.expected:  # it goes if its only file was refused
                 entry = entry._replace(extra={**entry.extra, "filled": 1})
             self._queue.write_later(lambda: self.ending.folders.add(entry))
+        if entry.kind == tree.FOLDER and self.ending.keeps(entry):
+            return
         if not goes_in_pack(entry):
             FileJob(self.terms, self.results, self.ending, item).start(landed, compare, basis_bytes)
         elif self._builder.add(item):
