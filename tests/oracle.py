@@ -18,7 +18,7 @@ from cases import FACTS, OWN, Case, Expected, Verdict
 from patterns import change_mode, is_kept
 from tree_data import FILE, FOLDER, LINK, SPECIAL, Node, Tree, children, join, real
 
-TAKEN = {"copied", "unchanged", "linked"}
+TAKEN = {"copied", "unchanged", "linked", "metadata"}
 
 
 def judge(case: Case) -> Verdict:
@@ -246,13 +246,27 @@ class _Walk:
         is_like = known == "unchanged" or (known and not (is_by_time and is_aged))
         is_like = is_like or (old is not None and node.kind == old.kind == SPECIAL)
         self.differs |= old is None or (not is_like and node.kind != FOLDER)
+        is_same = known or is_like or (old is not None and node.kind == old.kind == FOLDER)
+        lacks = self._lacks(node, old, expected) if old and is_same else set()
+        self.differs |= bool(lacks)
         if node.kind != FOLDER:
-            verdict.outcomes[to] = TAKEN
+            is_sure = bool(lacks) and not node.inode  # else another name may be given it first
+            others = set() if lacks or node.inode or case.over_sftp else {"metadata"}
+            verdict.outcomes[to] = TAKEN - ({"unchanged"} if is_sure else others)
             is_sure = known == "unchanged" and not self._other_names(node)
             if old and not (is_sure and case.options.get("resume", True)):
                 may_be_same = any(each and each.what == old.what for each in expected.nodes)
                 self._back_up(to, old, is_sure=not (known or may_be_same))
         verdict.there[to] = expected
+
+    def _lacks(self, node: Node, old: Node, expected: Expected) -> set[str]:
+        """Return which facts of what is the same else are another and will be set."""
+        if not self.case.has("preserve") or expected.nodes[0] is None:
+            return set()
+        named, will = expected.facts & {"mode", "owner"}, expected.nodes[0]
+        if self.case.over_sftp:  # where -n and --check do not compare owners
+            named -= {"owner"}
+        return {name for name in named if getattr(will, name) != getattr(old, name)}
 
     def _is_newer(self, node: Node, old: Node) -> bool:
         """Does --update leave it out? As with rsync a file of that time, of another size, goes."""

@@ -65,6 +65,7 @@ def summary(result: Result, to: str = "") -> str:
         (result.chunks_resent, f"{result.chunks_resent} resent"),
         (result.files_resumed, f"{result.files_resumed} unchanged"),
         (result.files_unchanged, f"{result.files_unchanged} unchanged by size and time"),
+        (result.metadata_set, f"metadata of {result.metadata_set} set"),
         (result.files_linked, f"{result.files_linked} linked"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
         (result.files_skipped, f"{result.files_skipped} skipped"),
@@ -99,6 +100,7 @@ def dry_run_summary(result: Result, moving: str = "") -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     linked = f", and {result.files_linked} linked" if result.files_linked else ""
+    linked += f", and metadata of {result.metadata_set} set" if result.metadata_set else ""
     deleted = f", and {result.files_deleted} deleted" if result.files_deleted else ""
     would = f"nothing was copied (dry run); it would have been {there}{linked}{deleted}{moving}"
     return ", ".join([would, *not_done(result)])

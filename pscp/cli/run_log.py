@@ -33,7 +33,7 @@ from pscp.options.arguments import Parser, before_dashes, short_help, version
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.display import make_reporter
-from pscp.progress.progress import Outcome, Passing, Reporter
+from pscp.progress.progress import CHANGES, Outcome, Passing, Reporter
 
 Write = Callable[[str], None]
 _ALL_ELSE = "the log is not whole; all else was done, or told above"
@@ -72,8 +72,8 @@ class Logging(Passing):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files or self._inner.names_copied:
             super().file(path, outcome, digest, is_new)
-        if self._of_files is not None and outcome == "copied":
-            self._of_files(f"copied {printable(path)}")
+        if self._of_files is not None and outcome in CHANGES:
+            self._of_files(f"{outcome} {printable(path)}")
 
 
 def run_command(

@@ -47,6 +47,7 @@ class Counters:
     files_left_out: int = 0  # by size or age, and what is no file; in no other number
     files_failed: int = 0
     files_deleted: int = 0  # at the destination, folders too
+    metadata_set: int = 0  # files and folders there already that got another mode or owner
     files_removed: int = 0  # at the source, or moved away there
     chunks_verified: int = 0  # a small file sent whole counts as one
     verified: bool = True  # else there are no such chunks (--verify none)
@@ -96,7 +97,7 @@ class Counters:
 
     def __add__(self, other: Counters) -> Counters:
         """Return what two copies have done together; `other` is the one that goes on."""
-        kinds = ("bytes_", "files_", "chunks_", "connections_")
+        kinds = ("bytes_", "files_", "chunks_", "connections_", "metadata_")
         counted = (each.name for each in fields(self) if each.name.startswith(kinds))
         summed = {name: getattr(self, name) + getattr(other, name) for name in counted}
         return replace(other, **summed, verified=self.verified and other.verified)

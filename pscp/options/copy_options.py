@@ -231,7 +231,7 @@ class CopyOptions:
 
     check: bool = NO_COPY.flag(
         "--check",
-        "copy nothing; list what differs at DEST, with -p or -a by size and time, without or "
-        "with --checksum by content; exit code 1 if anything does",
+        "copy nothing; list what differs at DEST, with -p or -a by size, time, mode and owner, "
+        "without or with --checksum by content; exit code 1 if anything does",
         "Report what differs at the destination and how, and copy nothing; `files` counts it.",
     )

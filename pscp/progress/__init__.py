@@ -3,8 +3,8 @@
 Not here: the command line's closing words (../cli/closing.py). Read next: progress.py.
 
 For other rooms: callbacks (FileEvent, ProgramReporter, log_notes), display (RichBar,
-make_reporter), progress (CallbackReporter, Counters, Failure, JsonLines, LiveCounters, NO_CIPHER,
-Notes, Outcome, Passing, PlainLines, Rate, Reporter, Result, Silent, Ticking, checked, count,
-count_failed, format_bytes, format_duration, problem_of, what_became), progress_words (Piece, count,
-describe, fit).
+make_reporter), progress (CHANGES, CallbackReporter, Counters, Failure, JsonLines, LiveCounters,
+NO_CIPHER, Notes, Outcome, Passing, PlainLines, Rate, Reporter, Result, Silent, Ticking, checked,
+count, count_failed, format_bytes, format_duration, problem_of, what_became), progress_words (Piece,
+count, describe, fit).
 """

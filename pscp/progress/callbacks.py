@@ -21,7 +21,7 @@ class FileEvent:
     """A file, or a link, that has come to its end: what `on_file` is called with."""
 
     path: str  # below the destination, with "/" between its parts
-    outcome: Outcome  # copied, unchanged, linked, skipped, failed; with check or dry_run: different
+    outcome: Outcome  # copied, unchanged, metadata, linked, skipped, failed; or different (dry_run)
     digest: str = ""  # with strong, the SHA-256 in hex of what is copied or unchanged
     is_new: bool = True  # False: it replaced a file of that name
     why: str = ""  # of "different": as `pscp --check` says it

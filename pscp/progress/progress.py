@@ -35,9 +35,11 @@ from pscp.progress.progress_words import format_duration as format_duration
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
+# "metadata" as well, but for its mode or owner, which it was given,
 # "linked" is a name of a file in another folder (--link-dest), "skipped" was left out by --update
 # and the like, "different" would be copied (--check, --dry-run).
-Outcome = Literal["copied", "unchanged", "linked", "skipped", "failed", "different"]
+Outcome = Literal["copied", "unchanged", "metadata", "linked", "skipped", "failed", "different"]
+CHANGES: tuple[Outcome, ...] = ("copied", "metadata")  # which -v names
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Result:
     files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
+    metadata_set: int = 0  # files and folders there already that got another mode or owner
     files_removed: int = 0  # at the source, with remove_source_files
     differing: int = 0  # with check: what differs, or is not at the destination
     bytes: int = 0  # of all files that are good at the destination
@@ -153,7 +156,8 @@ class Reporter(Protocol):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         """A file or a link has come to its end; one call at a time, in the order of what is done.
 
-        Where copied names are wanted, also: a folder was made, and `path` ends in "/".
+        Where copied names are wanted, also: a folder was made, or was there and got another mode or
+        owner, and `path` ends in "/".
 
         `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
         is copied or unchanged), else "". `is_new` is False where it replaced one.
@@ -230,7 +234,7 @@ class Notes(Silent):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self.wants_files:
             self.line(f"{what_became(outcome, is_new):<9} {path}")
-        elif outcome == "copied":
+        elif outcome in CHANGES:
             self.line(path)
 
 

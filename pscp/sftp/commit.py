@@ -59,12 +59,15 @@ class Destination:
         client.is_single = bool(request.server.get("is_single"))
         # The owner and access of a file that was made private here, if known.
         self._made_private = private if isinstance(private, list) else None
+        self._roots_owner: int | None = None  # known once the root is checked
         self._policy = metadata.Policy(request.preserve, request.archive, umask)
         self.root_checked = start(self._check_root())  # raises SftpError, Refusal
 
     async def _check_root(self) -> None:
-        if not (await self.client.stat(self.root.full(""))).is_folder:
+        found = await self.client.stat(self.root.full(""))
+        if not found.is_folder:
             raise Refusal(failures.DESTINATION, "", "the destination is not a folder")
+        self._roots_owner = found.uid
 
     # --- metadata
 
@@ -104,12 +107,8 @@ class Destination:
 
         That this fails is no error: it may not be the user's to give.
         """
-        owner = value.extra.get("o") if self._policy.archive else None
-        if not isinstance(owner, list) or len(owner) < 2:
-            return None
-        uid, gid = owner[:2]
-        are_right = all(isinstance(each, int) and 0 <= each < _ID_END for each in (uid, gid))
-        return Attrs(uid=uid, gid=gid) if are_right else None
+        owner = _wanted_owner(value.extra) if self._policy.archive else None
+        return Attrs(uid=owner[0], gid=owner[1]) if owner else None
 
     def _part(self, path: bytes, nonce: str = "") -> bytes:
         """Return the name of this run's part of a file, or of the run with this nonce."""
@@ -210,20 +209,20 @@ class Destination:
     # --- what is there already
 
     async def look(self, request: asked.Lookup) -> list[object]:
-        return list(await gather(*[self._look_at(path) for path in request.paths]))
+        return list(await gather(*[self._look_at(*each) for each in asked.with_wanted(request)]))
 
-    async def _look_at(self, path: str) -> object:
-        if not path:
-            return [tree.FOLDER, 0, 0, [], 0, [], ""]
+    async def _look_at(self, path: str, wanted: dict[str, object] | None) -> object:
         try:
-            full = await self.root.at(path)
+            full = await self.root.at(path) if path else self.root.full("")
         except Refusal:  # nothing can be there: no folder is on the way
-            return ["", 0, 0, [], 0, [], ""]
+            return ["", 0, 0, [], 0, "", ""]
         except SftpError as error:
             return _not_seen(path, error, [])
-        parts = [self.client.lstat(self._part(full, nonce)) for nonce in self.copy.earlier]
-        found, *left = await outcomes(self.client.lstat(full), *parts)
-        named = zip(self.copy.earlier, left, strict=True)
+        runs = self.copy.earlier if path else []
+        parts = [self.client.lstat(self._part(full, nonce)) for nonce in runs]
+        look = self.client.lstat if path else self.client.stat
+        found, *left = await outcomes(look(full), *parts)
+        named = zip(runs, left, strict=True)
         runs = [nonce for nonce, part in named if isinstance(part, Attrs)]
         if isinstance(found, Exception):
             return _not_seen(path, found, runs)
@@ -231,13 +230,23 @@ class Destination:
         if found.is_link:
             with contextlib.suppress(SftpError):
                 target = await self.client.readlink(full)
-        owner = [] if found.uid is None or found.gid is None else [found.uid, found.gid]
-        if found.is_link and (self._made_private or [None])[0] != 0:  # root alone changes that
-            owner = []
         row = [found.kind, found.size or 0, found.mtime_ns]
         if found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]
-        return [*row, runs, stat.S_IMODE(found.mode or 0), owner, to_text(target)]
+        differs = self._what_differs(found, wanted)
+        return [*row, runs, stat.S_IMODE(found.mode or 0), differs, to_text(target)]
+
+    def _what_differs(self, found: Attrs, wanted: dict[str, object] | None) -> str:
+        """Return what Lookup says of it. Owners count where it is known that root serves. Where it
+        is not known who does, as nothing is made (-n), that is taken to be DEST's owner.
+        """
+        if wanted is None or found.uid is None:
+            return ""
+        user = self._made_private[0] if self._made_private else None
+        if found.is_folder and user != 0 and found.uid != (user or self._roots_owner):
+            return "none"
+        owner = _wanted_owner(wanted) if user == 0 else None
+        return "owner" if owner and owner != (found.uid, found.gid) else ""
 
     async def digests(self, request: asked.DigestsThere) -> list[object]:
         return await results(
@@ -372,8 +381,18 @@ def _not_seen(path: str, error: Exception, runs: list[str]) -> object:
     if not isinstance(error, SftpError):
         raise error
     if is_missing(error) or error.errno in failures.ABSENT:
-        return ["", 0, 0, runs, 0, [], ""]
+        return ["", 0, 0, runs, 0, "", ""]
     return asked.not_seen(path, error)
+
+
+def _wanted_owner(extra: dict[str, object]) -> tuple[int, int] | None:
+    """Return the owner that an entry with this is to have; None for none."""
+    owner = extra.get("o")
+    if not isinstance(owner, list) or len(owner) < 2:
+        return None
+    uid, gid = owner[:2]
+    are_right = all(isinstance(each, int) and 0 <= each < _ID_END for each in (uid, gid))
+    return (uid, gid) if are_right else None
 
 
 def _beside(path: bytes, key: str) -> bytes:

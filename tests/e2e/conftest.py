@@ -156,3 +156,14 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
             shutil.rmtree(folder)
             return
     pytest.fail("there is no other file system to write to")
+
+
+@pytest.fixture
+def as_other(push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path) -> Way:
+    """A push to another user than root."""
+    if os.geteuid() != 0:
+        unavailable("this is not root, which alone logs in as another user")
+    other_disk.chmod(0o755)
+    os.chown(other_disk, 65534, 65534)
+    server = make_sshd(shell=shell_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"'))
+    return dataclasses.replace(push, server=server, destination=other_disk)

@@ -532,17 +532,6 @@ def test_who_may_not_make_devices(
     assert way.arrived == set()
 
 
-@pytest.fixture
-def as_other(push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path) -> Way:
-    """A push to another user than root."""
-    if os.geteuid() != 0:
-        unavailable("this is not root, which alone logs in as another user")
-    other_disk.chmod(0o755)
-    os.chown(other_disk, 65534, 65534)
-    server = make_sshd(shell=shell_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"'))
-    return dataclasses.replace(push, server=server, destination=other_disk)
-
-
 def test_read_only_folders_are_written_in_and_stay_so(as_other: Way) -> None:
     """As with rsync, which writes in them as well."""
     here, there = as_other.source / "t" / "ro", as_other.destination / "t" / "ro"

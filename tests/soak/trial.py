@@ -256,7 +256,7 @@ class Trial:
             ends.setdefault(_end(os.fsdecode(path)), set()).update(outcomes)
         if {"check", "dry_run"} & self.given.keys():  # which tell what would be copied or deleted
             for outcomes in ends.values():
-                outcomes |= {"different"} if outcomes & {"copied", "linked", "deleted"} else set()
+                outcomes |= {"different"} if outcomes & {*oracle.TAKEN, "deleted"} else set()
         for name, outcome in events.items():
             if name in ends and outcome not in ends[name] | {"failed"} and not self.is_made_up:
                 yield f"{name!r} is told as {outcome}, not {sorted(ends[name])}"

@@ -91,7 +91,7 @@ entries = st.builds(
 )  # fmt: skip
 theres = st.builds(
     lambda kind, size, mtime_s, left, target: There(
-        kind, size, mtime_s * SECOND_NS, left, 0o644, (), target
+        kind, size, mtime_s * SECOND_NS, left, 0o644, "", target
     ),
     st.sampled_from(["", tree.FILE, tree.LINK, tree.FOLDER, "other"]), few, few,
     st.sampled_from([[], ["0123abcd"]]), st.sampled_from(["a", "b"]),
@@ -160,21 +160,24 @@ def test_a_source_of_whole_seconds_says_no_more() -> None:
 
 
 FILE = tree.Entry(tree.FILE, 0, "x", 5, 0o644, NS, 1, {"o": [0, 0, "root", "root"]})
-SAME = There(tree.FILE, 5, NS, [], 0o644, (0, 0))
+SAME = There(tree.FILE, 5, NS, [], 0o644)
 
 
 def test_metadata_that_is_not_the_same() -> None:
     archive, kept = Terms.of(Options(archive=True)), Terms.of(Options(preserve=True))
-    assert decide.has_same_metadata(FILE, SAME, archive)
-    assert decide.has_same_metadata(
-        FILE, SAME._replace(mode=0o600, mtime_ns=0), Terms.of(Options())
-    )
-    assert not decide.has_same_metadata(FILE, SAME._replace(mode=0o600), kept)
-    assert not decide.has_same_metadata(FILE, SAME._replace(mtime_ns=0), kept)
-    assert decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), kept)
-    assert not decide.has_same_metadata(FILE, SAME._replace(owner=(1, 1)), archive)
+    differing = decide.differing_metadata
+    assert differing(FILE, SAME, archive) == ""
+    other = SAME._replace(mode=0o600, mtime_ns=0)
+    assert differing(FILE, other, Terms.of(Options())) == ""
+    assert differing(FILE, other, kept) == decide.MODE
+    assert differing(FILE, SAME._replace(mtime_ns=0), kept) == decide.TIME
+    assert differing(FILE, SAME._replace(differs="owner"), archive) == decide.OWNER
+    folder = FILE._replace(kind=tree.FOLDER)
+    assert differing(folder, other, kept) == decide.MODE
+    assert differing(folder, SAME._replace(mtime_ns=0), kept) == ""
+    assert differing(folder, other._replace(differs="none"), kept) == ""
     attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
-    assert not decide.has_same_metadata(attributes, SAME, archive)
+    assert differing(attributes, SAME, archive) == decide.PERHAPS
 
 
 # --- listings

@@ -12,9 +12,10 @@ Sent when a copy begins that may find something at its destination. Not here: wh
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import stat
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
 from ..frames import failures
@@ -26,8 +27,8 @@ from . import sameness
 if TYPE_CHECKING:
     from ..writing import sink
 
-# Of a Lookup's answer: mode, owner and target of what is not there.
-_NOTHING: List[object] = [0, [], ""]
+# Of a Lookup's answer: mode, what differs, and target of what is not there.
+_NOTHING: List[object] = [0, "", ""]
 _ROOM_BYTES = 1 << 18
 
 Extents = List[Tuple[bool, str, requests.Pieces]]
@@ -51,11 +52,14 @@ class DigestsThere(NamedTuple):
 
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
-    runs with a part], mode, [uid, gid], the link's target, or which device]`; kind "" for nothing,
-    no owner of a link where this end may not change that; a failure where it cannot be looked at.
+    runs with a part], mode, what differs, the link's target, or which device]`; kind "" for
+    nothing; a failure where it cannot be looked at. What differs is "owner", where this end would
+    give another; "none" of another user's folder, which keeps its metadata; else "".
     """
 
     paths: List[str]
+    # With -p the owner, as `o`, that each is to have, or one for all; empty: it does not count.
+    wanted: List[Dict[str, object]] = []
 
 
 class Inherit(NamedTuple):
@@ -73,14 +77,22 @@ class Adopt(NamedTuple):
     entries: List[tree.Entry]
 
 
-def look(the_sink: "sink.Sink", path: str) -> object:
+def with_wanted(request: Lookup) -> Iterator[Tuple[str, Optional[Dict[str, object]]]]:
+    """Return each path with what it is to have; None where that does not count."""
+    wanted: List[Optional[Dict[str, object]]] = [*request.wanted] or [None]
+    return zip(request.paths, itertools.cycle(wanted))
+
+
+def look(the_sink: "sink.Sink", path: str, wanted: Optional[Dict[str, object]] = None) -> object:
     """Return what Lookup says of each path."""
-    if not path:
-        return [tree.FOLDER, 0, 0, [], *_NOTHING]
     try:
+        if not path:
+            status = os.fstat(the_sink.root.fd)
+            mode = stat.S_IMODE(status.st_mode)
+            return [tree.FOLDER, 0, 0, [], mode, _what_differs(status, wanted), ""]
         folder_fd, name = the_sink.root.at(path)
         left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
-        found = _found(folder_fd, name)
+        found = _found(folder_fd, name, wanted)
         return [*found[:3], left, *found[3:]]
     except failures.Refusal:  # nothing can be there: no folder is on the way
         return ["", 0, 0, [], *_NOTHING]
@@ -98,8 +110,8 @@ def not_seen(path: str, error: OSError) -> failures.Data:
     )
 
 
-def _found(folder_fd: int, name: bytes) -> List[object]:
-    """Return kind, size, mtime_ns, mode, owner and target of a name; kind "" for none."""
+def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> List[object]:
+    """Return kind, size, mtime_ns, mode, what differs and target of a name; kind "" for none."""
     try:
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -108,10 +120,20 @@ def _found(folder_fd: int, name: bytes) -> List[object]:
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     target = metadata.device_of(status) if kind == tree.DEVICE else target
-    owner = [status.st_uid, status.st_gid]
-    if kind == tree.LINK and os.geteuid() != 0:  # which alone gives a link another owner
-        owner = []
-    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, owner, target]
+    differs = _what_differs(status, wanted)
+    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target]
+
+
+def _what_differs(status: os.stat_result, wanted: Optional[Dict[str, object]]) -> str:
+    if wanted is None:
+        return ""
+    uid, is_root = os.geteuid(), os.geteuid() == 0
+    if stat.S_ISDIR(status.st_mode) and not is_root and status.st_uid != uid:
+        return "none"
+    if stat.S_ISLNK(status.st_mode) and not is_root:  # which alone gives a link another owner
+        return ""
+    found = status.st_uid, status.st_gid
+    return "" if sameness.is_owner(found, sameness.owner(wanted.get("o"))) else "owner"
 
 
 def digests(
@@ -265,6 +287,10 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
 # --- the requests
 
 
+def _look_all(the_sink: "sink.Sink", request: Lookup) -> List[object]:
+    return [look(the_sink, path, wanted) for path, wanted in with_wanted(request)]
+
+
 def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]:
     act = functools.partial(digests, the_sink)
     return answers.results(
@@ -322,7 +348,7 @@ answers.add(
     {
         ExtentsThere: extents_of,
         DigestsThere: _digests_there,
-        Lookup: lambda the_sink, request: [look(the_sink, path) for path in request.paths],
+        Lookup: _look_all,
         Inherit: inherit,
         Adopt: _adopt,
     },

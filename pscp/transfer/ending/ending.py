@@ -57,6 +57,7 @@ class Ending:
         self.links = Spool()  # with the path at the source
         self._blocked_links = Spool()  # of files that wait for the mirror
         self.folders = Spool()
+        self.differing_folders: set[str] = set()  # there already, of another mode or owner
         self.swept = Spool()  # folders, in which lanes that died may have left parts
         # Files over SFTP, to which a lane that another has overtaken may still write, in memory as
         # _unwanted is.
@@ -137,9 +138,13 @@ class Ending:
     def _finish_some(self, folders: Iterable[tree.Entry]) -> None:
         """Finish new ones first, none of which has an old one in it; old ones only if need be."""
         for group in groups(folders):
-            self._finish((each for each in group if not self.keeps(each)), requests.Folders)
+            self._finish(
+                (each for each in group if not self.keeps(each)),
+                requests.Folders,
+                self._folders_done,
+            )
             kept = {each.path: each for each in group if self.keeps(each)}  # as above
-            self._finish(kept.values(), lookup.Adopt)
+            self._finish(kept.values(), lookup.Adopt, self._folders_done)
 
     def keeps(self, folder: tree.Entry) -> bool:
         """Return whether a folder that is there is left alone if it is the same at the end.
@@ -148,6 +153,13 @@ class Ending:
         its own name is, whoever made it.
         """
         return "new" not in folder.extra and not self._terms.options.remove_source_files
+
+    def _folders_done(self, entries: list[tree.Entry]) -> None:
+        """Tell of the folders that have another mode or owner now."""
+        differed = [each.path for each in entries if each.path in self.differing_folders]
+        self.differing_folders.difference_update(differed)
+        self._terms.counters.add(metadata_set=len(differed))
+        self._results.record_outcome("metadata", [(f"{path or '.'}/", "") for path in differed])
 
     def _settle_overtaken(self) -> None:
         """Give files their times again, which an overtaken lane's late write has changed.
@@ -215,10 +227,15 @@ class Ending:
             self._results.is_partial = True
             self._queue.run_alone(lambda: self._results.failed(failure))
 
-    def _finish(self, entries: Iterable[tree.Entry], request: _OfEntries) -> None:
+    def _finish(
+        self,
+        entries: Iterable[tree.Entry],
+        request: _OfEntries,
+        done: Callable[[list[tree.Entry]], None] = ignored,
+    ) -> None:
         """Make the request for one group after the other."""
         for group in groups(entries):
-            self.ask(request, group)
+            self.ask(request, group, done)
             self._queue.wait_for(self._queue.is_idle)
 
     def _finish_links(self, copy_now: CopyNow) -> None:
@@ -259,8 +276,13 @@ class Ending:
                 to = {**link.extra, "in": found.top, "to": found.path}
                 self.links.add([*link._replace(extra=to), known_path])
 
-    def ask(self, request: _OfEntries, entries: list[tree.Entry]) -> None:
-        """Make this request of the sink; each entry may fail by itself."""
+    def ask(
+        self,
+        request: _OfEntries,
+        entries: list[tree.Entry],
+        done: Callable[[list[tree.Entry]], None] = ignored,
+    ) -> None:
+        """Make this request of the sink; each entry may fail by itself. `done` gets the others."""
 
         is_links = request is hardlinks.HardLinks
 
@@ -276,6 +298,8 @@ class Ending:
             self._kept_folders += len(kept)
             self._results.doubt(entries[place].path for place, _ in failed)
             self._results.failed_also(failure for _, failure in failed)
+            without = {place for place, _ in answers.places(rows)}
+            done([each for place, each in enumerate(entries) if place not in without])
             if is_links:
                 replaced = set(map(answers.integer, answers.items(others)))
                 for place in replaced & {*range(len(entries))}:

@@ -22,8 +22,8 @@ from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.options.keywords import said
+from pscp.progress.progress import CHANGES, Outcome, Reporter
 from pscp.progress.progress import Failure as Reported
-from pscp.progress.progress import Outcome, Reporter
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Failure, PlannedEntry
@@ -306,7 +306,7 @@ class Results:
             files = list(files)
             if outcome != "skipped":
                 self.awaited.difference_update(path for path, _ in files)
-        is_told = self._wants_files or (self._names_copied and outcome == "copied")
+        is_told = self._wants_files or (self._names_copied and outcome in CHANGES)
         if not (is_told or self._keeps_digests):
             return
         listed = list(files)

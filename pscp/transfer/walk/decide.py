@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import stat
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
@@ -74,7 +75,7 @@ class There(NamedTuple):
     mtime_ns: int
     left: list[str]  # the runs that have left a part
     mode: int = 0
-    owner: tuple[int, ...] = ()  # uid and gid; () if not known, or of a link not to be changed
+    differs: str = ""  # besides, as Lookup's answer has it (endpoint/there/lookup.py)
     target: str = ""  # of a link, or which device it is
     failure: Failure | None = None  # why it could not be looked at: nothing above is known
 
@@ -198,7 +199,8 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
         is_same = there.kind == entry.kind and entry.target == there.target
-        return State.SAME if is_same and _has_same_status(entry, there, terms) else State.OTHER
+        is_same = is_same and differing_metadata(entry, there, terms) in ("", PERHAPS)
+        return State.SAME if is_same else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
     is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
@@ -235,31 +237,31 @@ def is_hashed(options: Options) -> bool:
     return not (options.size_only or goes_by_time(options))
 
 
-def has_same_metadata(entry: tree.Entry, there: There, terms: Terms) -> bool:
-    """Return whether a file or link needs no metadata, as far as the sink's answer tells.
+def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
+    """Return what of the metadata that is kept differs, as --check says it, and would be given to
+    what is there; "" for nothing. A folder's time is not told: it changes with what is in it.
 
     Attributes are not looked up, so that a file that has some is given them again.
     """
-    return _has_same_status(entry, there, terms) and not (
-        terms.archive and "x" in entry.extra and (entry.kind != tree.LINK or there.owner)
-    )
-
-
-def _has_same_status(entry: tree.Entry, there: There, terms: Terms) -> bool:
-    """Return whether time, mode and owner are the entry's, as far as they are kept."""
-    if not terms.preserve:
-        return True
-    is_special = entry.kind in (tree.FIFO, tree.DEVICE)
-    if not (is_special or is_same_time(entry.mtime_ns, there.mtime_ns)):
-        return False
+    if not terms.preserve or there.differs == "none":
+        return ""
     if entry.kind != tree.LINK and there.mode != entry.mode:
-        return False
-    if not terms.archive:
-        return True
-    if entry.kind == tree.LINK and not there.owner:
-        return True  # whoever it belongs to, this sink may not give it to another
-    owner = entry.extra.get("o")
-    return isinstance(owner, list) and tuple(owner[:2]) == there.owner
+        return MODE
+    if there.differs:
+        return OWNER
+    is_timed = entry.kind in (tree.FILE, tree.LINK, tree.HARDLINK)
+    if is_timed and not is_same_time(entry.mtime_ns, there.mtime_ns):
+        return TIME
+    has_attributes = terms.archive and "x" in entry.extra
+    return PERHAPS if has_attributes and entry.kind != tree.FOLDER else ""
+
+
+def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str, object]]:
+    """Return what a Lookup of these asks to be compared, once if it is the same for all."""
+    if not terms.preserve:
+        return []
+    found = [{"o": e.extra.get("o")} if terms.archive else {} for e in entries]
+    return found if any(each != found[0] for each in found) else found[:1]
 
 
 # With these, more is asked of a file than a folder's listing tells, or the source has no walk of
@@ -285,23 +287,26 @@ def may_check_folders(options: Options) -> bool:
 MISSING = "is not there"
 SIZE = "differs in size"
 TIME = "differs in time"
+MODE = "differs in mode"
 OWNER = "differs in owner"
+PERHAPS = "may differ in attributes"
+UNTOLD = (TIME, PERHAPS)  # of what is the same else: it is given them, and counts as unchanged
 CONTENT = "differs in content"
 TARGET = "leads elsewhere there"
 KIND = "is something else there"
 
 
-def difference(entry: tree.Entry, there: There) -> str:
-    """Return how what is there differs, unread. A folder that is there is no difference: ""."""
+def difference(entry: tree.Entry, there: There, terms: Terms) -> str:
+    """Return how what is there differs, unread; of a folder that is there, in metadata or ""."""
     if there.kind == "":
         return MISSING
     if there.kind != (tree.FILE if entry.kind == tree.HARDLINK else entry.kind):
         return KIND
     if entry.kind == tree.FOLDER:
-        return ""
+        return differing_metadata(entry, there, terms)
     if entry.kind == tree.LINK:
-        is_as_old = is_same_time(entry.mtime_ns, there.mtime_ns)
-        return TARGET if entry.target != there.target else OWNER if is_as_old else TIME
+        is_alike = entry.target == there.target
+        return differing_metadata(entry, there, terms) or TIME if is_alike else TARGET
     return SIZE if there.size_bytes != entry.size else TIME
 
 
@@ -310,7 +315,7 @@ def as_for(entry: tree.Entry, there: There) -> There:
     killed run has left, is for a folder as good as nothing, and in the way of everything else.
     """
     is_its_own = there.kind == entry.kind == tree.FOLDER
-    if is_its_own and is_unfinished(stat.S_IFDIR | there.mode):
+    if is_its_own and entry.path and is_unfinished(stat.S_IFDIR | there.mode):
         return There("", 0, 0, there.left, there.mode)
     return there
 
@@ -319,13 +324,13 @@ def parse_lookup_row(row: object) -> There:
     """Return what the sink has answered. Raises ValueError, WireError for another shape."""
     if isinstance(row, dict):
         return There("", 0, 0, [], failure=failures.parse_failure(row))
-    kind, size_bytes, mtime_ns, left, mode, owner, target = answers.items(row)
+    kind, size_bytes, mtime_ns, left, mode, differs, target = answers.items(row)
     return There(
         answers.text(kind),
         answers.integer(size_bytes),
         answers.integer(mtime_ns),
         answers.texts(left),
         answers.integer(mode),
-        tuple(map(answers.integer, answers.items(owner))),
+        answers.text(differs),
         answers.text(target),
     )

@@ -27,7 +27,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.journal import FileNotes
 from pscp.transfer.terms.results import Results
-from pscp.transfer.walk.decide import MISSING
+from pscp.transfer.walk.decide import MISSING, UNTOLD
 from pscp.transfer.walk.file_job import FileJob
 
 _CONTENTLESS = frozenset([tree.LINK, tree.FIFO, tree.DEVICE])
@@ -39,6 +39,7 @@ class Items:
     def __init__(self, terms: CopyTerms, results: Results, ending: Ending) -> None:
         self.terms, self.results, self.ending = terms, results, ending
         self._queue, self._counters, self._options = terms.queue, terms.counters, terms.options
+        self._differing: dict[str, str] = {}  # in what, by path, of what may be unchanged
         self._builder = PackBuilder(self._packed, terms.job.expected)
         terms.queue.when_idle(self._collected)
 
@@ -55,10 +56,13 @@ class Items:
         `why` says how it differs from what is at the destination.
         """
         entry = item.entry
+        self._differing.pop(entry.path, None)
         self.ending.count_attributes(entry)
         if self._options.dry_run:
             self._would_copy(entry, why)
             return
+        if entry.kind == tree.FOLDER and why and "new" not in entry.extra:
+            self.ending.differing_folders.add(entry.path)
         if entry.kind == tree.FOLDER and (self._options.preserve or "new" in entry.extra):
             if entry.path and self.terms.job.expected:  # it goes if its only file was refused
                 entry = entry._replace(extra={**entry.extra, "filled": 1})
@@ -79,14 +83,26 @@ class Items:
                 self._show(f"{entry.path or '.'}: {why}")
                 self._differs(entry.path or ".", why)
             return
+        if is_folder and "new" not in entry.extra:
+            if why:
+                self._would_adopt(entry, why)
+            return  # at most its times would change
         if not is_folder:
             size_bytes = entry.size if entry.kind == tree.FILE else 0  # a further name has no bytes
             self._counters.add(files_done=1, bytes_total=size_bytes, bytes_done=size_bytes)
             self._differs(entry.path, why)
-        if is_folder and "new" not in entry.extra:
-            return  # at most its times or its mode would change
-        path = entry.path + ("/" if is_folder else "")
-        became = what_became("copied", is_folder or self.results.is_new(entry.path))
+        is_new = is_folder or self.results.is_new(entry.path)
+        self._would_be("copied", _shown_path(entry), is_new)
+
+    def _would_adopt(self, entry: tree.Entry, why: str) -> None:
+        """Tell of what is there that it would be given other metadata."""
+        self._counters.add(metadata_set=1)
+        if entry.kind != tree.FOLDER:
+            self._differs(entry.path, why)
+        self._would_be("metadata", _shown_path(entry))
+
+    def _would_be(self, outcome: Outcome, path: str, is_new: bool = False) -> None:
+        became = what_became(outcome, is_new)
         self._show(f"{became:<9} {path}" if self._options.itemize else path)
 
     def _differs(self, path: str, why: str) -> None:
@@ -107,19 +123,63 @@ class Items:
         row = [*item.entry, item.known.path]
         self._queue.write_later(lambda: self.ending.links.add(row))
 
+    def note_metadata(self, entry: tree.Entry, why: str) -> None:
+        """Note how the metadata differs of what is there, and may be unchanged else."""
+        if why:
+            self._differing[entry.path] = why
+
     def already_there(self, items: list[PlannedEntry], digests: list[str], size_bytes: int) -> None:
         """Count files of so many bytes that are at the destination already, and verified."""
-        self._counters.add(files_resumed=len(items), chunks_verified=len(items))
+        self._counters.add(chunks_verified=len(items))
         self._counters.add(bytes_total=size_bytes, bytes_resumed=size_bytes)
-        self._found("unchanged", items, digests, is_verified=True)
-        if self._options.preserve:
-            self._adopt(items)
+        self._found(items, digests, is_verified=True)
+        self._counters.add(files_resumed=self._unchanged(items, digests))
 
-    def unchanged(self, items: list[PlannedEntry], differing: list[PlannedEntry]) -> None:
-        """Count what is taken for the same, unread; the metadata of `differing` is another."""
-        self._counters.add(files_unchanged=len(items), bytes_unneeded=_bytes_of(items))
-        self._found("unchanged", items, [""] * len(items))
-        self._adopt(differing)
+    def unchanged(self, items: list[PlannedEntry]) -> None:
+        """Count what is taken for the same, unread."""
+        self._counters.add(bytes_unneeded=_bytes_of(items))
+        digests = [""] * len(items)
+        self._found(items, digests)
+        self._counters.add(files_unchanged=self._unchanged(items, digests))
+
+    def _unchanged(self, items: list[PlannedEntry], digests: list[str]) -> int:
+        """Tell of what needs no bytes, and give it the metadata that it lacks. Return how many are
+        not told to be another outcome.
+        """
+        found = dict(zip((each.entry.path for each in items), self._known(digests), strict=True))
+        pairs = [(e.entry, self._differing.pop(e.entry.path, "")) for e in items]
+        differing = [(entry, why) for entry, why in pairs if why]
+        others = 0
+        if self._options.dry_run:
+            others = [self._is_told(*each) for each in differing].count(True)
+            differing = []
+        told = {entry.path for entry, why in differing if why not in UNTOLD}
+        unchanged = [(path, digest) for path, digest in found.items() if path not in told]
+        self.results.record_outcome("unchanged", unchanged)
+
+        def adopted(entries: list[tree.Entry]) -> None:
+            set_now = [(each.path, found[each.path]) for each in entries if each.path in told]
+            self._counters.add(metadata_set=len(set_now))
+            self.results.record_outcome("metadata", set_now)
+
+        for group in groups(entry for entry, _ in differing):
+            self.ending.ask(lookup.Adopt, group, adopted)
+        return len(items) - others
+
+    def _is_told(self, entry: tree.Entry, why: str) -> bool:
+        """Tell, if it is so, that metadata differs (-n, --check). Return whether that makes the
+        entry another outcome than unchanged.
+        """
+        if why in UNTOLD:
+            return False
+        # A file of several names is replaced where its metadata is another, but over SFTP.
+        is_linked_anew = entry.kind == tree.HARDLINK and self.terms.reuses
+        if self._options.check or is_linked_anew:
+            self._would_copy(entry, why)
+            return True
+        if entry.kind != tree.HARDLINK:
+            self._would_adopt(entry, why)
+        return False
 
     def linked(self, items: list[PlannedEntry], digests: list[str]) -> None:
         """Count names of files in other folders; those with digests were verified."""
@@ -128,15 +188,15 @@ class Items:
         if self._options.dry_run and self._options.itemize:
             for item in items:
                 self._show(f"{'linked':<9} {item.entry.path}")
-        self._found("linked", items, digests)
+        self._found(items, digests)
+        paths = (item.entry.path for item in items)
+        self.results.record_outcome("linked", zip(paths, self._known(digests), strict=True))
+
+    def _known(self, digests: list[str]) -> list[str]:
+        return digests if self._options.strong else [""] * len(digests)
 
     def _found(
-        self,
-        outcome: Outcome,
-        items: list[PlannedEntry],
-        digests: list[str],
-        *,
-        is_verified: bool = False,
+        self, items: list[PlannedEntry], digests: list[str], *, is_verified: bool = False
     ) -> None:
         """Note what is there: verified are all, or those with digests or without content."""
         for item, digest in zip(items, digests, strict=True):
@@ -144,14 +204,6 @@ class Items:
             self.ending.count_attributes(item.entry)
             if is_verified or digest or item.entry.kind in _CONTENTLESS:
                 self.results.was_there(item.known)
-        known = digests if self._options.strong else [""] * len(items)
-        paths = (item.entry.path for item in items)
-        self.results.record_outcome(outcome, zip(paths, known, strict=True))
-
-    def _adopt(self, items: list[PlannedEntry]) -> None:
-        if not self._options.dry_run:
-            for group in groups(item.entry for item in items):
-                self.ending.ask(lookup.Adopt, group)
 
     # --- packs
 
@@ -201,6 +253,10 @@ class Items:
         if damaged:
             again = Pack(damaged, self._packed, is_again=True, expected=self.terms.job.expected)
             self._queue.add(again)
+
+
+def _shown_path(entry: tree.Entry) -> str:
+    return (entry.path or ".") + "/" if entry.kind == tree.FOLDER else entry.path
 
 
 def _bytes_of(items: list[PlannedEntry]) -> int:

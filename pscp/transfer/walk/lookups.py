@@ -41,7 +41,8 @@ from pscp.transfer.walk.decide import (
     as_for,
     decide,
     difference,
-    has_same_metadata,
+    differing_metadata,
+    owners_wanted,
     parse_lookup_row,
 )
 from pscp.transfer.walk.file_job import CHECK_BYTES
@@ -81,6 +82,7 @@ class DestinationLookup:
     def request(self, items: list[PlannedEntry]) -> Ask:
         """Return the request that looks up some hundred items, and then decides about each."""
         paths = [item.entry.path for item in items]
+        wanted = owners_wanted([item.entry for item in items], self._rules)
 
         def then(answer: object) -> None:
             rows = [parse_lookup_row(row) for row in answers.items(answer)]
@@ -90,7 +92,7 @@ class DestinationLookup:
             self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(pair[1])])
 
         cost_bytes = len(items) * MEMORY_BYTES
-        return Ask(False, lookup.Lookup(paths), then, self._bug, cost_bytes=cost_bytes)
+        return Ask(False, lookup.Lookup(paths, wanted), then, self._bug, cost_bytes=cost_bytes)
 
     def _is_seen(self, there: There) -> bool:
         """Return whether it is known what is there, if anything; else the entry fails."""
@@ -131,7 +133,6 @@ class DestinationLookup:
 
     def _decide(self, pairs: list[Pair]) -> None:
         unchanged: list[PlannedEntry] = []
-        to_adopt: list[PlannedEntry] = []  # of those, what has other metadata
         to_hash: list[PlannedEntry] = []
         for item, there in pairs:
             action = self._action(item, there)
@@ -140,15 +141,16 @@ class DestinationLookup:
             is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
             if there.left and not (is_large and action is Action.SEND):  # else _send() sees to them
                 self._items.ending.add_unwanted(item.entry.path, there.left)
+            if action in (Action.UNCHANGED, Action.HASH):
+                why = differing_metadata(item.entry, there, self._rules)
+                self._items.note_metadata(item.entry, why)
             if action is Action.UNCHANGED:
                 unchanged.append(item)
-                if not has_same_metadata(item.entry, there, self._rules):
-                    to_adopt.append(item)
             elif action is Action.HASH:
                 to_hash.append(item)
             else:
                 self._carry_out(item, there, action)
-        self._items.unchanged(unchanged, to_adopt)
+        self._items.unchanged(unchanged)
         self._begin_to_compare(to_hash)
 
     def _begin_to_compare(self, items: list[PlannedEntry]) -> None:
@@ -168,7 +170,7 @@ class DestinationLookup:
 
     def _carry_out(self, item: PlannedEntry, there: There, action: Action) -> None:
         """Send, link, skip or refuse an entry, of which there is this at the destination."""
-        entry, why = item.entry, difference(item.entry, there)
+        entry, why = item.entry, difference(item.entry, there, self._rules)
         if action is Action.REPLACE:
             self._items.results.blocked[entry.path] = item, there.kind
         elif action is Action.REFUSE:

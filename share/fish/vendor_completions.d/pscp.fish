@@ -93,7 +93,7 @@ complete -c pscp -l log-file -r -F -d 'write notes, errors and the summary to FI
 complete -c pscp -l syslog -d 'send notes, errors and the summary to syslog as well'
 complete -c pscp -s h -l help -d 'show this and exit'
 complete -c pscp -l version -d 'show the version and exit'
-complete -c pscp -l check -d 'copy nothing; list what differs at DEST, with -p or -a by size and time, without or with --checksum by content; exit code 1 if anything does'
+complete -c pscp -l check -d 'copy nothing; list what differs at DEST, with -p or -a by size, time, mode and owner, without or with --checksum by content; exit code 1 if anything does'
 complete -c pscp -l measure -d 'measure the path to HOST in about a minute, with no disk: ciphers, connections (-c: the most), windows, --plane if given; recommend what is best (--progress json: as JSON)'
 complete -c pscp -l save -d 'with --measure: have later copies to HOST use what is recommended'
 complete -c pscp -l clean -d 'list what cut copies left below DIR (HOST:DIR, or one here) that no copy works on'

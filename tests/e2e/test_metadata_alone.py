@@ -1,0 +1,183 @@
+"""What is the same at the destination but for its mode or owner: told by -n as the copy does it.
+
+Not here: how metadata is given (test_copy_metadata.py), what else differs (test_quick_check.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import assert_same_tree
+from conftest import unavailable
+
+import pscp
+from e2e.ways import Way
+
+EVERY_WAY = True
+
+OLD_NS = 1_500_000_000 * 10**9
+CHANGED = ["./", "a", "large", "sub/", "sub/b"]
+
+
+def fill(way: Way) -> None:
+    for name in ("a", "large", "same", "sub/b", "sub/same", "other/same"):
+        path = way.source / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name * (60_000 if name == "large" else 1))
+        path.chmod(0o644)
+        os.utime(path, ns=(OLD_NS, OLD_NS))
+
+
+def change_modes(folder: Path) -> None:
+    for name in CHANGED:
+        (folder / name).chmod(0o700 if name.endswith("/") else 0o600)
+
+
+def told(way: Way, *words: str) -> tuple[list[str], str, str]:
+    """Return what -avv or -anvv says of files that are not unchanged, and the closing line."""
+    ran = way.command("-avv", *words, names=["."])
+    assert ran.code == 0, ran
+    lines = (line for line in ran.out.splitlines() if not line.startswith("unchanged"))
+    return sorted(lines), ran.err, ran.out
+
+
+@pytest.mark.parametrize(
+    "words", ["", "--existing", "-u", "--delete", "--checksum", "-s", "--link-dest=../yesterday"]
+)
+def test_a_changed_mode_is_told_and_set(way: Way, words: str) -> None:
+    fill(way)
+    more = words.split()
+    (way.destination.parent / "yesterday").mkdir()
+    assert way.command("-a", names=["."]).code == 0
+    change_modes(way.source)
+    assert sorted(way.command("-an", *more, names=["."]).out.splitlines()) == CHANGED
+    if "--link-dest" not in words and words != "--delete":
+        checked = way.command("-a", "--check", *more, names=["."])
+        lines = sorted(f"{name.rstrip('/')}: differs in mode" for name in CHANGED)
+        assert (checked.code, sorted(checked.out.splitlines())) == (1, lines)
+        assert "5 different, 3 files the same" in checked.err
+    would, closing, _ = told(way, "-n", *more)
+    assert would == [f"metadata  {name}" for name in CHANGED]
+    assert "it would have been 0 files, 0 B, and metadata of 5 set" in closing
+    did, closing, out = told(way, *more)
+    assert did == would and "metadata of 5 set" in closing
+    assert sum(line.startswith("unchanged") for line in out.splitlines()) == 3
+    assert_same_tree(way.source, way.destination, modes=True)
+    assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
+    assert way.command("-a", "--check", names=["."]).code == 0
+
+
+def test_what_is_skipped_or_sent_is_no_more_than_that(way: Way) -> None:
+    fill(way)
+    assert way.command("-a", names=["."]).code == 0
+    change_modes(way.source)
+    (way.source / "a").write_text("other bytes")
+    os.utime(way.destination / "sub" / "b", ns=(2 * OLD_NS, 2 * OLD_NS))
+    folders = ["metadata  ./", "metadata  sub/"]
+    assert told(way, "-n", "--ignore-existing")[0] == folders
+    would, did = told(way, "-un")[0], told(way, "-u")[0]
+    assert would == ["changed   a", folders[0], "metadata  large", folders[1]]
+    assert [line for line in did if not line.startswith("skipped")] == would
+
+
+def test_without_p_no_mode_counts(way: Way) -> None:
+    fill(way)
+    assert way.command("-r", names=["."]).code == 0
+    change_modes(way.source)
+    assert way.command("-rn", names=["."]).out == ""
+    assert way.command("-r", "--check", names=["."]).code == 0
+
+
+def test_a_program_is_told(push: Way) -> None:
+    way = push
+    fill(way)
+    [source], there = way.locations(["."], "")
+    assert way.command("-a", names=["."]).code == 0
+    change_modes(way.source)
+    files = sorted(name for name in CHANGED if not name.endswith("/"))
+    for more in ({"dry_run": True}, {"check": True}, {}):
+        events: list[pscp.FileEvent] = []
+        config: Any = {"config_file": way.server.ssh_config, **more}
+        result = pscp.copy(
+            source, there, archive=True, raises=False, on_file=events.append, **config
+        )
+        changed = [each for each in events if each.outcome != "unchanged"]
+        if more:
+            named = {each.path: each.why for each in changed}
+            assert {name: named.get(name) for name in files} == dict.fromkeys(
+                files, "differs in mode"
+            )
+        else:
+            assert sorted((e.path, e.outcome) for e in changed) == [(n, "metadata") for n in files]
+        is_checked = "check" in more
+        assert (result.metadata_set, result.differing) == ((0, 5) if is_checked else (5, 0))
+        assert result.files_unchanged == (3 if is_checked else 6)
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_a_file_of_several_names(way: Way) -> None:
+    """It is replaced by a copy, and so its other names are made anew."""
+    fill(way)
+    os.link(way.source / "same", way.source / "z")
+    assert way.command("-a", names=["."]).code == 0
+    (way.source / "same").chmod(0o600)
+    would, did = told(way, "-n")[0], told(way)[0]
+    assert would == did == ["changed   z", "metadata  same"]
+    assert_same_tree(way.source, way.destination, modes=True, hard_links=True)
+    assert told(way, "-n")[0] == told(way)[0] == []
+
+
+@pytest.mark.needs_agent(reason="over SFTP a FIFO cannot be made")
+def test_a_fifo(way: Way) -> None:
+    os.mkfifo(way.source / "fifo", 0o600)
+    assert way.command("-a", names=["."]).code == 0
+    (way.source / "fifo").chmod(0o640)
+    assert told(way, "-n")[0] == told(way)[0] == ["metadata  fifo"]
+    assert told(way, "-n")[0] == []
+
+
+@pytest.mark.needs_agent(reason="over SFTP -n does not know whether root serves")
+def test_an_owner_that_root_gives(way: Way) -> None:
+    if os.geteuid() != 0:
+        unavailable("this is not root, which alone gives files away")
+    fill(way)
+    assert way.command("-a", names=["."]).code == 0
+    for name in ("a", "sub", "large"):
+        os.chown(way.source / name, 65534, 65534)
+    checked = way.command("-a", "--check", names=["."])
+    assert checked.code == 1
+    lines = [f"{name}: differs in owner" for name in ("a", "large", "sub")]
+    assert sorted(checked.out.splitlines()) == lines
+    would = told(way, "-n")[0]
+    assert would == [f"metadata  {name}" for name in ("a", "large", "sub/")]
+    assert told(way)[0] == would
+    assert (way.destination / "sub").stat().st_uid == 65534
+    assert told(way, "-n")[0] == []
+    assert way.command("-rpn", names=["."]).out == ""
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_an_owner_that_cannot_be_given_does_not_differ(as_other: Way, remote: str) -> None:
+    way = dataclasses.replace(as_other, remote=remote)
+    fill(way)
+    assert way.command("-a", names=["."]).code == 0
+    assert (way.destination / "a").stat().st_uid != (way.source / "a").stat().st_uid
+    for more in ((), ("--delete",), ("--checksum",)):
+        assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
+        assert way.command("-a", "--check", names=["."]).code == 0
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_another_users_folder_keeps_its_mode(as_other: Way, remote: str) -> None:
+    way = dataclasses.replace(as_other, remote=remote)
+    fill(way)
+    assert way.command("-a", names=["."]).code == 0
+    (way.source / "sub").chmod(0o700)
+    os.chown(way.destination / "sub", 0, 0)
+    did = told(way)[0]
+    assert did == []
+    assert told(way, "-n")[0] == []
