@@ -47,7 +47,7 @@ class Counters:
     files_left_out: int = 0  # by size or age, and what is no file; in no other number
     files_failed: int = 0
     files_deleted: int = 0  # at the destination, folders too
-    metadata_set: int = 0  # files and folders there already that got another mode or owner
+    metadata_set: int = 0  # files and folders there already that got other metadata
     files_removed: int = 0  # at the source, or moved away there
     chunks_verified: int = 0  # a small file sent whole counts as one
     verified: bool = True  # else there are no such chunks (--verify none)

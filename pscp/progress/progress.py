@@ -35,7 +35,7 @@ from pscp.progress.progress_words import format_duration as format_duration
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
-# "metadata" as well, but for its mode or owner, which it was given,
+# "metadata" as well, but for its metadata, which it was given,
 # "linked" is a name of a file in another folder (--link-dest), "skipped" was left out by --update
 # and the like, "different" would be copied (--check, --dry-run).
 Outcome = Literal["copied", "unchanged", "metadata", "linked", "skipped", "failed", "different"]
@@ -68,7 +68,7 @@ class Result:
     files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
-    metadata_set: int = 0  # files and folders there already that got another mode or owner
+    metadata_set: int = 0  # files and folders there already that got other metadata
     files_removed: int = 0  # at the source, with remove_source_files
     differing: int = 0  # with check: what differs, or is not at the destination
     bytes: int = 0  # of all files that are good at the destination

@@ -1,4 +1,4 @@
-"""What is the same at the destination but for its mode or owner: told by -n as the copy does it.
+"""What is the same at the destination but for its metadata: told by -n as the copy does it.
 
 Not here: how metadata is given (test_copy_metadata.py), what else differs (test_quick_check.py).
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,91 @@ def test_another_users_folder_keeps_its_mode(as_other: Way, remote: str) -> None
     did = told(way)[0]
     assert did == []
     assert told(way, "-n")[0] == []
+
+
+# --- ACLs and attributes
+
+
+@pytest.mark.needs_agent(reason="over SFTP attributes are not kept")
+@pytest.mark.parametrize("words", ["", "--delete", "--checksum", "--link-dest=../yesterday"])
+def test_attributes_that_the_source_has_no_more_go(way: Way, words: str) -> None:
+    fill(way)
+    more = words.split()
+    (way.destination.parent / "yesterday").mkdir()
+    for name in ("a", "large", "sub/b", "sub"):
+        os.setxattr(way.source / name, "user.kept", b"1")
+    os.setxattr(way.source / "a", ACL, acl(6))
+    assert way.command("-a", names=["."]).code == 0
+    assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
+    before = {name: (way.destination / name).stat().st_ino for name in ("a", "large", "sub/b")}
+    os.removexattr(way.source / "a", ACL)
+    os.setxattr(way.source / "large", "user.kept", b"2")
+    os.removexattr(way.source / "sub/b", "user.kept")
+    os.setxattr(way.source / "sub", "user.kept", b"2")
+    os.setxattr(way.source / "same", "user.new", b"1")
+    os.setxattr(way.destination / "sub/same", "user.only there", b"1")
+    os.setxattr(way.destination / "other", "user.only there", b"1")  # on a folder, so it stays
+    names = ["a", "large", "same", "sub/", "sub/b", "sub/same"]
+    (way.source / "a").chmod(stat.S_IMODE((way.destination / "a").stat().st_mode))
+    if not more:
+        checked = way.command("-a", "--check", names=["."])
+        lines = sorted(f"{name.rstrip('/')}: differs in ACLs or attributes" for name in names)
+        assert (checked.code, sorted(checked.out.splitlines())) == (1, lines)
+    would, did = told(way, "-n", *more)[0], told(way, *more)
+    assert would == did[0] == [f"metadata  {name}" for name in names]
+    assert "0 B in" in did[1]
+    for name in ("a", "large", "same", "sub/b", "sub/same", "sub"):
+        assert attributes(way.destination / name) == attributes(way.source / name)
+    assert attributes(way.destination / "other") == {"user.only there": b"1"}
+    assert {name: (way.destination / name).stat().st_ino for name in before} == before
+    assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
+    assert way.command("-a", "--check", names=["."]).code == 0
+
+
+@pytest.mark.needs_agent(reason="over SFTP attributes are not kept")
+def test_without_a_attributes_stay(way: Way) -> None:
+    fill(way)
+    assert way.command("-rp", names=["."]).code == 0
+    os.setxattr(way.destination / "a", "user.only there", b"1")
+    os.setxattr(way.source / "sub/b", "user.only here", b"1")
+    for more in (["-n"], []):
+        assert way.command("-rp", "-v", *more, names=["."]).out == ""
+    assert attributes(way.destination / "a") == {"user.only there": b"1"}
+
+
+@pytest.mark.needs_agent(reason="over SFTP a pull makes no hard links")
+def test_attributes_of_a_file_of_several_names(way: Way) -> None:
+    fill(way)
+    os.link(way.source / "same", way.source / "z")
+    assert way.command("-a", names=["."]).code == 0
+    os.setxattr(way.destination / "same", "user.only there", b"1")
+    os.setxattr(way.source / "a", "user.new", b"1")
+    (way.destination / "a").chmod(0)
+    (way.source / "a").chmod(0)
+    would, did = told(way, "-n")[0], told(way)[0]
+    assert would == did == ["changed   z", "metadata  a", "metadata  same"]
+    assert attributes(way.destination / "z") == {}
+    assert attributes(way.destination / "a") == {"user.new": b"1"}
+    assert_same_tree(way.source, way.destination, modes=True, hard_links=True)
+
+
+def test_attributes_that_only_root_gives_do_not_differ(as_other: Way) -> None:
+    fill(as_other)
+    os.setxattr(as_other.source / "a", "trusted.a", b"1")
+    assert as_other.command("-a", names=["."]).code == 0
+    os.setxattr(as_other.destination / "same", "trusted.b", b"1")
+    assert told(as_other, "-n")[0] == told(as_other)[0] == []
+
+
+ACL = "system.posix_acl_access"
+
+
+def acl(bits: int) -> bytes:
+    """Return an ACL by which one more user may do this (acl(5), in Linux's form)."""
+    none = 0xFFFFFFFF
+    rows = [(1, 6, none), (2, bits, 65534), (4, 4, none), (0x10, 6, none), (0x20, 4, none)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows)
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    return {n: os.getxattr(path, n) for n in os.listxattr(path) if not n.startswith("security.")}

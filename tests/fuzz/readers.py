@@ -173,7 +173,7 @@ def listing(data: bytes) -> None:
     assert listings.unpack(rows.pack()) == rows
     folder_fd = os.open(scratch.folder(), os.O_RDONLY)
     try:
-        listings._differing(folder_fd, rows, (-1, -1))
+        listings._differing(folder_fd, rows, (-1, -1), archive=True)
     finally:
         os.close(folder_fd)
 

@@ -176,8 +176,7 @@ def test_metadata_that_is_not_the_same() -> None:
     assert differing(folder, other, kept) == decide.MODE
     assert differing(folder, SAME._replace(mtime_ns=0), kept) == ""
     assert differing(folder, other._replace(differs="none"), kept) == ""
-    attributes = FILE._replace(extra={**FILE.extra, "x": {"user.a": ""}})
-    assert differing(attributes, SAME, archive) == decide.PERHAPS
+    assert differing(FILE, SAME._replace(differs="attributes"), archive) == decide.ATTRIBUTES
 
 
 # --- listings

@@ -90,16 +90,15 @@ def apply_to_file(
     entry: "Entry",
     policy: Policy,
     before: Optional[os.stat_result],
-    is_new: bool = True,
 ) -> None:
-    """Give an open file its metadata. `before` is the file it will replace, if any. A new one loses
-    the attributes that its source has not.
+    """Give an open file its metadata. `before` is the file it will replace, if any. It loses the
+    attributes that its source has not.
 
     Without -p the new file gets the old one's mode, and its owner where we may, as with cp(1).
     """
     keeps = before if not policy.preserve else None
     if policy.archive:
-        _give_owner_and_attributes(fd, entry.extra, is_new)
+        _give_owner_and_attributes(fd, entry.extra, True)
     elif keeps is not None:
         _keep_owner(fd, keeps)
     # Last: an ACL has modes of its own, and not everybody gives attributes to what is read-only.
@@ -166,14 +165,12 @@ def parse_device(text: str) -> Tuple[int, int]:
     return kind, os.makedev(int(match.group(2)), int(match.group(3)))
 
 
-def apply_to_device(
-    folder_fd: int, name: bytes, entry: "Entry", policy: Policy, is_new: bool = True
-) -> None:
+def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a device its metadata unopened. Raises OSError where another thing has the name."""
     with files.unopened((folder_fd, name), False) as path:
         if device_of(os.stat(path)) != entry.target:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        _give_owner_and_attributes(path, entry.extra, is_new)
+        _give_owner_and_attributes(path, entry.extra, True)
         os.chmod(path, policy.mode(entry.mode))
         os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))
 

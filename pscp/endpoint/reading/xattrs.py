@@ -10,8 +10,9 @@ import errno
 import itertools
 import os
 import stat
-from typing import Dict, Optional, Union
+from typing import Dict, List, Optional, Union
 
+from ..frames import system
 from . import files
 
 File = Union[int, str]  # an open one, or a path as of files.unopened()
@@ -105,6 +106,62 @@ def remove_others(file: File, attributes: object) -> None:
         if name not in kept:
             with contextlib.suppress(OSError):
                 os.removexattr(file, name)
+
+
+def would_change(folder_fd: int, name: bytes, value: object, keeps_others: bool) -> bool:
+    """Would these attributes change what has this name, as far as the file system can keep them? A
+    look at its name tells of most that there are none.
+
+    Args:
+        keeps_others: those that it has besides stay, as a folder's do.
+    """
+    has_some, must = bool(with_some(folder_fd, [name])), wanted(value)
+    if must == {} and not has_some:
+        return False
+    with files.unopened((folder_fd, name), False) as path:
+        has = of(path)
+        if has is None or must is None:
+            return must is None  # to give those fails, which says why
+        if not keeps_others and has.keys() - must.keys():
+            return True
+        return any(has.get(each) != must[each] and may_have(path, each) for each in must)
+
+
+def with_some(folder_fd: int, names: List[bytes]) -> List[int]:
+    """Return the places of the names in an open folder that have attributes which copies keep."""
+    if not hasattr(os, "listxattr"):
+        return []
+    try:
+        # By the path that it has now, in half the time that one through /proc takes for each name.
+        path = os.readlink(os.fsencode("%s/%d" % (system.FD_PATHS, folder_fd)))
+        before = os.path.join(path, b"")
+    except OSError:
+        return []
+    try:
+        found = [os.listxattr(before + name, follow_symlinks=False) for name in names]
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return []
+        found = [_listed(before + name) for name in names]
+    return [place for place, each in enumerate(found) if each and any(map(is_copied, each))]
+
+
+def _listed(path: bytes) -> List[str]:
+    try:
+        return os.listxattr(path, follow_symlinks=False)
+    except OSError:
+        return []
+
+
+def may_have(file: File, name: str) -> bool:
+    """Can the file system keep an attribute of this name?"""
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        os.getxattr(file, name)
+    except OSError as error:
+        return error.errno != errno.ENOTSUP
+    return True
 
 
 def of(file: File) -> Optional[Dict[str, bytes]]:

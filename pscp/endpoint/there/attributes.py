@@ -4,11 +4,10 @@ Sent with -a. Not here: how a file gets its attributes (../reading/xattrs.py), w
 that are left out (../../transfer/ending/ending.py).
 """
 
-import errno
-import os
 from typing import TYPE_CHECKING, List, NamedTuple
 
 from ..asking import answers
+from ..reading import xattrs
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -25,17 +24,8 @@ class Lacks(NamedTuple):
 
 def lacks(of: "sink.Sink", request: Lacks) -> List[str]:
     """Return what Lacks does."""
-    return [name.partition(".")[0] for name in _OF_EACH_KIND if not _may_have(of.root.fd, name)]
-
-
-def _may_have(fd: int, name: str) -> bool:
-    if not hasattr(os, "getxattr"):
-        return False
-    try:
-        os.getxattr(fd, name)
-    except OSError as error:
-        return error.errno != errno.ENOTSUP
-    return True
+    fd = of.root.fd
+    return [name.partition(".")[0] for name in _OF_EACH_KIND if not xattrs.may_have(fd, name)]
 
 
 answers.add(answers.WRITING_SINK, {Lacks: lacks})

@@ -373,7 +373,8 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
         try:
             if parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
                 return None  # what became of them, a look at each file tells
-            find = functools.partial(_differing, rows=rows, owner=sameness.owner(there.owner))
+            owner, archive = sameness.owner(there.owner), the_sink.policy.archive
+            find = functools.partial(_differing, rows=rows, owner=owner, archive=archive)
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
@@ -397,7 +398,7 @@ def _open_folder(the_sink: "sink.Sink", path: str) -> int:
     return os.dup(the_sink.root.folder(path))
 
 
-def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
+def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> List[int]:
     """Return the places of the names with which there is not in the folder what their rows say."""
     statuses = _statuses(rows.names, fd, False)
     differing = alike(rows.names)
@@ -415,6 +416,8 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int]) -> List[int]:
             or (place in rows.targets and _target(fd, rows.names[place]) != rows.targets[place])
         ):
             differing.append(place)
+    if archive:  # none of these has attributes at the source
+        differing += xattrs.with_some(fd, rows.names)
     return sorted(set(differing))
 
 

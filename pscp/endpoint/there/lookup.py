@@ -53,12 +53,13 @@ class DigestsThere(NamedTuple):
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
     runs with a part], mode, what differs, the link's target, or which device]`; kind "" for
-    nothing; a failure where it cannot be looked at. What differs is "owner", where this end would
-    give another; "none" of another user's folder, which keeps its metadata; else "".
+    nothing; a failure where it cannot be looked at. What differs is "owner" or "attributes", where
+    this end would give others; "none" of another user's folder, which keeps its metadata; else "".
     """
 
     paths: List[str]
-    # With -p the owner, as `o`, that each is to have, or one for all; empty: it does not count.
+    # With -p what each is to have of `o`, its owner, and `x`, its attributes, or the same for all;
+    # empty: they do not count.
     wanted: List[Dict[str, object]] = []
 
 
@@ -89,7 +90,8 @@ def look(the_sink: "sink.Sink", path: str, wanted: Optional[Dict[str, object]] =
         if not path:
             status = os.fstat(the_sink.root.fd)
             mode = stat.S_IMODE(status.st_mode)
-            return [tree.FOLDER, 0, 0, [], mode, _what_differs(status, wanted), ""]
+            differs = _what_differs(the_sink.root.fd, b".", status, wanted)
+            return [tree.FOLDER, 0, 0, [], mode, differs, ""]
         folder_fd, name = the_sink.root.at(path)
         left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
         found = _found(folder_fd, name, wanted)
@@ -120,20 +122,27 @@ def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> 
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     target = metadata.device_of(status) if kind == tree.DEVICE else target
-    differs = _what_differs(status, wanted)
+    differs = _what_differs(folder_fd, name, status, wanted)
     return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target]
 
 
-def _what_differs(status: os.stat_result, wanted: Optional[Dict[str, object]]) -> str:
+def _what_differs(
+    folder_fd: int, name: bytes, status: os.stat_result, wanted: Optional[Dict[str, object]]
+) -> str:
     if wanted is None:
         return ""
     uid, is_root = os.geteuid(), os.geteuid() == 0
-    if stat.S_ISDIR(status.st_mode) and not is_root and status.st_uid != uid:
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if is_folder and not is_root and status.st_uid != uid:
         return "none"
     if stat.S_ISLNK(status.st_mode) and not is_root:  # which alone gives a link another owner
         return ""
     found = status.st_uid, status.st_gid
-    return "" if sameness.is_owner(found, sameness.owner(wanted.get("o"))) else "owner"
+    if not sameness.is_owner(found, sameness.owner(wanted.get("o"))):
+        return "owner"
+    if "o" not in wanted or not xattrs.would_change(folder_fd, name, wanted.get("x"), is_folder):
+        return ""
+    return "attributes"
 
 
 def digests(
@@ -177,7 +186,7 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
         return
     if value.kind == tree.DEVICE:
         with the_sink.held():
-            metadata.apply_to_device(*the_sink.root.at(value.path), value, policy, is_new=False)
+            metadata.apply_to_device(*the_sink.root.at(value.path), value, policy)
         return
     try:
         fd = the_sink.open_file(value.path)
@@ -188,7 +197,7 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
     try:
         with the_sink.held():
             if os.fstat(fd).st_nlink == 1:
-                metadata.apply_to_file(fd, value, policy, None, is_new=False)
+                metadata.apply_to_file(fd, value, policy, None)
                 return
         if not _is_as_wanted(fd, value, policy):
             _replace_by_copy(the_sink, fd, value)
@@ -227,7 +236,10 @@ def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
         folder_fd, name = the_sink.root.at(value.path)
         status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
         is_same = sameness.has_metadata(status, value, the_sink.policy)
-        if is_same and not (the_sink.policy.archive and value.extra.get("x")):
+        may_have = the_sink.policy.archive and (
+            value.extra.get("x") or xattrs.with_some(folder_fd, [name])
+        )
+        if is_same and not may_have:
             return False
         if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -252,7 +264,7 @@ def _is_as_wanted(file: xattrs.File, value: tree.Entry, policy: metadata.Policy)
     if not policy.archive or has is None:
         return True
     wanted = xattrs.wanted(value.extra.get("x"))
-    return wanted is not None and wanted.items() <= has.items()
+    return wanted == has
 
 
 def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:

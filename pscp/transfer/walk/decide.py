@@ -199,7 +199,7 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
         is_same = there.kind == entry.kind and entry.target == there.target
-        is_same = is_same and differing_metadata(entry, there, terms) in ("", PERHAPS)
+        is_same = is_same and not differing_metadata(entry, there, terms)
         return State.SAME if is_same else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
@@ -240,27 +240,23 @@ def is_hashed(options: Options) -> bool:
 def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
     """Return what of the metadata that is kept differs, as --check says it, and would be given to
     what is there; "" for nothing. A folder's time is not told: it changes with what is in it.
-
-    Attributes are not looked up, so that a file that has some is given them again.
     """
     if not terms.preserve or there.differs == "none":
         return ""
     if entry.kind != tree.LINK and there.mode != entry.mode:
         return MODE
     if there.differs:
-        return OWNER
+        return _NAMED.get(there.differs, OWNER)
     is_timed = entry.kind in (tree.FILE, tree.LINK, tree.HARDLINK)
-    if is_timed and not is_same_time(entry.mtime_ns, there.mtime_ns):
-        return TIME
-    has_attributes = terms.archive and "x" in entry.extra
-    return PERHAPS if has_attributes and entry.kind != tree.FOLDER else ""
+    return TIME if is_timed and not is_same_time(entry.mtime_ns, there.mtime_ns) else ""
 
 
 def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str, object]]:
     """Return what a Lookup of these asks to be compared, once if it is the same for all."""
     if not terms.preserve:
         return []
-    found = [{"o": e.extra.get("o")} if terms.archive else {} for e in entries]
+    names = ("o", "x") if terms.archive else ()
+    found = [{n: e.extra.get(n) for n in names if n == "o" or n in e.extra} for e in entries]
     return found if any(each != found[0] for each in found) else found[:1]
 
 
@@ -289,8 +285,9 @@ SIZE = "differs in size"
 TIME = "differs in time"
 MODE = "differs in mode"
 OWNER = "differs in owner"
-PERHAPS = "may differ in attributes"
-UNTOLD = (TIME, PERHAPS)  # of what is the same else: it is given them, and counts as unchanged
+ATTRIBUTES = "differs in ACLs or attributes"
+_NAMED = {"owner": OWNER, "attributes": ATTRIBUTES}
+UNTOLD = (TIME,)  # of what is the same else: it is given that, and counts as unchanged
 CONTENT = "differs in content"
 TARGET = "leads elsewhere there"
 KIND = "is something else there"
