@@ -100,6 +100,7 @@ class Job:
     mountpoints: dict[str, str] = field(default_factory=dict)  # that we unmounted, by dataset
     at_dest: set[int] = field(default_factory=set)  # GUIDs of snapshots; only ever added to
     left_behind: list[str] = field(default_factory=list)  # at DEST, by other replications
+    more_come: threading.Event = field(default_factory=threading.Event)  # of these, each night
     began: set[str] = field(default_factory=set)  # sources of which something was sent
     ending: threading.Event = field(default_factory=threading.Event)  # nothing is begun again
 

@@ -285,6 +285,16 @@ def left_behind(source: Dataset, dest: Dataset, mark: str) -> list[Snapshot]:
     ]
 
 
+def brings_others(source: Dataset, mark: str) -> bool:
+    """Return whether another replication took a snapshot since this one took its last but one.
+
+    It comes along with -I: as many are left behind every night as the other takes.
+    """
+    ours = [place for place, each in enumerate(source.snapshots) if each.mark == mark][-2:]
+    between = source.snapshots[ours[0] : ours[-1]] if ours else ()
+    return any(each.mark not in ("", mark) for each in between)
+
+
 def planned(source: Dataset, name: str, mark: str) -> Dataset:
     """Return the source as it will be once a snapshot of this name was taken, with this mark."""
     newest = max((each.txg for each in source.snapshots), default=0)

@@ -12,7 +12,7 @@ from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.error_messages import complaint
 from pscp.zfs.inventory import Dataset, Snapshot, Zfs, guids
-from pscp.zfs.plan import left_behind, of_ours_to_prune
+from pscp.zfs.plan import brings_others, left_behind, of_ours_to_prune
 
 _NAMED = 3  # snapshots, in a note
 
@@ -94,9 +94,11 @@ def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapsho
 
 def _of_dest(job: Job, source: Dataset, dest: Dataset) -> list[Snapshot]:
     """Return the destination's, which has our mark, of those that are in the record."""
-    job.left_behind.extend(
-        f"{dest.name}{each.short}" for each in left_behind(source, dest, job.record.mark)
-    )
+    mark = job.record.mark
+    left = [f"{dest.name}{each.short}" for each in left_behind(source, dest, mark)]
+    job.left_behind.extend(left)
+    if left and job.speech.settings.all_between and brings_others(source, mark):
+        job.more_come.set()
     return _ours(job, job.record.trusted(dest))
 
 

@@ -238,10 +238,12 @@ class _Run:
         if self.settings.keep_last is None or self.settings.prune == "source":
             return
         if left := job.left_behind:
-            self._remark(
+            is_new = job.more_come.is_set()  # else it would be every night's
+            only = "with --newest-only no more of them come, " if is_new else ""
+            (self._remark if is_new else self._explain)(
                 f"{job.dest_top}: {count(len(left), 'snapshot')} of another replication, which "
-                f"{job.top} has no more, not pruned (such as {left[0]}): with --newest-only no "
-                "more of them come, zfs destroy removes these"
+                f"{job.top} has no more, not pruned (such as {left[0]}): {only}zfs destroy removes "
+                "these"
             )
         place = os.path.join(state.folder(), self.record.name)
         if strange := self.record.strange:

@@ -582,6 +582,15 @@ def test_what_another_replication_leaves_behind_is_told(push: Ends) -> None:
     told = [note for note in push.told.notes if "of another replication" in note]
     assert [note.partition(": ")[2][:11] for note in told] == ["1 snapshot ", "2 snapshots"]
     assert f"{push.dest}@toc-" in told[0] and "--newest-only" in told[0]
+    push.told.notes.clear()
+    for verbose in (
+        False,
+        False,
+        True,
+    ):  # A4: nothing comes any more, and each night it was told that it does
+        assert push.night("tob", keep_last=2, prune="both", verbose=verbose).ok
+    told = [note for note in push.told.notes if "of another replication" in note]
+    assert [note.partition("): ")[2] for note in told[1:]] == ["zfs destroy removes these"]
     assert not [note for note in other.told.notes if "of another replication" in note]
     push.receiver.destroy("-r", other.dest)
 
