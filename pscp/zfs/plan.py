@@ -295,6 +295,23 @@ def brings_others(source: Dataset, mark: str) -> bool:
     return any(each.mark not in ("", mark) for each in between)
 
 
+def renamed(pairs: Mapping[str, Pair], dests: Mapping[str, Dataset]) -> list[tuple[str, str]]:
+    """Return each new name at the destination, and the one there that has its snapshots.
+
+    That is one that no source goes to, among the `dests` at and below DEST. What lies below such a
+    one is renamed with it.
+    """
+    taken = {pair.dest_name for pair in pairs.values()}
+    left = {guid: name for name in dests if name not in taken for guid in guids(dests[name])}
+    found: dict[str, str] = {}
+    for pair in pairs.values():
+        name = pair.dest_name
+        earlier = [left[guid] for guid in guids(pair.source) if guid in left]
+        if earlier and pair.dest is None:
+            found[name] = earlier[0]
+    return [(name, of) for name, of in found.items() if found.get(parent(name)) != parent(of)]
+
+
 def planned(source: Dataset, name: str, mark: str) -> Dataset:
     """Return the source as it will be once a snapshot of this name was taken, with this mark."""
     newest = max((each.txg for each in source.snapshots), default=0)

@@ -45,7 +45,7 @@ from pscp.zfs.holds import Holds
 from pscp.zfs.inventory import Dataset, Zfs, together
 from pscp.zfs.link import Link, run_here
 from pscp.zfs.names import as_place, check_ends, excluded, moved, parent
-from pscp.zfs.plan import Pair, all_in_vain, is_in_vain, planned
+from pscp.zfs.plan import Pair, all_in_vain, is_in_vain, planned, renamed
 from pscp.zfs.record import Record
 from pscp.zfs.schedule import ReplicatedDataset, Schedule
 from pscp.zfs.settings import Settings
@@ -162,6 +162,11 @@ class _Run:
                 lacks=lacks if each.name == job.top else "",
             )
         self._leave_out(job, pairs)
+        for name, earlier in renamed(pairs, dests):
+            self._remark(
+                f"{name}: sent whole, though {earlier} has snapshots of it: where it was renamed, "
+                f"zfs rename {earlier} {name} there saves that"
+            )
         if self.options.dry_run:
             dry = DryRun(job, self.reporter, self._record_failure)
             dry.show(pairs)

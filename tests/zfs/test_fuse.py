@@ -636,6 +636,29 @@ def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
     assert not [note for note in push.told.notes if "of another replication" in note]
 
 
+def test_a_dataset_that_was_renamed_need_not_be_sent_whole(push: Ends) -> None:
+    """A1: it was, without a word."""
+    for below in ("/old", "/old/a", "/old/a/b"):
+        push.sender.do("create", f"{push.source}{below}")
+    assert push.night(recursive=True).ok
+    for below in ("/old/a/b", "/old/a", "/old"):
+        push.sender.do("unmount", f"{push.source}{below}")
+    old, new = f"{push.dest}/old", f"{push.dest}/new"
+    until_free(push.sender, f"{push.source}/old")
+    push.sender.do("rename", f"{push.source}/old", f"{push.source}/new")
+    push.told.notes.clear()
+    assert push.night(recursive=True, dry_run=True).ok
+    told = [note for note in push.told.notes if "zfs rename" in note]
+    assert len(told) == 1 and told[0].startswith(f"{new}: sent whole, though {old} has snapshots")
+    assert f"zfs rename {old} {new} there saves that" in told[0]
+    until_free(push.receiver, old)
+    push.receiver.do("rename", old, new)
+    push.told.notes.clear()
+    result = push.night(recursive=True)
+    assert result.ok and all(each.base for each in result.datasets)
+    assert push.told.notes == []
+
+
 def test_a_snapshot_that_someone_needs_is_not_pruned(push: Ends) -> None:
     """Each healthy night of a cron line said that it is busy, or to destroy its clones too."""
     held, cloned = (push.night(keep_last=2).snapshot for _ in range(2))
