@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pscp.ground.errors import DatasetError, NoSuchDataset, NoZfs, ProtocolError
+from pscp.ground.errors import DatasetError, NoSuchDataset, NoZfs, ProtocolError, ZfsDenied
 from pscp.zfs.error_messages import HERE, complaint, meaning
 from pscp.zfs.link import NOT_FOUND, Ran
 from pscp.zfs.names import is_dataset, is_snapshot_name, parent, relative
@@ -155,8 +155,8 @@ class Zfs:
                 break
         if not {"send", "receive"} <= self.can.subcommands:
             why = complaint(said) or "it says nothing"
-            if "ermission denied" in why:
-                raise self.meaning(dataset, said)
+            if isinstance(error := self.meaning(dataset, said), ZfsDenied):
+                raise error
             what = f"{self.where}: {' '.join(self._commands[0])} is of no use: {why}"
             raise NoZfs(what, f"install ZFS there, or say where it is: {self._option}")
         if self.can.bookmarks:  # as old are features of pools
