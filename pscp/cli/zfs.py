@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pscp.cli.closing import conclude, not_done, rows
 from pscp.cli.run_log import run_command, shown_run
-from pscp.ground.errors import UsageError
+from pscp.ground.errors import StreamCut, UsageError
 from pscp.ground.locations import Location
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -25,7 +25,7 @@ from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
 
-_HINT = "run the same command again to go on from here"
+_HINT = StreamCut.hint  # there may be no resume tokens
 _HAS_SNAPSHOT = re.compile(r"[@#][^/]*$")  # or a bookmark; USER@HOST: has a dataset behind it
 _SETTINGS = {each.name for each in fields(Settings)}
 

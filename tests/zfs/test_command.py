@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shlex
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -65,6 +67,14 @@ def test_that_there_are_no_resume_tokens_is_said_of_what_was_cut(push: Ends, typ
     push.link.cut_at = 8192
     code, _, err = typed()
     assert code == 0 and "starts over; there are no resume tokens" in err
+
+
+def test_an_interrupt_promises_no_more_than_there_is(push: Ends, typed: Typed) -> None:
+    """To go on from here, it said, where there are no resume tokens."""
+    push.grow("one")
+    push.link.before_stream = lambda: os.kill(os.getpid(), signal.SIGINT)
+    code, _, err = typed()
+    assert code == 130 and "where both ends can resume, it goes on" in err.splitlines()[-1], err
 
 
 def test_json(push: Ends, typed: Typed) -> None:
