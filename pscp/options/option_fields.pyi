@@ -204,7 +204,7 @@ class ReplicateFields(_CommonFields, total=False):
     mount: bool
     """Mount what is received (without it, nothing new is mounted)."""
     force_rollback: bool
-    """Throw away what was changed at DEST since the snapshot that both have."""
+    """Throw away what was changed at DEST since the snapshot that both have; a DEST without snapshots is overwritten whole."""
     readonly: bool
     """Set readonly=on on a destination that this makes."""
     keep_last: int | None

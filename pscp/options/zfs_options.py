@@ -78,7 +78,8 @@ class ZfsOptions:
     )
     force_rollback: bool = RECEIVED.flag(
         "--force-rollback",
-        "throw away what was changed at DEST since the snapshot that both have",
+        "throw away what was changed at DEST since the snapshot that both have; a DEST without "
+        "snapshots is overwritten whole",
     )
     readonly: bool = RECEIVED.flag(
         "--no-readonly",
