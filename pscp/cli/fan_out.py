@@ -172,6 +172,7 @@ class RowReporter(Silent):
     def __init__(self, row: Row, display: Display) -> None:
         self._row, self._display = row, display
         self.wants_files, self.names_copied = display.wants_files, display.names_copied
+        self.sums_up = display.sums_up
 
     def start(self, counters: LiveCounters) -> None:
         self._row.counters = counters
@@ -207,6 +208,7 @@ def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) ->
     elif style in ("bar", "plain") and not options.dry_run:
         display = PlainRows(rows)
     display.wants_files, display.names_copied = options.itemize, options.verbose
+    display.sums_up = is_terminal and style not in ("none", "json")
     return display
 
 

@@ -57,7 +57,7 @@ class RunLog:
 
 class Logging(Passing):
     """Hands everything on to the reporter inside, and its notes to a log as well; to that also the
-    names of what is copied.
+    names of what is copied, and of each file that failed.
     """
 
     def __init__(self, inner: Reporter, write: Write, of_files: Write | None) -> None:
@@ -68,6 +68,11 @@ class Logging(Passing):
     def note(self, text: str) -> None:
         super().note(text)
         self._write(text)
+
+    def failed(self, text: str, is_sum: bool) -> None:
+        super().failed(text, is_sum)
+        if not is_sum:
+            self._write(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files or self._inner.names_copied:

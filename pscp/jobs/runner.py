@@ -207,6 +207,8 @@ def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:
 class _Notes(Silent):
     """Hands notes of a copy on."""
 
+    sums_up = False
+
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
 

@@ -41,9 +41,17 @@ class ProgramReporter(Passing):
         self.wants_files = on_file is not None or inner.wants_files
 
     def note(self, text: str) -> None:
+        self._log(text)
+        super().note(text)
+
+    def failed(self, text: str, is_sum: bool) -> None:
+        if is_sum:
+            self._log(text)
+        super().failed(text, is_sum)
+
+    def _log(self, text: str) -> None:
         is_hint = text.startswith("  ")
         log_notes.warning("%s", as_keywords(text, letters=is_hint))
-        super().note(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self._inner.wants_files or self._inner.names_copied:

@@ -45,6 +45,7 @@ def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Re
     """
     reporter = _of_style(options, is_terminal)
     reporter.name = name
+    reporter.sums_up = is_terminal and not options.quiet and options.progress != "json"
     reporter.wants_files, reporter.names_copied = options.itemize, options.verbose
     if isinstance(reporter, RichBar):
         reporter.shows_lanes = options.itemize

@@ -132,6 +132,13 @@ class Reporter(Protocol):
         return False
 
     @property
+    def sums_up(self) -> bool:
+        """Return whether one line may stand for many failures: on a terminal, where many lines push
+        each other out of sight. Elsewhere each file that failed is named.
+        """
+        return True
+
+    @property
     def wants_files(self) -> bool:
         """Return whether file() is to be called. The answer holds for a whole copy."""
         return False
@@ -148,6 +155,13 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """Show a failure or a warning: "PATH: what happened"."""
         return
+
+    def failed(self, text: str, is_sum: bool) -> None:
+        """Show a line on what failed: what fails is told by lines that may stand for several files
+        (`is_sum`), and once more by a line for each.
+        """
+        if is_sum is self.sums_up:
+            self.note(text)
 
     def line(self, text: str) -> None:
         """Show a line of output that was asked for, such as a dry run's."""
@@ -177,6 +191,7 @@ class Silent(Reporter):
     """Shows nothing: the reporter of a program that names no other."""
 
     is_live = wants_files = names_copied = False
+    sums_up = True
 
 
 class Passing:
@@ -185,13 +200,16 @@ class Passing:
     def __init__(self, inner: Reporter) -> None:
         self._inner = inner
         self.is_live, self.wants_files = inner.is_live, inner.wants_files
-        self.names_copied = inner.names_copied
+        self.names_copied, self.sums_up = inner.names_copied, inner.sums_up
 
     def start(self, counters: LiveCounters) -> None:
         self._inner.start(counters)
 
     def note(self, text: str) -> None:
         self._inner.note(text)
+
+    def failed(self, text: str, is_sum: bool) -> None:
+        self._inner.failed(text, is_sum)
 
     def line(self, text: str) -> None:
         self._inner.line(text)
@@ -210,6 +228,7 @@ class Notes(Silent):
     """Notes on stderr, lines on stdout, and no progress."""
 
     name = "pscp"  # the command's, before each note; set before it starts
+    sums_up = False  # set before it starts
 
     def __init__(self, err: TextIO | None = None, out: TextIO | None = None) -> None:
         self._err = err or sys.stderr

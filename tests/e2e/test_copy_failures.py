@@ -20,6 +20,7 @@ from conftest import MakeServer
 
 import pscp
 from e2e.conftest import ShellThat
+from e2e.terminal import terminal
 from e2e.ways import COMMAND_S, Ran, Way
 from pscp.ground.values import MIB
 
@@ -92,8 +93,8 @@ def test_other_names_of_what_may_not_be_read_have_one_line(powerless: Way) -> No
     denied = [line for line in said if "Permission denied" in line]
     if is_told_of_links:
         assert denied == ["a: Permission denied", "d/c: Permission denied"]
-        assert "a: and its 5 other names, not copied either (-v shows each)" in said
-        assert "d/c: and its 1 other name, not copied either: e" in said
+        for name, first in [("d/e", "d/c"), *((f"b{n}", "a") for n in range(5))]:
+            assert f"{name}: is another name of {first}, which was not copied" in said
     else:
         assert len(denied) == 8
     each = powerless.command("-av", names=["."])
@@ -144,10 +145,18 @@ def test_where_nothing_may_be_written(powerless: Way) -> None:
     assert named(powerless, ran) == dict.fromkeys(names, "Permission denied")
     assert ran.err.splitlines()[-1].endswith(", 4 failed")
     assert powerless.files == ["t/open/x"]
-    [why] = named(powerless, ran := powerless.command("-r", names=["t"])).values()
-    folder = f"{powerless.sent_to}{powerless.destination}/t/closed"
-    assert why == f"Permission denied, and 3 more below {folder} (-v shows each)"
+    ran = powerless.command("-rq", names=["t"])
+    assert named(powerless, ran) == dict.fromkeys(names, "Permission denied")
     assert ran.err.count("USER@HOST logs in as another user") == 1
+    folder = f"{powerless.sent_to}{powerless.destination}/t/closed"
+    log = powerless.source / "log"
+    sources, to = powerless.locations(["t"], "")
+    with terminal(*powerless.argv("-r", "--log-file", str(log), *sources, to)) as typed:
+        assert typed.end() == 1
+        assert f"Permission denied, and 3 more below {folder} (-v shows each)" in typed.shown
+    logged = log.read_text()
+    assert [logged.count(f"{name}: Permission denied\n") for name in names] == [1] * 4
+    assert "more below" not in logged
 
 
 def test_a_destination_that_may_not_be_written(powerless: Way) -> None:

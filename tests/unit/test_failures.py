@@ -101,17 +101,19 @@ CHANGED = "changed while it was copied"
 
 
 class Said(Silent):
-    def __init__(self, is_live: bool) -> None:
-        self.is_live = is_live
+    def __init__(self, is_live: bool, sums_up: bool) -> None:
+        self.is_live, self.sums_up = is_live, sums_up
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
 
-def lines(*failed: tuple[str, int, bool], is_live: bool = False, all: bool = False) -> list[str]:
+def lines(
+    *failed: tuple[str, int, bool], is_live: bool = False, all: bool = False, sums_up: bool = True
+) -> list[str]:
     """What is said of failures: a path, an errno (0: it changed), whether at the source."""
-    said = Said(is_live)
+    said = Said(is_live, sums_up)
     shown = FailureLines(said, FilePlaces("", TOPS, "host:", "/to"), all=all)
     for path, number, of_source in failed:
         if number:
@@ -148,6 +150,20 @@ def test_what_is_below_a_folder_is_counted() -> None:
     first, hint, last = lines(*failed, is_live=True)
     assert (first, last) == ("host:/to/new: EACCES", one)
     assert len(lines(*failed, all=True)) == 68
+
+
+@pytest.mark.parametrize("of_source", [True, False])
+@pytest.mark.parametrize("all", [True, False])
+def test_where_no_terminal_is_each_file_is_named(of_source: bool, all: bool) -> None:
+    failed = [(f"new/{n}", errno.EACCES, of_source) for n in range(66)]
+    first, hint, *rest = lines(*failed, sums_up=False, all=all)
+    assert hint.startswith("  ls -l") and len(rest) == 65
+    assert all_are_named([first, *rest], "new", 66)
+
+
+def all_are_named(said: list[str], folder: str, count: int) -> bool:
+    ends = [f"/{folder}/{n}: EACCES" for n in range(count)]
+    return all(map(str.endswith, said, ends)) and len(said) == count
 
 
 def test_folders_and_reasons_are_kept_apart() -> None:

@@ -1,8 +1,8 @@
 """Outcomes of a copy's files: those that failed, with the lines that tell a user where, why, and
 once for each reason what to do; and the digests of those that landed.
 
-What the destination refuses for one reason below one folder is one line with a count, and so is
-what goes beyond LINES_MOST lines for one reason: nobody reads 200,000 of them in a mail.
+On a terminal, what the destination refuses for one reason below one folder is one line with a
+count, and so is what goes beyond LINES_MOST lines for one reason. Elsewhere each has a line.
 
 Not here: a copy's Result, and how a line gets to the user (progress/progress.py), a failure as an
 end reports it (endpoint/frames/failures.py).
@@ -154,12 +154,12 @@ class FailureLines:
         asked for (-a) is left out.
         """
         self._why_left_out = _LEFT_OUT | (_LACKED_BY_SFTP if lacks else {})
-        self._note, self._is_live = reporter.note, reporter.is_live
+        self._note, self._failed, self._is_live = reporter.note, reporter.failed, reporter.is_live
         self._places, self._all = places, all
         self._lines: dict[_Reason, dict[str, _Line]] = {}  # by folder, or file
         self._beyond: Counter[_Reason] = Counter()  # failures that have no line
         self._firsts: dict[str, _Line] = {}  # by path: files that failed, and their other names
-        self._hinted: set[str] = set()
+        self._hinted: dict[bool, set[str]] = {False: set(), True: set()}
         self._left_out: Counter[str] = Counter()  # by kind
 
     def add(self, error: errors.FileError, of_source: bool, place: str = "") -> None:
@@ -168,6 +168,7 @@ class FailureLines:
         `place` is where the file is, unless its path says so.
         """
         place = place or self._places.of(error.path, of_source)
+        self._show(f"{place}: {error.message}", error, is_sum=False)
         if self._all:
             self._show(f"{place}: {error.message}", error)
             return
@@ -194,7 +195,9 @@ class FailureLines:
             return
         places = (self._places.of(path, True) for path in (first, first.rpartition("/")[0]))
         line = self._firsts.setdefault(first, _Line(next(places), error, next(places)))
-        line.add(self._places.of(error.path, True))
+        place = self._places.of(error.path, True)
+        self._show(f"{place}: {error.message}", error, is_sum=False)
+        line.add(place)
 
     def leave_out(self, place: str, kind: str) -> None:
         """Show that this FIFO, socket or device is left out; of many only the first."""
@@ -209,21 +212,22 @@ class FailureLines:
                 self._note(f"and {number - 1} more: {what} ({said('-v')} shows each)")
         self._left_out.clear()
         for line in self._firsts.values():
-            self._note(line.of_other_names)
+            self._failed(line.of_other_names, True)
         self._firsts.clear()
         for reason, lines in self._lines.items():
             for line in lines.values() if reason.has_folder else ():
                 if line.more or not self._is_live:
                     self._show(line.text, line.error)
             if beyond := self._beyond[reason]:
-                self._note(f"and {beyond} more: {reason.message} ({said('-v')} shows each)")
+                text = f"and {beyond} more: {reason.message} ({said('-v')} shows each)"
+                self._failed(text, True)
         self._lines.clear()
 
-    def _show(self, text: str, error: errors.FileError) -> None:
-        self._note(text)
-        if error.hint and error.hint not in self._hinted:
-            self._hinted.add(error.hint)
-            self._note(f"  {error.hint}")
+    def _show(self, text: str, error: errors.FileError, is_sum: bool = True) -> None:
+        self._failed(text, is_sum)
+        if error.hint and error.hint not in self._hinted[is_sum]:
+            self._hinted[is_sum].add(error.hint)
+            self._failed(f"  {error.hint}", is_sum)
 
 
 class Results:
