@@ -510,7 +510,17 @@ def test_max_delete(way: Way, most: int, is_deleted: bool) -> None:
     assert ("t/old" in way.arrived, "t/gone/x" in way.arrived) == (not is_deleted, not is_deleted)
     if not is_deleted:
         assert f"4 files and folders would be, more than --max-delete {most}" in ran.err
-        assert "a larger --max-delete" in ran.err
+        assert "--dry-run lists them; a larger --max-delete" in ran.err
+
+
+def test_a_dry_run_lists_what_is_too_much(way: Way) -> None:
+    make(way.source, "t/a")
+    make(way.destination, "t/old", "t/gone/x")
+    ran = way.command("-rn", "--delete", "--max-delete", "2", names=["t"])
+    listed = {line for line in ran.out.splitlines() if line.startswith("deleting")}
+    assert (ran.code, listed) == (1, {"deleting t/old", "deleting t/gone/x", "deleting t/gone/"})
+    assert "nothing was deleted: 3 files and folders would be, more than --max-delete 2" in ran.err
+    assert "--dry-run" not in ran.err and "deleted," not in ran.err.splitlines()[-1], ran
 
 
 def test_without_r_there_is_nothing_to_mirror(push: Way) -> None:

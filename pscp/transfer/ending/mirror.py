@@ -39,7 +39,7 @@ _BESIDE_MOST = 1000  # names of other sources that a request has besides
 _Piece = list[Any]
 
 _UNWANTED = "is not in the source"
-_TOO_MANY = "--dry-run lists them; a larger --max-delete, or none, lets them be deleted"
+_LET_THEM = "a larger --max-delete, or none, lets them be deleted"
 
 
 class _Folder:
@@ -147,22 +147,30 @@ class Mirror:
         self._gather()
         count = len(self._files) + sum(row[0] not in self._kept for row in self._folders.take())
         most = self._terms.options.max_delete
-        if most is not None and count > most:
+        is_dry, is_too_much = self._terms.options.dry_run, most is not None and count > most
+        if is_dry:
+            self._list(is_too_much)
+        if is_too_much:
             why = f"{count} files and folders would be, more than --max-delete {most}"
-            self._fail(f"{NOT_DELETED}: {why}", _TOO_MANY)
-        elif self._terms.options.dry_run:
-            for spool in (self._files, self._folders):
-                for group in grouped_rows(self._to_remove(spool)):
-                    self._gone(group)
-                    self._terms.counters.add(files_deleted=len(group))
-                    self._show(group)
-                    for path, *_ in group:
-                        self._terms.reporter.differs(path, _UNWANTED, False)
-        else:
+            hint = _LET_THEM if is_dry else f"--dry-run lists them; {_LET_THEM}"
+            self._fail(f"{NOT_DELETED}: {why}", hint)
+        elif not is_dry:
             self._has_begun = True
             self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
             for group in grouped_rows(self._to_remove(self._folders)):
                 self._settle([self._removal(group)])
+
+    def _list(self, is_too_much: bool) -> None:
+        """List what would be deleted; none of it counts as that where it is too much."""
+        for spool in (self._files, self._folders):
+            for group in grouped_rows(self._to_remove(spool)):
+                self._show(group)
+                if is_too_much:
+                    continue
+                self._gone(group)
+                self._terms.counters.add(files_deleted=len(group))
+                for path, *_ in group:
+                    self._terms.reporter.differs(path, _UNWANTED, False)
 
     def stopped(self) -> None:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
