@@ -366,6 +366,7 @@ class _Walk:
                 if not {path} & {*verdict.places, *self.left_out, *verdict.fails}:
                     self._doom(path, join(name, child), gone)
         freed = [to for to, (_, _, name) in self.blocked.items() if self._doom(to, name, gone)]
+        self.differs = self.differs or bool(gone)
         most = case.options.get("max_delete")
         if most is not None and len(gone) > most:
             verdict.codes = {1}

@@ -49,7 +49,6 @@ REFUSED = (
     Pair("existing", "ignore_existing", "together they would copy nothing"),
     Pair("delete", "files_from", "it is for whole folders, and a list names parts of them"),
     Pair("delete", "relative", "it is for whole folders", "copy one folder after the other"),
-    Pair("delete", "check", "--check changes nothing", "use -n to see what would be deleted"),
     Pair(
         "delete", "remove_source_files",
         "what one run moves, the next one would delete at the destination",
@@ -139,6 +138,8 @@ MEANT = (
         "link_dest", "remove_source_files",
         "what is linked is hashed, and its source then removed",
     ),
+    Pair("check", "delete", "what the source does not have is told, and differs"),
+    Pair("check", "max_delete", "nothing is deleted, so no number is too much"),
     Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
     Pair("backup_dir", "backup", "--backup-dir says --backup as well"),
     Pair("delete", "backup_dir", "DIR is protected where it lies in DEST"),

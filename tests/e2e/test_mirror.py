@@ -523,6 +523,27 @@ def test_a_dry_run_lists_what_is_too_much(way: Way) -> None:
     assert "--dry-run" not in ran.err and "deleted," not in ran.err.splitlines()[-1], ran
 
 
+def test_a_check_tells_what_is_too_much(way: Way) -> None:
+    make(way.source, "t/a", "t/file")
+    make(way.destination, "t/a", "t/file/in the way")
+    os.utime(way.source / "t" / "a", (1, 1))
+    os.utime(way.destination / "t" / "a", (1, 1))
+    ran = way.command("-a", "--check", "--delete", names=["t"])
+    told = {"t/file: is something else there", "t/file/in the way: is not in the source"}
+    assert (ran.code, told <= set(ran.out.splitlines())) == (1, True), ran
+    (way.destination / "t" / "file" / "in the way").unlink()
+    (way.destination / "t" / "file").rmdir()
+    assert way.copy("t", archive=True).ok
+    assert way.command("-a", "--check", "--delete", names=["t"]).code == 0
+    make(way.destination, "t/old", "t/gone/x")
+    ran = way.command("-a", "--check", "--delete", "--max-delete", "0", names=["t"])
+    told = {f"{path}: is not in the source" for path in ("t/old", "t/gone", "t/gone/x")}
+    differing = {line for line in ran.out.splitlines() if not line.startswith("t: ")}
+    assert (ran.code, differing) == (1, told), ran
+    assert f"{len(told)} different" in ran.err
+    assert way.arrived >= {"t/old", "t/gone/x"}
+
+
 def test_without_r_there_is_nothing_to_mirror(push: Way) -> None:
     make(push.source, "a")
     ran = push.command("--delete", names=["a"])

@@ -156,7 +156,7 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
     [
         ([], "a source and a destination are missing"),
         (["a"], "a destination is missing"),
-        (["-a", "--check", "--delete", "a", "host:b"], "--check changes nothing"),
+        (["-a", "--check", "--manifest", "m", "a", "host:b"], "--manifest lists what was copied"),
         (["-Z", "a", "host:b"], "no such option: -Z"),
         (["-rZ", "a", "host:b"], "Z"),
         (["--bogus=1", "a", "host:b"], "no such option: --bogus=1"),

@@ -148,6 +148,9 @@ class Mirror:
         count = len(self._files) + sum(row[0] not in self._kept for row in self._folders.take())
         most = self._terms.options.max_delete
         is_dry, is_too_much = self._terms.options.dry_run, most is not None and count > most
+        if self._terms.options.check:
+            self._tell_differing()
+            return
         if is_dry:
             self._list(is_too_much)
         if is_too_much:
@@ -170,6 +173,17 @@ class Mirror:
                 self._gone(group)
                 self._terms.counters.add(files_deleted=len(group))
                 for path, *_ in group:
+                    self._terms.reporter.differs(path, _UNWANTED, False)
+
+    def _tell_differing(self) -> None:
+        """Tell what is too much (--check). What is in the way of a source is told as that."""
+        for spool in (self._files, self._folders):
+            for group in grouped_rows(self._to_remove(spool)):
+                self._gone(group)
+                paths = [path for path, *_ in group if path not in self._results.blocked]
+                self._terms.counters.add(files_done=len(paths))
+                for path in paths:
+                    self._terms.reporter.line(f"{path}: {_UNWANTED}")
                     self._terms.reporter.differs(path, _UNWANTED, False)
 
     def stopped(self) -> None:

@@ -27,7 +27,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.journal import FileNotes
 from pscp.transfer.terms.results import Results
-from pscp.transfer.walk.decide import MISSING, UNTOLD
+from pscp.transfer.walk.decide import KIND, MISSING, UNTOLD
 from pscp.transfer.walk.file_job import FileJob
 
 _CONTENTLESS = frozenset([tree.LINK, tree.FIFO, tree.DEVICE])
@@ -117,7 +117,7 @@ class Items:
             if item.entry.kind == tree.HARDLINK and not self._options.dry_run:
                 self.link_later(item)
             else:
-                self.send(as_new(item))
+                self.send(as_new(item), why=KIND)
 
     def link_later(self, item: PlannedEntry) -> None:
         row = [*item.entry, item.known.path]
