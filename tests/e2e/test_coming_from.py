@@ -107,6 +107,7 @@ FOLLOWED = "more: link, link to folder, link to folder/\\xff name"
 ONLY = {  # in place of what often differs
     "scp -rpCBqvT4": "content: seems same",
     "rsync -avn": "",
+    "rsync -a 1/d 2/d dst/": "",
     "rsync -rv": f"content: seems same; {FOLLOWED}",
     "rsync -rt": f"mode: changed; {FOLLOWED}",
     "rsync -aHAXLRx --partial --progress --stats": "",
@@ -160,6 +161,7 @@ CLASHES = {
     b"now folder": Made(LINK, target=b"same", mtime_ns=OLD_NS),
 }
 YESTERDAY = {b"": TOP, b"program": SOURCE[b"program"], b"holes": SOURCE[b"holes"]}
+TWINS = {"1/d": {b"": TOP, b"same": SOURCE[b"same"]}, "2/d": {b"": TOP}}
 SCP_FAILS_AT = {b"link to folder", *map(str.encode, SPECIALS)}
 
 
@@ -169,7 +171,8 @@ def make_world(root: Path, is_into: bool, has_clashes: bool) -> None:
         (SOURCE | SOURCE_CLASHES, BEFORE | CLASHES) if has_clashes else (SOURCE, BEFORE)
     )
     tree = {}
-    for folder, nodes in (("src", source), (inside, before), ("yesterday", YESTERDAY)):
+    folders = {"src": source, inside: before, "yesterday": YESTERDAY, **TWINS}
+    for folder, nodes in folders.items():
         for name, made in nodes.items():
             if not (is_into and name in SCP_FAILS_AT):
                 tree[os.path.join(folder.encode(), name).rstrip(b"/")] = made
@@ -220,7 +223,8 @@ class Typed:
     def theirs(self, row: Row) -> Left:
         words = self._words(row.theirs)
         if row.program == "rsync":
-            return self._left(row, "rsync", *words, *self._places(row, "src/"))
+            places = [] if row.theirs.endswith("dst/") else self._places(row, "src/")
+            return self._left(row, "rsync", *words, *places)
         if row.program == "rclone":
             copy = ["copy", *words, "src", "sftp:ROOT/dst"]
             return self._left(row, "rclone", *(copy if words[0].startswith("-") else words))
