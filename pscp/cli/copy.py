@@ -21,7 +21,7 @@ from pscp.ground.signals import raise_on_signals
 from pscp.options.arguments import NO_COPIES, USAGE, make_parser
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
-from pscp.progress.progress import Notes, Result
+from pscp.progress.progress import Notes, Passing, Reporter, Result
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -47,6 +47,19 @@ class FanOut(NamedTuple):
     destinations: tuple[Location, ...]
     options: Options
     max_hosts: int | None
+
+
+def _unchanged(result: Result) -> Result:
+    return result
+
+
+class Alike(NamedTuple):
+    """What a copy for another command, the dry run of a job, has otherwise."""
+
+    terms: JobTerms | None = None
+    judged: Callable[[Result], Result] = _unchanged  # what counts of the result
+    name: str = "pscp"  # of the command, before each note
+    said: Callable[[str], str] | None = None  # a note as that command says it
 
 
 class Measure(NamedTuple):
@@ -192,19 +205,17 @@ def check_folders(sources: Sequence[Location], options: Options) -> None:
 def run(
     command: AnyCommand,
     words: Sequence[str] = (),
-    terms: JobTerms | None = None,
-    judged: Callable[[Result], Result] = lambda result: result,
+    alike: Alike | None = None,
 ) -> int:
     """Do what a command line with these words asks for; returns the exit code.
 
-    `terms` are those of a copy to one destination, which a job's dry run has, and `judged` returns
-    what counts of its result.
+    `alike` is for a copy to one destination.
     """
     from pscp.endpoint.frames import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command, words, terms, judged)
+        return run_copy(command, words, alike or Alike())
     if isinstance(command, FanOut):
         from pscp.cli import fan_out
 
@@ -263,22 +274,29 @@ def run_connections(command: Connections) -> int:
     return 0
 
 
-def run_copy(
-    command: Command,
-    words: Sequence[str],
-    terms: JobTerms | None,
-    judged: Callable[[Result], Result],
-) -> int:
+class Saying(Passing):
+    """Hands notes on as another command says them."""
+
+    def __init__(self, inner: Reporter, said: Callable[[str], str]) -> None:
+        super().__init__(inner)
+        self._said = said
+
+    def note(self, text: str) -> None:
+        super().note(self._said(text))
+
+
+def run_copy(command: Command, words: Sequence[str], alike: Alike) -> int:
     from pscp.calls.api import copy
 
     options = command.options
-    with shown_run("pscp", words, options) as (reporter, kept):
+    with shown_run(alike.name, words, options) as (shown, kept):
+        reporter = shown if alike.said is None else Saying(shown, alike.said)
         ends = command.sources, command.destination
         found = copy(
             *ends, options=options, reporter=reporter, keep_digests=False, raises=False,
-            terms=terms,
+            terms=alike.terms,
         )  # fmt: skip
-        result = judged(found)
+        result = alike.judged(found)
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)

@@ -22,10 +22,10 @@ from pscp.cli import copy, zfs
 from pscp.cli.run_log import run_command
 from pscp.endpoint.frames import system
 from pscp.ground import state
-from pscp.ground.errors import RETRY_FOR, CopyError, Interrupted, PscpError, UsageError
+from pscp.ground.errors import CopyError, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
-from pscp.jobs.attempts import has_found, is_failure
+from pscp.jobs.attempts import has_found, is_failure, words_of
 from pscp.jobs.ending import NAME
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
@@ -35,6 +35,7 @@ from pscp.jobs.reports.outcome import Outcome, exit_code
 from pscp.jobs.runner import moves_of, ordered, run
 from pscp.jobs.toml.config import is_default
 from pscp.jobs.toml.job import Job, check_after
+from pscp.jobs.toml.schema import as_keys
 from pscp.options.arguments import make_parser
 from pscp.progress.progress import Result, count
 from pscp.transfer.terms.copy_terms import JobTerms
@@ -206,14 +207,16 @@ class _DryRun:
         terms = JobTerms(self._is_ready, moves=self._moves)
 
         def run(given: list[str]) -> int:
+            alike = copy.Alike(terms, self._judged, NAME, as_keys)
             try:
-                code = copy.run(copy.parse(given), given, terms, self._judged)
+                code = copy.run(copy.parse(given), given, alike)
                 return code if self._has_found else Outcome.NOTHING.exit_code
             except PscpError as error:
-                error.hint = error.hint.replace(RETRY_FOR, "")  # pscp-run has no such option
+                told, *hints = words_of(error, self._job.retry_for_s).split("\n", 1)
+                error.args, error.hint = (told, *error.args[1:]), "".join(hints)
                 raise
 
-        return run_command("pscp", make_parser, run, words)
+        return run_command(NAME, make_parser, run, words)
 
     def _judged(self, result: Result) -> Result:
         """Return the result without patterns that nothing matches, which are no failures."""

@@ -191,11 +191,15 @@ def words_of(error: errors.PscpError, retry_for_s: float) -> str:
     if isinstance(error, _STOPS):
         return error.message  # that the next run goes on, the report says of all that is cut
     advice = "" if retry_for_s else '; retry-for = "30m" keeps trying for so long'
-    return as_keys(error.text.replace(errors.RETRY_FOR, advice))
+    told = as_keys(error.message, letters=isinstance(error, errors.UsageError))
+    hint = as_keys(error.hint.replace(errors.RETRY_FOR, advice))
+    return "\n".join(filter(None, (told, hint)))
 
 
 def _with_keys(failure: Failure) -> Failure:
-    return replace(failure, message=as_keys(failure.message), hint=as_keys(failure.hint))
+    is_ours = issubclass(getattr(errors, failure.error), errors.FileError)  # else it may be zfs's
+    message = as_keys(failure.message, letters=is_ours)
+    return replace(failure, message=message, hint=as_keys(failure.hint))
 
 
 def _has_begun(delivery: Delivery) -> bool:

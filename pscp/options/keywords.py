@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pscp.ground import errors
@@ -89,19 +89,32 @@ def as_keywords(text: str, *, letters: bool = True) -> str:
     those of another command to try; without `letters` only those of more than one letter.
     """
 
-    def turned(found: re.Match[str]) -> str:
-        word, value = found["call"] or found["word"], found["value"]
-        if found["other"] or (not letters and re.fullmatch("-[a-zA-Z]", word)):
-            return found[0]
-        rest = f" {value}" if value else ""
+    def called(word: str, value: str | None) -> str | None:
         if word in _CALLS:
-            return _CALLS[word] + rest
+            return _CALLS[word] + (f" {value}" if value else "")
         keyword = _keywords().get(word)
-        return _called(keyword, value) if keyword is not None else found[0]
+        return _called(keyword, value) if keyword is not None else None
 
-    text = _OPTION.sub(turned, text)
+    text = renamed(text, called, letters=letters)
     text = re.sub(r"\brun (the same|this) command again", r"make \1 call again", text)
     return re.sub(r"\b(min|max)_(\w+)_s in seconds", r"\1_\2_s", text)
+
+
+def renamed(text: str, called: Callable[[str, str | None], str | None], *, letters: bool) -> str:
+    """Return a text in which the options of our command lines are called otherwise.
+
+    `called` gets a word and the value behind it, if there is one, and returns what stands for both,
+    None where they stay. Without `letters` options of one letter stay: a far program may have said
+    them.
+    """
+
+    def turned(found: re.Match[str]) -> str:
+        word = found["call"] or found["word"]
+        if found["other"] or (not letters and re.fullmatch("-[a-zA-Z]", word)):
+            return found[0]
+        return called(word, found["value"]) or found[0]
+
+    return _OPTION.sub(turned, text)
 
 
 @functools.cache

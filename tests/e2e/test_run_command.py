@@ -183,6 +183,17 @@ def test_what_comes_before_and_after(
     assert names_in(world.there / "one") == (["a.txt"] if made == ["after success"] else [])
 
 
+def test_a_dry_run_names_keys_and_is_of_pscp_run(world: World) -> None:
+    text = """
+        [job.records]
+        sources = ["records [[]1]", "gone"]
+        destinations = "host:"
+    """
+    ran = told(world, text, "--dry-run")
+    assert ran.code != 0 and "use recursive" in ran.err and "archive with everything" in ran.err
+    assert all(line.startswith(("pscp-run: ", " ")) for line in ran.err.splitlines()), ran.err
+
+
 def test_the_jobs_are_listed(world: World) -> None:
     text = """
         [job.records]

@@ -294,18 +294,18 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "report = 'x'", 4, "must be a table"),
         (SOUND + "report = { pdf = 'x' }", 4, "must be 'json', 'text' or 'html'"),
         (SOUND + "report = { html = 5 }", 4, "report: must be a text"),
-        (SOUND + "chown = '0:0'", 4, "--chown needs -a"),
-        (SOUND + "link-dest = '../a'", 4, "--link-dest needs -r or -a"),
-        (SOUND + "sign = 'k'", 4, "--sign says nothing without --manifest"),
+        (SOUND + "chown = '0:0'", 4, "chown needs archive"),
+        (SOUND + "link-dest = '../a'", 4, "link-dest needs recursive or archive"),
+        (SOUND + "sign = 'k'", 4, "sign says nothing without manifest"),
         (SOUND.replace('"h:d"', '["h:d", "i:d"]') + "manifest = 'm'", 4, "put {destination} into"),
         (SOUND.replace('"h:d"', '["h:d", "h:/d"]') + "manifest = '{destination}'", 4, "of its own"),
         (SOUND + "depends-on = 'b'", 4, "there is no job 'b'"),
         (SOUND + "depends-on = ['a']", 4, "depends-on goes in a circle: a needs a"),
         (SOUND + "datasets = 'tank/a'", 4, "sources and datasets do not go together"),
         (SOUND + "raw = true", 4, "raw is for datasets"),
-        (SOUND + "after = 'remove'\narchive = true\ndelete = true", 6, "--delete and"),
-        (SOUND + "after = 'remove'\nverify = 'none'", 5, "--remove-source-files"),
-        (SOUND + "min-age = 90\nmax-age = 60", 5, "--min-age is more than --max-age"),
+        (SOUND + "after = 'remove'\narchive = true\ndelete = true", 6, "one of delete and after"),
+        (SOUND + "after = 'remove'\nverify = 'none'", 5, "after does not go with verify none"),
+        (SOUND + "min-age = 90\nmax-age = 60", 5, "min-age is more than max-age"),
         ("[job.a]\ndestinations = 'h:'\n", 1, "has nothing to copy"),
         ("[job.a]\nsources = '/s'\n", 1, "has no destinations"),
         ("[job.a]\nsources = []\ndestinations = 'h:'", 2, "sources: is empty"),
@@ -336,7 +336,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         ("[job.a]\ndatasets = ['t/a', 'u/a']\ndestinations = 'h:b/'", 3, "would become h:b/a"),
         ("[job.a]\ndatasets = ['t/a', 'u/b']\ndestinations = 'h:b'", 3, "would become h:b"),
         ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\nafter = 'remove'", 4, "for files"),
-        ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\nprune = 'dest'", 4, "--keep-last"),
+        ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\nprune = 'dest'", 4, "goes with keep-last"),
         ("[job.a]\ndatasets = 't'\ndestinations = 'h:b'\narchive = true", 4, "for files"),
     ],
 )  # fmt: skip
@@ -488,3 +488,27 @@ v = 'x'
     assert lines["a", "b c", "d"] == lines["a",] == 1
     assert document["t"]['é"'] == 'a""'
     assert lines_of("x = [\n1\n\t, 2\n]\ny = 3\n")["y",] == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("--size-only does not go with --remove-source-files", "size-only does not go with after"),
+        ("with -B no password is asked for", "with batch no password is asked for"),
+        ("is a folder (use -r)", "is a folder (use recursive)"),
+        ("or keep links as links with -a", "or keep links as links with archive"),
+        (
+            "-r copies folders, -a with everything",
+            "recursive copies folders, archive with everything",
+        ),
+        ("leave out --min-age and --limit", "leave out min-age and limit"),
+        ("--check and -n are for the command line", "--check and -n are for the command line"),
+        ("try: ssh HOST -p 22 true", "try: ssh HOST -p 22 true"),
+    ],
+)
+def test_a_message_names_keys_of_the_file(typed: str, told: str) -> None:
+    assert schema.as_keys(typed) == told
+
+
+def test_the_letters_of_a_far_program_stay() -> None:
+    assert schema.as_keys("zfs: must specify -F --delete", letters=False).endswith("-F delete")

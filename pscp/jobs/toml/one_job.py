@@ -144,7 +144,7 @@ class JobReader:
             if job.options.delete:
                 check_beside([parse_location(each) for each in job.destinations])
         except UsageError as error:
-            self._wrong("destinations", in_words(error))
+            self._wrong("destinations", schema.as_keys(in_words(error)))
         manifests = {job.manifest_of(each) for each in job.destinations}
         if job.options.manifest is not None and len(manifests) < len(job.destinations):
             text = "each destination has a manifest of its own: put {destination} into its name"
@@ -153,7 +153,7 @@ class JobReader:
             try:
                 check_after(job, sources)
             except UsageError as error:
-                self._wrong("after", in_words(error))
+                self._wrong("after", schema.as_keys(in_words(error)))
 
     # --- options
 
@@ -174,7 +174,7 @@ class JobReader:
             cause = next((key for key in schema.named_in(error) if key in words), "")
             tables = (self.own, *host, self.defaults)
             table = next((each for each in tables if cause in each.values), self.own)
-            self._wrong(cause, in_words(error), table)
+            self._wrong(cause, schema.as_keys(in_words(error)), table)
             return HostOptions(Options()), Settings()
 
     def _options(self, words: tuple[str, ...]) -> tuple[HostOptions, Settings]:

@@ -32,7 +32,7 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import parse_kbit_s
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
-from pscp.options.keywords import as_typed
+from pscp.options.keywords import as_typed, renamed
 from pscp.options.option_rows import MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.options.options import CHOICES, Options
 from pscp.toml.values import (
@@ -45,6 +45,7 @@ from pscp.toml.values import (
     Word,
     after,
     closed,
+    in_words,
     several,
     whole,
     with_unit,
@@ -239,7 +240,7 @@ class Option(NamedTuple):
                 (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
         except UsageError as error:
             if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
-                raise
+                raise UsageError(as_keys(in_words(error))) from None
         return found
 
 
@@ -262,10 +263,27 @@ OPTIONS = {
 }
 
 
-def as_keys(text: str) -> str:
-    """Return a message in which options of the command line are called by their keys."""
-    words = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-    return words.sub(lambda found: found[found[1] in OPTIONS], text)
+def as_keys(text: str, *, letters: bool = True) -> str:
+    """Return a message in which options of the command line are called by their keys.
+
+    Without `letters` those of one letter stay: a far program may have said them.
+    """
+
+    def called(word: str, value: str | None) -> str | None:
+        behind = f" {value}" if value else ""
+        key = _KEYS.get(word)
+        return key and key + behind
+
+    return renamed(text, called, letters=letters)
+
+
+# What each word of the command lines is called here.
+_KEYS = {
+    word: key
+    for key, each in EVERY.items()
+    if key in OPTIONS or key in OWN
+    for word in each.action.option_strings
+} | {"--remove-source-files": "after"}
 
 
 def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
