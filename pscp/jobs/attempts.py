@@ -118,7 +118,10 @@ class Attempts:
             seconds=seconds,
             sending_s=self._sending_s,
             files=run.files + its.files_done,
-            files_unchanged=max(0, its.files_unchanged + its.files_resumed - run.files),
+            files_unchanged=max(
+                0, its.files_unchanged + its.files_resumed - run.files - run.files_linked
+            ),
+            files_linked=run.files_linked + its.files_linked,
             files_skipped=its.files_skipped,
             files_deleted=run.files_deleted + its.files_deleted,
             bytes=run.bytes + its.bytes_done,
@@ -212,7 +215,7 @@ def _has_begun(delivery: Delivery) -> bool:
 def _has_found(delivery: Delivery) -> bool:
     result, its = delivery.result, delivery.counters
     failed = result.failures if result is not None else ()
-    came = its.files_done, its.files_unchanged, its.files_resumed
+    came = its.files_done, its.files_unchanged, its.files_resumed, its.files_linked
     return has_found(failed, came)
 
 

@@ -112,9 +112,10 @@ def nightly(world: World) -> str:
 
 
 def test_a_folder_for_each_night_as_the_docs_have_it(world: World) -> None:
-    for _ in range(2):
-        ran = told(world, nightly(world))
+    for linked in (0, len(NAMES)):
+        ran = told(world, nightly(world), "--report", "text", "/dev/stdout")
         assert (ran.code, ran.err) == (0, "")
+        assert (f"{linked} linked" in ran.out) == bool(linked), ran.out
     *nights, latest = names_in(world.there / "one")
     assert len(nights) == 2 and latest == "latest"
     assert os.readlink(world.there / "one" / "latest") == nights[1]

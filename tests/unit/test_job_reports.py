@@ -95,6 +95,14 @@ def test_what_was_skipped_and_deleted_is_told() -> None:
     assert "    2 copied, 5 skipped, 3 deleted, 0 B in" in text
 
 
+def test_what_was_linked_is_told() -> None:
+    run = run_of(part(files_linked=514))
+    assert "    0 copied, 514 linked, 0 B in" in report.as_text([run])
+    values = generate_latest(notifications.collect(run, {})).decode()
+    its = '{destination="store1:/vault/",job="recordings",outcome="linked"}'
+    assert f"pscp_job_files{its} 514.0" in values
+
+
 def test_what_was_not_verified_is_told_so() -> None:
     assert "not verified" in report.as_text([run_of(part(verified=False))])
     assert "not verified" not in report.as_text([run_of(part())])

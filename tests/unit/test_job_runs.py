@@ -127,6 +127,14 @@ def test_what_is_about_no_file_is_not_counted_as_one() -> None:
         assert (run.outcome, run.files_failed, run.message) == (Outcome.FAILED, failed, message)
 
 
+def test_what_was_linked_is_unchanged_in_the_next_attempt() -> None:
+    attempts = Attempts("h:", 60)
+    attempts.add(ended(LOST, files_done=1, files_linked=3))
+    attempts.add(ended(files_unchanged=5))
+    run = attempts.run
+    assert (run.files, run.files_linked, run.files_unchanged) == (1, 3, 1)
+
+
 def test_files_that_a_result_has_no_room_for_are_counted() -> None:
     attempts = Attempts("h:", 0, left=lambda path: None)
     attempts.add(ended(None, Failure("f", "SourceChanged", "it changed"), files_failed=70_000))

@@ -95,6 +95,7 @@ def collect(run: JobRun, last_success_s: Mapping[str, float | None]) -> Collecto
         one("resent_chunks", "Chunks that were sent again", part.chunks_resent)
         one("files", "Files by what became of them", part.files, outcome="copied")
         one("files", "", part.files_unchanged, outcome="unchanged")
+        one("files", "", part.files_linked, outcome="linked")
         one("files", "", part.files_skipped, outcome="skipped")
         one("files", "", part.files_deleted, outcome="deleted")
         one("files", "", part.files_failed, outcome="failed")

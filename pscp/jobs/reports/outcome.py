@@ -57,6 +57,7 @@ class DestinationRun:
     sending_s: float = 0.0  # of these, those in which bytes moved: without pauses
     files: int = 0  # copied
     files_unchanged: int = 0  # there already
+    files_linked: int = 0  # made names of unchanged files in other folders, with link-dest
     files_skipped: int = 0  # left out by update, existing or ignore-existing
     files_deleted: int = 0  # at the destination, folders too
     bytes: int = 0  # of the files that were copied

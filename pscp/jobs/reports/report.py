@@ -54,6 +54,7 @@ def copied(part: DestinationRun) -> str:
     texts = [
         f"{part.files} copied",
         f"{part.files_unchanged} there already" if part.files_unchanged else "",
+        f"{part.files_linked} linked" if part.files_linked else "",
         *skipped_and_deleted(part.files_skipped, part.files_deleted),
         f"{part.files_failed} failed" if part.files_failed else "",
         f"{format_bytes(part.bytes)} in {format_duration(part.seconds)}{rate}",
