@@ -95,9 +95,13 @@ def _row(job: Job, destination: str) -> Row:
             row.login = _NO_LOGIN
         where = f"{error.path}: " if isinstance(error, errors.ItemError) else ""
         told = error if isinstance(error, errors.PscpError) else errors.CopyError(str(error))
-        why = words_of(told, job.retry_for_s).replace("\n", "; ")
+        why = _in_a_line(told, job.retry_for_s)
         row.add(WARN if isinstance(error, errors.CopyRunning) else BAD, where + why)
     return row
+
+
+def _in_a_line(error: errors.PscpError, retry_for_s: float) -> str:
+    return words_of(error, retry_for_s).replace("\n", "; ")
 
 
 def _ask(job: Job, destination: str, row: Row) -> None:
@@ -167,7 +171,7 @@ def _tell_sources(job: Job, row: Row) -> None:
     try:
         moves.check(job.place(row.destination), tops)
     except (errors.UsageError, OSError) as error:
-        row.add(BAD, str(error) if isinstance(error, OSError) else words_of(error, 0))
+        row.add(BAD, str(error) if isinstance(error, OSError) else _in_a_line(error, 0))
     folders = sorted({top.path if top.is_folder else os.path.dirname(top.path) for top in tops})
     closed = [folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)]
     if closed:

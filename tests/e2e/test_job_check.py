@@ -65,6 +65,14 @@ def test_hostile_names_are_folders_like_others(sshd: PrivateServer, tmp_path: Pa
     assert (code, row.writable) == (0, "yes"), row
 
 
+def test_what_to_do_is_told_in_the_same_line(sshd: PrivateServer, tmp_path: Path) -> None:
+    """It stood behind a "\\x0a"."""
+    (tmp_path / "a").write_text("a")
+    job = job_to(sshd, tmp_path, sources=(f"{tmp_path}/a",), after="move", move_to="/proc/1/sent")
+    _, text, code = asked(job)
+    assert code == 1 and "is on another file system; name a folder on the same" in text
+
+
 def test_no_name_breaks_the_table(tmp_path: Path) -> None:
     row = check.Row(HOSTILE, HOSTILE, reasons=[HOSTILE])
     assert [line.isprintable() for line in check.table([row])] == [True] * 3
