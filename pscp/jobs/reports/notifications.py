@@ -250,7 +250,10 @@ class Teller:
         try:
             write(*args)
         except OSError as error:
-            is_told = self._note_unless_idle(f"{what}: {error.strerror or error}", of)
+            runs = self._runs if of is None else [of]
+            well = all(run.outcome in GOOD for run in runs)
+            rest = "; the copies went well" if well else ""
+            is_told = self._note_unless_idle(f"{what}: {error.strerror or error}{rest}", of)
             self._has_failed |= is_told
 
     def _note_unless_idle(self, text: str, run: JobRun | None) -> bool:
