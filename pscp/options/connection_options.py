@@ -312,9 +312,9 @@ class ConnectionOptions:
     )
     log_file: str | None = SHOWN.path(
         "--log-file FILE",
-        "write notes, errors and the summary to FILE, dated",
+        "write notes, errors, each file copied and the summary to FILE",
         "the file of --log-file",
-        "For the command line: write notes, errors and the summary to this file, dated.",
+        "For the command line: write notes, errors, each file copied and the summary to this file.",
     )
     syslog: bool = SHOWN.flag(
         "--syslog",
