@@ -21,7 +21,7 @@ from pscp.ground.signals import raise_on_signals
 from pscp.options.arguments import NO_COPIES, USAGE, make_parser
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
-from pscp.progress.progress import Notes, Passing, Reporter, Result
+from pscp.progress.progress import Notes, Outcome, Passing, Reporter, Result
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -60,6 +60,7 @@ class Alike(NamedTuple):
     judged: Callable[[Result], Result] = _unchanged  # what counts of the result
     name: str = "pscp"  # of the command, before each note
     said: Callable[[str], str] | None = None  # a note as that command says it
+    place: str = ""  # before each line, where there are several destinations
 
 
 class Measure(NamedTuple):
@@ -275,11 +276,17 @@ def run_connections(command: Connections) -> int:
 
 
 class Saying(Passing):
-    """Hands notes on as another command says them."""
+    """Hands notes on as another command says them, and lines with the place they are about."""
 
-    def __init__(self, inner: Reporter, said: Callable[[str], str]) -> None:
+    def __init__(self, inner: Reporter, said: Callable[[str], str], place: str) -> None:
         super().__init__(inner)
-        self._said = said
+        self._said, self._before = said, f"{place}: " if place else ""
+
+    def line(self, text: str) -> None:
+        super().line(self._before + text)
+
+    def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
+        super().file(self._before + path, outcome, digest, is_new)
 
     def note(self, text: str) -> None:
         super().note(self._said(text))
@@ -290,7 +297,7 @@ def run_copy(command: Command, words: Sequence[str], alike: Alike) -> int:
 
     options = command.options
     with shown_run(alike.name, words, options) as (shown, kept):
-        reporter = shown if alike.said is None else Saying(shown, alike.said)
+        reporter = shown if alike.said is None else Saying(shown, alike.said, alike.place)
         ends = command.sources, command.destination
         found = copy(
             *ends, options=options, reporter=reporter, keep_digests=False, raises=False,

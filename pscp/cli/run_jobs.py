@@ -188,7 +188,7 @@ class _DryRun:
             for name, *words in self._lines(destination, texts):
                 # A manifest is of what was copied.
                 left = [word for word in words if not word.startswith(("--manifest", "--sign="))]
-                yield zfs.main(left) if name == "pscp-zfs" else self._copy(left)
+                yield zfs.main(left) if name == "pscp-zfs" else self._copy(left, destination)
             most, self._ready = max(most, self._ready, key=len), []
         if settled.waiting:
             self._tell(settled.waiting, "would wait for the next run", settled.first_waiting(SHOWN))
@@ -203,11 +203,12 @@ class _DryRun:
         removes = ("--remove-source-files",) if job.after != "keep" else ()
         return explain.argv(job, destination, texts, "--dry-run", *removes, "--")
 
-    def _copy(self, words: list[str]) -> int:
+    def _copy(self, words: list[str], destination: str) -> int:
         terms = JobTerms(self._is_ready, moves=self._moves)
 
         def run(given: list[str]) -> int:
-            alike = copy.Alike(terms, self._judged, NAME, as_keys)
+            place = destination if len(self._job.destinations) > 1 else ""
+            alike = copy.Alike(terms, self._judged, NAME, as_keys, place)
             try:
                 code = copy.run(copy.parse(given), given, alike)
                 return code if self._has_found else Outcome.NOTHING.exit_code

@@ -294,11 +294,12 @@ def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
         destinations = "host:one/"
     """
     ran = told(world, text, "--dry-run")
-    assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    listed = sorted(f"host:{to}/: {name}" for to in ("one", "two words") for name in NAMES)
+    assert (ran.code, sorted(ran.out.splitlines())) == (0, listed), ran.err
     gone = text.replace("job.a", "job.c").replace("job.b", "job.d")
     gone = gone.replace("records [[]1]", "gone")
     ran = told(world, gone + text, "--dry-run")  # what one job lacks ends no other's list
-    assert (ran.code, sorted(ran.out.splitlines())) == (1, sorted(NAMES * 2)), ran.err
+    assert (ran.code, sorted(ran.out.splitlines())) == (1, listed), ran.err
     assert ran.err.count(f"{world.here}/gone: No such file or directory") == 1
     assert names_in(world.there / "one") == names_in(world.there / "two words") == []
 
@@ -321,7 +322,8 @@ def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World)
     (world.here / "records [1]" / "new.rec").write_text("new")
     removes = text.replace("settled-for", "min-age") + 'after = "remove"\n'
     ran = told(world, removes, "--dry-run")
-    assert (ran.code, sorted(ran.out.splitlines())) == (0, sorted(NAMES * 2)), ran.err
+    listed = sorted(f"host:{to}/: {name}" for to in ("one", "two words") for name in NAMES)
+    assert (ran.code, sorted(ran.out.splitlines())) == (0, listed), ran.err
     assert f"pscp-run: a: 1 file would wait for the next run: {path}new.rec\n" in ran.err
     what = "would be removed at the source, once every destination has them"
     assert ran.err.count(f"pscp-run: a: 4 files {what}: {path}") == 1
