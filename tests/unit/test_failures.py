@@ -152,6 +152,21 @@ def test_what_is_below_a_folder_is_counted() -> None:
     assert len(lines(*failed, all=True)) == 68
 
 
+def test_what_root_may_not_change_is_immutable() -> None:
+    assert "lsattr" in hint_of(errno.EPERM, of_source=False)
+    assert "lsattr" not in hint_of(errno.EACCES, False) + hint_of(errno.EPERM, True)
+
+
+def test_a_path_that_is_too_long_is_told_in_short() -> None:
+    deep = "x" * 200 + "/" + "folder/" * 700 + "last"
+    for all in (False, True):
+        [said, *_] = lines((deep, errno.ENAMETOOLONG, True), all=all)
+        assert len(said) < 400 and said.startswith("./data/xxx"), said
+        assert said.endswith("folder/last (5112 characters): ENAMETOOLONG")
+    [said, *_] = lines(("y" * 4000, 0, True))
+    assert said == f"./data/{'y' * 4000}: {CHANGED}"
+
+
 @pytest.mark.parametrize("of_source", [True, False])
 @pytest.mark.parametrize("all", [True, False])
 def test_where_no_terminal_is_each_file_is_named(of_source: bool, all: bool) -> None:

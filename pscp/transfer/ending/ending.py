@@ -28,7 +28,7 @@ from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, Pack, PlannedEntry, Work, groups
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
-from pscp.transfer.terms.results import Results
+from pscp.transfer.terms.results import IMMUTABLE, Results
 
 if TYPE_CHECKING:  # few copies need them
     from pscp.transfer.ending.mirror import Mirror
@@ -385,4 +385,5 @@ def _explained(request: _OfEntries, failure: Failure) -> Failure:
     if request is not lookup.Adopt or failure["errno"] not in (errno.EPERM, errno.EACCES):
         return failure
     message = f"is there already, but its time and mode could not be set: {failure['message']}"
-    return {**failure, "message": message, "hint": _OF_ITS_OWNER}
+    also = IMMUTABLE if failure["errno"] == errno.EPERM else ""
+    return {**failure, "message": message, "hint": _OF_ITS_OWNER + also}

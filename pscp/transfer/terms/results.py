@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
+from pscp.endpoint.reading.paths import to_bytes
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.options.keywords import said
@@ -85,13 +86,26 @@ _HINTS = {
 }
 _NOT_READABLE = "ls -l where it lies shows who may read it; --exclude leaves it out"
 _NOT_WRITABLE = "ls -ld there shows who may write in its folder; USER@HOST logs in as another user"
+IMMUTABLE = "; lsattr there shows what is immutable, for root as well"
+_LEAVE_OUT = "leave it out with --exclude"
+_PATH_MAX_BYTES = 4096
+_PATH_MOST = 256  # characters of a path that is longer than a system call takes
 
 
 def hint_of(number: int, of_source: bool) -> str:
     """Return what to do about an errno at one end, or ""."""
     if number in (errno.EACCES, errno.EPERM):
-        return _NOT_READABLE if of_source else _NOT_WRITABLE
+        is_immutable = number == errno.EPERM and not of_source
+        return (_NOT_READABLE if of_source else _NOT_WRITABLE) + IMMUTABLE * is_immutable
     return _HINTS.get(number, "")
+
+
+def shortened(place: str) -> str:
+    """Return a place with its path in short where no system call takes it whole (PATH_MAX)."""
+    if len(to_bytes(place)) < _PATH_MAX_BYTES:
+        return place
+    half = _PATH_MOST // 2
+    return f"{place[:half]}...{place[-half:]} ({len(place)} characters)"
 
 
 class _Reason(NamedTuple):
@@ -167,7 +181,7 @@ class FailureLines:
 
         `place` is where the file is, unless its path says so.
         """
-        place = place or self._places.of(error.path, of_source)
+        place = shortened(place or self._places.of(error.path, of_source))
         self._show(f"{place}: {error.message}", error, is_sum=False)
         if self._all:
             self._show(f"{place}: {error.message}", error)
@@ -352,6 +366,8 @@ class Results:
             return
         if failure["kind"] in _OTHER_BYTES and failure["path"] in self._terms.job.expected:
             failure = {**failure, "message": _NOT_EXPECTED, "hint": _OTHER_SOURCE}
+        if failure["kind"] == failures.UNSUPPORTED and self._terms.options.archive:
+            failure = {**failure, "hint": failure.get("hint") or _LEAVE_OUT}
         error, of_source = as_error(failure), failure.get("of_source", False)
         if was_copied and not isinstance(error, errors.SourceChanged):
             error = errors.NotRemoved(error.path, error.message, error.hint)
