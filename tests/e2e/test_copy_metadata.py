@@ -128,6 +128,20 @@ def test_times_that_a_broken_clock_has_left_are_kept(way: Way, when_s: int) -> N
     assert way.copy("small", "sub", archive=True).files_unchanged == 3
 
 
+def test_times_that_sftp_cannot_tell_are_told(push: Way) -> None:
+    way = dataclasses.replace(push, remote="sftp", session=None)
+    names = make_old_tree(way.source)
+    os.utime(way.source / names[2], (-1, -1))
+    os.utime(way.source / names[3], (1 << 32, 1 << 32))
+    ran = way.command("-a", names=["small", "sub"])
+    assert ran.code == 0 and "pscp: the times of 2 entries are before 1970 or after" in ran.err, ran
+    assert mtime_ns(way.destination / names[2]) == 0
+    assert mtime_ns(way.destination / names[3]) == ((1 << 32) - 1) * 10**9
+    os.utime(way.source / names[3], (1, 1))
+    os.utime(way.source / names[2], (1, 1))
+    assert "the times" not in way.command("-a", names=["small", "sub"]).err
+
+
 @pytest.mark.needs_agent(reason="SFTP keeps times in whole seconds")
 def test_a_second_run_with_p_mends_what_is_there(way: Way) -> None:
     names = make_old_tree(way.source)

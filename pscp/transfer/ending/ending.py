@@ -44,6 +44,8 @@ _ATTRIBUTES = {
     "trusted": "trusted.* attributes",
     "security": "security.* attributes",
 }
+_SFTP_END_NS = (1 << 32) * 10**9  # the first time that SFTP cannot tell
+_BOUNDED = "are before 1970 or after 2106, which SFTP cannot tell: they become the nearest ones"
 _ENTERED = stat.S_IRUSR | stat.S_IXUSR  # what a folder's owner needs to list it and look in it
 _QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
 
@@ -64,6 +66,7 @@ class Ending:
         self.overtaken: list[tree.Entry] = []
         self._with_attributes = Counter[str]()  # entries, by the beginnings of attributes' names
         self._kept_folders = 0  # of other users, which keep their metadata
+        self._bounded = 0  # entries with times that SFTP cannot tell
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
         terms.queue.when_lost(self._revocation)
 
@@ -179,14 +182,21 @@ class Ending:
             self._terms.reporter.note(f"{count(kept, 'folder')} {which}")
 
     def count_attributes(self, entry: tree.Entry) -> None:
-        """Count which kinds of attributes the source of this entry has."""
+        """Count which kinds of attributes the source of this entry has, and times that are none."""
+        terms = self._terms
+        is_to_sftp = terms.options.preserve and terms.is_source_here and not terms.reuses
+        if is_to_sftp and not 0 <= entry.mtime_ns < _SFTP_END_NS:
+            self._bounded += 1
         names = entry.extra.get("x")
         if isinstance(names, dict) and not self._terms.options.transfer_test:
             kinds = {str(name).partition(".")[0] for name in names}
             self._with_attributes.update(kinds & _ATTRIBUTES.keys())
 
     def _note_attributes(self) -> None:
-        """Tell of attributes that the destination's file system cannot have."""
+        """Tell of times and attributes that the destination cannot have."""
+        if self._bounded and not self._terms.options.quiet:
+            entries = f"{self._bounded} {'entry' if self._bounded == 1 else 'entries'}"
+            self._terms.reporter.note(f"the times of {entries} {_BOUNDED}")
         if not self._with_attributes or self._terms.options.quiet:
             return
 
