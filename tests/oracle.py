@@ -244,9 +244,12 @@ class _Walk:
         is_aged = old is not None and not case.is_same_time(node, old)
         is_by_time = self._is_timed if node.kind == FILE else case.has("preserve")
         is_like = known == "unchanged" or (known and not (is_by_time and is_aged))
-        is_like = is_like or (old is not None and node.kind == old.kind == SPECIAL)
+        are_special = old is not None and node.kind == old.kind == SPECIAL
+        is_like = is_like or (are_special and not (is_by_time and is_aged))
         self.differs |= old is None or (not is_like and node.kind != FOLDER)
-        is_same = known or is_like or (old is not None and node.kind == old.kind == FOLDER)
+        is_same = (
+            known or are_special or is_like or (old is not None and node.kind == old.kind == FOLDER)
+        )
         lacks = self._lacks(node, old, expected) if old and is_same else set()
         self.differs |= bool(lacks)
         if node.kind != FOLDER:
@@ -306,8 +309,6 @@ class _Walk:
         facts |= {"owner"} if case.has("archive") and not case.has("chown") else set()
         if node.kind == LINK or (to == self.root and not old and not keeps):
             facts &= {"owner"}  # a DEST that is made may have any mode
-        if old and node.kind == old.kind == SPECIAL:  # its time is that of its last use
-            facts -= {"mtime_ns"}
         nodes = [case.timed(node, old if known else None)._replace(mode=mode)]
         is_doubted = not case.options.get("resume", True) or case.has("manifest")
         if old and known == "unchanged":

@@ -461,7 +461,7 @@ def test_root_makes_devices_with_a(devices: Way) -> None:
     assert facts(there.with_name("b")) == facts(here.with_name("b"))
     assert devices.copy(".", archive=True).files == 0
     here.chmod(0o600)
-    there.touch()  # a device's time is that of its last use
+    there.touch()
     assert devices.copy(".", archive=True).files == 0
     assert facts(there) == facts(here)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from compare import assert_same_tree
 from conftest import unavailable
+from tree_data import may_make_devices
 
 import pscp
 from e2e.ways import Way
@@ -140,6 +141,26 @@ def test_a_fifo(way: Way) -> None:
     (way.source / "fifo").chmod(0o640)
     assert told(way, "-n")[0] == told(way)[0] == ["metadata  fifo"]
     assert told(way, "-n")[0] == []
+
+
+@pytest.mark.needs_agent(reason="over SFTP a FIFO cannot be made")
+def test_the_time_of_a_fifo_or_device_goes_along(way: Way) -> None:
+    """As with rsync; --check tells of it."""
+    os.mkfifo(way.source / "fifo", 0o600)
+    names = ["fifo"]
+    if may_make_devices():
+        os.mknod(way.source / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        names.append("null")
+    assert way.command("-a", names=["."]).code == 0
+    for name in names:
+        os.utime(way.source / name, ns=(OLD_NS, OLD_NS))
+    checked = way.command("-a", "--check", names=["."])
+    told_of = {f"{name}: differs in time" for name in names}
+    assert (checked.code, set(checked.out.splitlines())) == (1, told_of), checked
+    assert way.command("-a", names=["."]).code == 0
+    times = {(way.destination / name).lstat().st_mtime_ns for name in names}
+    assert times == {OLD_NS}
+    assert way.command("-a", "--check", names=["."]).code == 0
 
 
 @pytest.mark.needs_agent(reason="over SFTP -n does not know whether root serves")

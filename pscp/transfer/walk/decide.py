@@ -194,7 +194,7 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
     if there.kind == tree.FOLDER:
         return State.FOLDER
     if there.kind == entry.kind and (entry.kind == tree.FIFO or _is_device(entry, there)):
-        return State.SAME  # whatever its time: that of its last use
+        return State.SAME  # but for its metadata, which it is given
     if there.kind not in (tree.FILE, tree.LINK):
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
@@ -247,8 +247,8 @@ def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
         return MODE
     if there.differs:
         return _NAMED.get(there.differs, OWNER)
-    is_timed = entry.kind in (tree.FILE, tree.LINK, tree.HARDLINK)
-    return TIME if is_timed and not is_same_time(entry.mtime_ns, there.mtime_ns) else ""
+    is_aged = entry.kind != tree.FOLDER and not is_same_time(entry.mtime_ns, there.mtime_ns)
+    return TIME if is_aged else ""
 
 
 def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str, object]]:

@@ -30,7 +30,8 @@ from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.decide import KIND, MISSING, UNTOLD
 from pscp.transfer.walk.file_job import FileJob
 
-_CONTENTLESS = frozenset([tree.LINK, tree.FIFO, tree.DEVICE])
+_SPECIAL = frozenset([tree.FIFO, tree.DEVICE])
+_CONTENTLESS = _SPECIAL | {tree.LINK}
 
 
 class Items:
@@ -170,7 +171,7 @@ class Items:
         """Tell, if it is so, that metadata differs (-n, --check). Return whether that makes the
         entry another outcome than unchanged.
         """
-        if why in UNTOLD:
+        if why in UNTOLD and not (self._options.check and entry.kind in _SPECIAL):
             return False
         # A file of several names is replaced where its metadata is another, but over SFTP.
         is_linked_anew = entry.kind == tree.HARDLINK and self.terms.reuses
