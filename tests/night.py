@@ -377,7 +377,7 @@ class Night:
             part.files for part in run.destinations
         ]
         assert run.outcome in (self.home / "report.html").read_text()
-        heads = (f"night: {run.outcome}", f"destinations {run.outcome}: ", "destinations not done: ")
+        heads = (f"night: {run.outcome}", f"destinations {run.outcome}: ", "not done: ")
         assert any(words in running.said() for words in heads)
         last = (self.home / "story").read_text().splitlines()[-1]
         assert last == f"{run.run} {run.outcome.name.lower()}"
