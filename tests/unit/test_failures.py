@@ -98,6 +98,7 @@ def test_places_are_those_of_what_failed() -> None:
 
 TOPS = [Top("docs", "/home/docs", True), Top("", "./data/.", True), Top("a.txt", "a.txt", False)]
 CHANGED = "changed while it was copied"
+HINT = f"  {errors.SourceChanged.hint}"
 
 
 class Said(Silent):
@@ -163,6 +164,7 @@ def test_a_path_that_is_too_long_is_told_in_short() -> None:
         [said, *_] = lines((deep, errno.ENAMETOOLONG, True), all=all)
         assert len(said) < 400 and said.startswith("./data/xxx"), said
         assert said.endswith("folder/last (5112 characters): ENAMETOOLONG")
+    assert lines(("no file's \ud800", 0, True)) == [f"./data/no file's \ud800: {CHANGED}", HINT]
     [said, *_] = lines(("y" * 4000, 0, True))
     assert said == f"./data/{'y' * 4000}: {CHANGED}"
 

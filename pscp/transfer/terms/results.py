@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.paths import to_bytes
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.options.keywords import said
@@ -102,7 +101,7 @@ def hint_of(number: int, of_source: bool) -> str:
 
 def shortened(place: str) -> str:
     """Return a place with its path in short where no system call takes it whole (PATH_MAX)."""
-    if len(to_bytes(place)) < _PATH_MAX_BYTES:
+    if len(place.encode("utf-8", "surrogatepass")) < _PATH_MAX_BYTES:  # whatever a far end sends
         return place
     half = _PATH_MOST // 2
     return f"{place[:half]}...{place[-half:]} ({len(place)} characters)"
