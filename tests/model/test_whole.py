@@ -11,12 +11,17 @@ import os
 import random
 from pathlib import Path
 
+import calls
 import mutants
 import power
 import pytest
 from soak import model
 from soak.mutants import ROOT
+from soak.trial import Way
 from tree_data import scan
+from whole import Focus, Step, World, run_steps
+
+from pscp.endpoint.writing import fence
 
 EXAMPLES = int(os.environ.get("PSCP_MODEL_EXAMPLES", 500))
 LIMIT_S = float(os.environ.get("PSCP_MODEL_S", 90))
@@ -37,6 +42,36 @@ def test_mends_are_where_they_are_looked_for() -> None:
     for mutant in mutants.MUTANTS:
         for file, old in ((mutant.file, mutant.old), mutant.also[:2]):
             assert not old or (ROOT / "pscp" / file).read_text().count(old) == 1, mutant
+
+
+# --- a run that stands still, and goes on once another one has made DEST
+
+
+def wrong_late(home: Path, group: str, nth: int = 0) -> list[str]:
+    """Return what is wrong after a run that stood still at this call, and one of newer files."""
+    focus = Focus({"recursive": True}, (), to=b"new", history="new")
+    home.mkdir()
+    world = World(home, random.Random(1), Way("push"), focus.options, focus)
+    try:
+        world.trial.draw(has_oddities=False)
+        return run_steps(world, [Step(calls.Disturbance(calls.STOP, group, nth)), Step(changes=3)])
+    finally:
+        world.close()
+
+
+def test_a_run_that_had_not_looked_at_dest_copies_into_what_was_made_since(tmp_path: Path) -> None:
+    assert not wrong_late(tmp_path / "0", "make")  # of the journal's folder
+
+
+@pytest.mark.parametrize("has_fence", [True, False])
+def test_a_run_that_had_begun_changes_nothing_and_is_told_if_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fence: bool
+) -> None:
+    if not has_fence:
+        monkeypatch.setattr(fence.Fence, "_is_ours", lambda _: True)
+    # One of another thread may hold the fence just then: such a run is killed.
+    wrong = (each for nth in range(4) for each in wrong_late(tmp_path / str(nth), "sync", nth))
+    assert any("is changed" in each for each in wrong) is not has_fence
 
 
 # --- the power cut

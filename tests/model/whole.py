@@ -81,6 +81,15 @@ class Step(NamedTuple):
         return self.disturbance is not None and self.disturbance.act == calls.CHANGE
 
 
+class Late(NamedTuple):
+    """What was asked of a run that stands still."""
+
+    given: dict[str, Any]
+    first: dict[bytes, Node]  # by which DEST had its meaning
+    ever: list[dict[bytes, Node]]  # versions of the source
+    has_begun: bool  # something at the destination has changed, its fence first
+
+
 class Focus(NamedTuple):
     """A part of what can be drawn, in which more is found than elsewhere."""
 
@@ -136,8 +145,7 @@ class World:
         self.is_same = True
         self.has_clones = rng.random() < 0.3
         self._first: dict[bytes, Node] = {}
-        # Of a run that stands still: options, what DEST meant, versions of the source.
-        self._asked_late: tuple[Any, ...] = ()
+        self._asked_late = Late({}, {}, [], True)
         # Before runs of which the log still has what was not synced: a kill loses none of it.
         self._unsynced: list[dict[bytes, Node]] = []
         self.originals: dict[bytes, Node] = {}
@@ -147,7 +155,7 @@ class World:
     def run(self, step: Step) -> tuple[int, str]:
         """Copy; return the exit code and what was told."""
         self.meanwhile.unlink(missing_ok=True)
-        before = power.disturbances(os.fsencode(self.log))
+        before, there = power.disturbances(os.fsencode(self.log)), scan(self.trial.there)
         read_fd, write_fd = os.pipe()
         pid = os.fork()
         if not pid:
@@ -158,7 +166,8 @@ class World:
             code = self._wait(pid)
             if code is None:  # stopped: a later one finds it
                 self.stopped = pid
-                self._asked_late = dict(self.trial.given), self.trial.first, list(self.trial.ever)
+                trial, has_begun = self.trial, scan(self.trial.there) != there
+                self._asked_late = Late(dict(trial.given), trial.first, list(trial.ever), has_begun)
                 found: list[Any] = [KILLED, "stands still"]
             else:
                 raw = pipe.read() if code == 0 else b""
@@ -184,6 +193,16 @@ class World:
             time.sleep(pause_s)
             pause_s = min(0.005, pause_s * 1.5)
 
+    def _begins_elsewhere(self) -> bool:
+        """Does a run that stood still find that DEST means another folder than it did?
+
+        One that had not begun there may not have looked at DEST. If the run after it has made that,
+        it copies into it, by scp's rule, as any later run does.
+        """
+        root, late = self.trial.to.rstrip(b"/"), self._asked_late
+        is_new = bool(root) and root not in late.first and root in scan(self.trial.there)
+        return is_new and not late.has_begun
+
     def goes_on_late(self, pid: int, code: int) -> list[str]:
         """Have a run that stood still go on to its end; return what is wrong then.
 
@@ -191,19 +210,20 @@ class World:
         """
         self.stopped = 0 if self.stopped == pid else self.stopped
         before = scan(self.trial.there), scan(self.trial.source)
+        is_alike = dict(self.trial.given) == self._asked_late.given  # else it may do something else
+        is_alike &= not self._begins_elsewhere()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         came = self._wait(pid)
         wrong = ["it never ends"] if came == ENDLESS else []
         after = scan(self.trial.there), scan(self.trial.source)
-        is_alike = dict(self.trial.given) == self._asked_late[0]  # else it may do something else
         for old, new in zip(before, after, strict=True) if code == 0 and is_alike else ():
             for path in {path for path in {*old, *new} if not is_own(path)}:
                 what = [tree[path].what if path in tree else None for tree in (old, new)]
                 seen = [tree[path][:4] if path in tree else None for tree in (old, new)]
                 wrong += [f"{path!r} is changed: {seen}"] if what[0] != what[1] else []
         # A mirror of what has been moved away meanwhile deletes it, as any later one would.
-        is_emptied = self._asked_late[0].get("delete") and self.trial.given.get(MOVES)
+        is_emptied = self._asked_late.given.get("delete") and self.trial.given.get(MOVES)
         wrong += [] if is_emptied else self._wrong_for_both()
         self.trial.decide_anew()  # it may have ended well
         return wrong
@@ -213,9 +233,10 @@ class World:
         trial = self.trial
         kept = trial.given, trial.first, list(trial.ever)
         wrong = trial.wrong_after_cut()
-        for given, first in ((kept[0], self._first), (self._asked_late[0], self._asked_late[1])):
+        late = self._asked_late
+        for given, first in ((kept[0], self._first), (late.given, late.first)):
             trial.given, trial.first = given, first
-            trial.ever[:] = [*self._asked_late[2], *kept[2]]
+            trial.ever[:] = [*late.ever, *kept[2]]
             again = trial.wrong_after_cut()
             wrong = [each for each in wrong if each in again]
         moved = self._moved_aside()
