@@ -53,8 +53,8 @@ def _unchanged(result: Result) -> Result:
     return result
 
 
-class Alike(NamedTuple):
-    """What a copy for another command, the dry run of a job, has otherwise."""
+class OtherCommand(NamedTuple):
+    """How another command than pscp, as `pscp-run -n`, makes a copy and tells of it."""
 
     terms: JobTerms | None = None
     judged: Callable[[Result], Result] = _unchanged  # what counts of the result
@@ -206,17 +206,17 @@ def check_folders(sources: Sequence[Location], options: Options) -> None:
 def run(
     command: AnyCommand,
     words: Sequence[str] = (),
-    alike: Alike | None = None,
+    by: OtherCommand | None = None,
 ) -> int:
     """Do what a command line with these words asks for; returns the exit code.
 
-    `alike` is for a copy to one destination.
+    `by` is for a copy to one destination.
     """
     from pscp.endpoint.frames import system
 
     system.raise_descriptor_limit()
     if isinstance(command, Command):
-        return run_copy(command, words, alike or Alike())
+        return run_copy(command, words, by or OtherCommand())
     if isinstance(command, FanOut):
         from pscp.cli import fan_out
 
@@ -292,18 +292,18 @@ class Saying(Passing):
         super().note(self._said(text))
 
 
-def run_copy(command: Command, words: Sequence[str], alike: Alike) -> int:
+def run_copy(command: Command, words: Sequence[str], by: OtherCommand) -> int:
     from pscp.calls.api import copy
 
     options = command.options
-    with shown_run(alike.name, words, options) as (shown, kept):
-        reporter = shown if alike.said is None else Saying(shown, alike.said, alike.place)
+    with shown_run(by.name, words, options) as (shown, kept):
+        reporter = shown if by.said is None else Saying(shown, by.said, by.place)
         ends = command.sources, command.destination
         found = copy(
             *ends, options=options, reporter=reporter, keep_digests=False, raises=False,
-            terms=alike.terms,
+            terms=by.terms,
         )  # fmt: skip
-        result = alike.judged(found)
+        result = by.judged(found)
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
         conclude(line, table(result), options, kept)

@@ -208,9 +208,9 @@ class _DryRun:
 
         def run(given: list[str]) -> int:
             place = destination if len(self._job.destinations) > 1 else ""
-            alike = copy.Alike(terms, self._judged, NAME, as_keys, place)
+            by = copy.OtherCommand(terms, self._judged, NAME, as_keys, place)
             try:
-                code = copy.run(copy.parse(given), given, alike)
+                code = copy.run(copy.parse(given), given, by)
                 return code if self._has_found else Outcome.NOTHING.exit_code
             except PscpError as error:
                 told, *hints = words_of(error, self._job.retry_for_s).split("\n", 1)

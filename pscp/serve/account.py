@@ -194,7 +194,7 @@ def status_of(folder_fd: int, name: bytes) -> os.stat_result | None:
 
 def is_same(one: os.stat_result | None, other: os.stat_result) -> bool:
     """Is it the same file?"""
-    return one is not None and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return one is not None and os.path.samestat(one, other)
 
 
 def is_locked(fd: int, how: int) -> bool:

@@ -82,7 +82,7 @@ def relative(path: bytes) -> bytes:
 
 
 class Folder:
-    """What is below a folder. Paths are as relative() returns them."""
+    """A user's folder, which no path leads out of. Paths are as relative() returns them."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, FOLDER)

@@ -41,7 +41,7 @@ class Landed(NamedTuple):
 
 @dataclass
 class Place:
-    """Where a user's uploads land."""
+    """The folder of a user, with the rules and the quota by which uploads get their names in it."""
 
     folder: Folder
     rules: Rules

@@ -200,8 +200,7 @@ class Content:
     @property
     def base(self) -> os.stat_result | None:
         """The status of the file that is changed, if nothing of it is changed yet."""
-        is_same = self._base is not None and not self.size_bytes
-        return os.fstat(self._base) if self._base is not None and is_same else None
+        return None if self._base is None or self.size_bytes else os.fstat(self._base)
 
     def drop_base(self) -> None:
         if self._base is not None:

@@ -87,7 +87,7 @@ class Metrics:
         self._past = collections.Counter[tuple[str, str]]()
 
     def ended(self, worker: int) -> None:
-        """What this worker had counted stays counted: another begins at 0 in its place."""
+        """Keep what a worker that has ended had counted; another begins at 0 in its place."""
         self._past.update(self._last.pop(worker, {}))
 
     def write(self, path: str, found: Found) -> None:
