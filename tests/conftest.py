@@ -449,6 +449,16 @@ def is_marked(pid: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A command that a signal ended ignores signals from then on, and all that it starts does."""
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(kind) for kind in kinds]
+    yield
+    for kind, action in zip(kinds, before, strict=True):
+        signal.signal(kind, action)
+
+
+@pytest.fixture(autouse=True)
 def no_leaks(isolated: Path) -> Iterator[None]:
     before = held_now()
     yield

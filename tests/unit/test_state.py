@@ -145,16 +145,6 @@ def test_who_is_in_no_call_is_not_ended() -> None:
 # --- signals that end a copy
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = {
-        kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    yield
-    for kind, action in before.items():
-        signal.signal(kind, action)
-
-
 def test_a_program_started_after_the_signal_can_be_ended() -> None:
     """As an ssh that logs in while the copy is ending; the second signal changes nothing."""
     with pytest.raises(Terminated), raise_on_signals():
