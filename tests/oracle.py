@@ -165,6 +165,9 @@ class _Walk:
             above = b"/".join(names[:count])
             if join(base, above) in self.case.source:
                 self._entry(join(base, above), join(self.root, above), above, False)
+            if join(self.root, above) in self.left_out:
+                self.left_out.add(join(self.root, path))
+                return
         if join(base, path) in self.case.source:
             self._entry(join(base, path), join(self.root, path), path, is_deep)
         elif not self.case.comes_with_a_folder(path):
