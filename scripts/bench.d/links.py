@@ -54,6 +54,7 @@ class Link:
     iperf_port: int = 0  # 0: there is none
     keeps: bool = False  # connections stay open between runs
     serve: PrivateServer | None = None  # pscp-serve, where it is measured
+    hpn: PrivateServer | None = None  # hpnsshd, where that is as well
 
     def settle(self) -> None:
         """Wait until no session of an earlier run is left to take CPU time from the next."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import tools
 from links import SLOW_PERCENT, Link, loopback, slow_cores, wan
 from rounds import Bench, Contest
-from serving import both, served
+from serving import HpnServer, served, served_by_hpn, servers
 from stock import GIB, MIB, Load
 from tools import CAT_SSH, IPERF, OWN, PSCP, RSYNC, SCP, WARM, Tool, rsync
 
@@ -179,8 +179,9 @@ def serve(bench: Bench) -> Iterator[Contest]:
         entries = []
         for tool in tools.UPLOADERS:
             less = load if tool in WINDOWED or kind == "loopback" else less_than(bench, load)
-            entries += bench.entries(less, tool, served(tool))
-        yield Contest(kind, both(path, bench.stock.folder), entries, ways=(True,))
+            hpn = (served_by_hpn(tool),) if HpnServer.find() else ()
+            entries += bench.entries(less, tool, served(tool), *hpn)
+        yield Contest(kind, servers(path, bench.stock.folder), entries, ways=(True,))
 
 
 def plane(bench: Bench) -> Iterator[Contest]:
@@ -289,7 +290,9 @@ REGIMES = {
     "stream": Regime(stream, "one file through pscp-pipe; 1 Gbit/s, 100 ms, and no delay"),
     "sftp": Regime(sftp, "without the agent: a file, 2,000 small ones; 100 and 50 ms, no delay"),
     "window": Regime(window, "one connection pulls; 1 Gbit/s, 100 ms, large buffers"),
-    "serve": Regime(serve, "stock clients push to sshd and pscp-serve; 1 Gbit/s, 100 ms, no delay"),
+    "serve": Regime(
+        serve, "stock clients push to sshd, hpnsshd and pscp-serve; 1 Gbit/s, 100 ms, no delay"
+    ),
     "plane": Regime(plane, "--plane ssh, tls and plain; no delay, 100 and 240 ms, loss"),
     "delta": Regime(delta, "one file, 1 % of which has changed; 1 Gbit/s, 100 ms"),
     "unchanged": Regime(unchanged, "100,000 files that are there; no delay and 50 ms"),

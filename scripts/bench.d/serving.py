@@ -6,16 +6,18 @@ Not here: the links (links.py), the clients (tools.py). Read next: regimes.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from links import FAR, READY_S, Link, started
+from links import FAR, READY_S, LabServer, Link, started
 from servers.private import ADDRESS, PrivateServer, free_port
 from tools import Run, Tool
 
@@ -62,13 +64,25 @@ class ServeServer(PrivateServer):
             file.write_text(file.read_text().replace(ADDRESS, self.address))
 
 
+class HpnServer(LabServer):
+    """HPN-SSH's server, where it is installed."""
+
+    kind = "hpnsshd"
+    find = staticmethod(lambda: shutil.which("hpnsshd"))
+
+
 @contextlib.contextmanager
-def both(path: AbstractContextManager[Link], home: Path) -> Iterator[Link]:
-    """A link whose far end has pscp-serve as well, for what lies in this folder."""
-    with path as link:
-        far = FAR if link.near else ()
+def servers(path: AbstractContextManager[Link], home: Path) -> Iterator[Link]:
+    """A link whose far end has pscp-serve for what lies in this folder, and hpnsshd if it can."""
+    with path as link, contextlib.ExitStack() as until_end:
+        far, listen = FAR if link.near else (), f"ListenAddress {link.address}"
+        hpn = None
+        if HpnServer.find():
+            words: Callable[[Sequence[str], int], Sequence[str]] = lambda argv, _: [*far, *argv]  # noqa: E731
+            make = functools.partial(HpnServer, words, link.address, listen)
+            hpn = until_end.enter_context(started(make))
         with started(lambda: ServeServer(far, link.address, home)) as server:
-            yield replace(link, serve=server)
+            yield replace(link, serve=server, hpn=hpn)
 
 
 def served(tool: Tool) -> Tool:
@@ -79,5 +93,19 @@ def served(tool: Tool) -> Tool:
         link = replace(run.link, server=run.link.serve)
         return tool.command(replace(run, link=link, out=Path("/") / run.out.name))
 
-    name, program = f"{tool.name}, pscp-serve", tool.program or tool.name
+    return _of_server(tool, "pscp-serve", command)
+
+
+def served_by_hpn(tool: Tool) -> Tool:
+    """The same tool, when it pushes to hpnsshd."""
+
+    def command(run: Run) -> list[str]:
+        assert run.link.hpn is not None
+        return tool.command(replace(run, link=replace(run.link, server=run.link.hpn)))
+
+    return _of_server(tool, "hpnsshd", command)
+
+
+def _of_server(tool: Tool, server: str, command: Callable[[Run], list[str]]) -> Tool:
+    name, program = f"{tool.name}, {server}", tool.program or tool.name
     return replace(tool, name=name, command=command, program=program)

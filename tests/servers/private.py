@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -166,6 +166,7 @@ class SshdServer(PrivateServer):
     """The installed sshd. `extra_config` lines win over ours (sshd takes the first value)."""
 
     kind = "sshd"
+    find: Callable[[], str | None] = staticmethod(lambda: find_sshd())
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class SshdServer(PrivateServer):
         super().__init__(environment=environment, shell=shell)
 
     def _start(self) -> None:
-        sshd = find_sshd()
+        sshd = self.find()
         if sshd is None:
             raise ConnectError("sshd is not installed", "on Debian: apt-get install openssh-server")
         if os.getuid() == 0 and os.path.isdir(os.path.dirname(PRIVSEP_FOLDER)):
