@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,7 @@ import asyncssh
 import pytest
 from conftest import shared
 
+from pscp.ground.processes import descendants
 from pscp.serve.server import logins
 from serve.server import QUICK_HASHES, Serving, run, sftp, until
 
@@ -220,7 +223,12 @@ def test_who_guesses_is_shut_out_for_a_while(serving: Serving) -> None:
     while banner(serving):
         tries += 1
         assert tries < 20 and not serving.login("bob", password="wrong")
-    assert [banner(serving) for _ in range(8)] == [b""] * 8
+    with contextlib.ExitStack() as held:
+        where = ("127.0.0.1", serving.port)
+        began_s = time.monotonic()
+        clients = [held.enter_context(socket.create_connection(where)) for _ in range(8)]
+        assert [client.recv(255) for client in clients] == [b""] * 8
+        assert time.monotonic() - began_s >= 1  # or it would come again at once
     assert not serving.login("alice")
     assert len(serving.events("refused")) <= 4  # one line in 10 s, of each worker and address
 
@@ -349,6 +357,8 @@ def test_a_thousand_half_open_logins(tmp_path: Path, limits: str) -> None:
         for _ in range(1000):
             held.enter_context(socket.create_connection(("127.0.0.1", serving.port)))
         assert serving.login("alice", local_addr=("127.0.0.2", 0))
+        [worker] = descendants(serving.process.pid)
+        assert len(os.listdir(f"/proc/{worker.pid}/fd")) < 600
 
 
 # --- behind a balancer

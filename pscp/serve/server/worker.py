@@ -35,6 +35,7 @@ from pscp.transports.libraries.asyncssh_server_internals import Connection
 _SWEEP_S = 3600.0
 _LOOK_S = 5.0  # from one look for what is idle to the next
 _ENDING_S = 5.0  # for all connections, once the server is to end
+_REFUSED_S, _REFUSED = 1.0, 256  # so long, and so many, connections are held that are refused
 _KEEPALIVE_S, _KEEPALIVES = 30.0, 4  # a client that does not answer so often is gone
 
 
@@ -55,6 +56,7 @@ class Worker:
         self._sessions = Sessions(current, self._events, shared.workers)
         self._connections: dict[Connection, tuple[int, float]] = {}  # bytes and when, at a look
         self._rates: dict[Connection, float] = {}
+        self._refused = collections.deque[socket.socket]()
         self._ended = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
 
@@ -147,11 +149,18 @@ class Worker:
 
     def _admit(self, client: socket.socket, address: str) -> None:
         if why := self._gate.why_refused(address):
-            client.close()
+            self._close_later(client)
             self._refuse(address, why)
             return
         self._gate.enter(address)
         self._begin(self._serve(client, address))
+
+    def _close_later(self, client: socket.socket) -> None:
+        """Keep who is refused waiting: who is told at once comes again at once."""
+        self._refused.append(client)
+        if len(self._refused) > _REFUSED:
+            self._refused.popleft().close()
+        asyncio.get_running_loop().call_later(_REFUSED_S, client.close)
 
     def _refuse(self, address: str, why: str) -> None:
         self._events.count("refused", "")
