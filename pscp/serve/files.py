@@ -22,12 +22,12 @@ from asyncssh import constants
 
 from pscp.serve.account import Account, is_locked
 from pscp.serve.after_upload import Told
+from pscp.serve.content import Digest, SessionLoad
 from pscp.serve.folder import Folder, relative, rename
 from pscp.serve.landing import Landed, Place, Upload, discard, is_marked
 from pscp.serve.listing import Listing, times_ns
 from pscp.serve.rules import Rules, is_told, named_later, refused
 from pscp.serve.settings import Settings
-from pscp.serve.upload import Digest, Waiting
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _O = TypeVar("_O", "Reading", "Upload")
@@ -58,12 +58,12 @@ class Reading:
 class Files(asyncssh.SFTPServer):
     """The files of one session. The event loop alone uses it."""
 
-    def __init__(self, settings: Settings, told: Told, waiting: Waiting) -> None:
+    def __init__(self, settings: Settings, told: Told, load: SessionLoad) -> None:
         """Raises OSError where the user's folder cannot be opened."""
         self.told, self.rules = told, Rules(told.user)
         folder = Folder(told.user.folder)
         self.place = Place(folder, self.rules, Account(settings.state, told.user))
-        self.waiting = waiting
+        self.load = load
         self.open_files = settings.open_files
         self._open: set[Reading | Upload] = set()
         self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
@@ -72,11 +72,11 @@ class Files(asyncssh.SFTPServer):
     def begin(self, chan: Channel, settle: Callable[[], None]) -> None:
         """Serve this channel; `settle` is called when bytes have been written."""
         super().__init__(chan)
-        self.waiting.settle = settle
+        self.load.settle = settle
 
     async def ready(self) -> None:
         """Wait until what lies in the folder has been counted. Raises OSError."""
-        await self.waiting.in_thread(self.place.account.count_once)
+        await self.load.in_thread(self.place.account.count_once)
 
     def uploads(self) -> list[tuple[bytes, int]]:
         """Return the uploads that are open: their paths, and how many bytes each has."""
@@ -85,7 +85,7 @@ class Files(asyncssh.SFTPServer):
 
     def lose(self) -> None:
         """Land nothing any more: what closes a file from now on is not the client."""
-        self.waiting.is_lost = True
+        self.load.is_lost = True
 
     async def exit(self) -> None:
         for each in [*self._open]:
@@ -144,7 +144,7 @@ class Files(asyncssh.SFTPServer):
         self._check_open()
         with self._telling("open", path):
             if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
-                return self._opened(self.place.begin(self._path(path), pflags, self.waiting))
+                return self._opened(self.place.begin(self._path(path), pflags, self.load))
             self.rules.check(self.rules.may_read, "read")
             return self._opened(self._reading(self._path(path)))
 
@@ -185,11 +185,11 @@ class Files(asyncssh.SFTPServer):
     async def _finish(self, upload: Upload) -> None:
         """Have an upload land, unless the client is gone."""
         try:
-            if self.waiting.is_lost:
+            if self.load.is_lost:
                 await upload.writer.settled()
                 return
             with self._telling("close", upload.path):
-                landed = await upload.finish(self.waiting)
+                landed = await upload.finish(self.load)
             if landed is not None:
                 self._remember(landed)
                 await self._tell(upload.path, landed)
@@ -211,25 +211,25 @@ class Files(asyncssh.SFTPServer):
         """Tell of an upload once it has a name that is not temporary."""
         if is_told(path.rpartition(b"/")[2]):
             size_bytes = landed.status.st_size
-            await self.waiting.in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
+            await self.load.in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
         data = await self._read(file_obj, offset, min(size, DATA_BYTES))
-        self.waiting.moved_s = await self.place.account.paced(len(data))
+        self.load.moved_s = await self.place.account.paced(len(data))
         return data
 
     async def _read(self, file_obj: object, offset: int, size: int) -> bytes:
         if isinstance(file_obj, Upload):
             self.rules.check(self.rules.may_read, "read")
             await file_obj.writer.drain()
-            return await self.waiting.in_thread(partial(file_obj.content.read, offset, size))
+            return await self.load.in_thread(partial(file_obj.content.read, offset, size))
         assert isinstance(file_obj, Reading)
         block = bytearray(size)
         try:  # what is in memory costs no thread
             count = os.preadv(file_obj.fd, [block], offset, _NO_WAIT)
         except OSError:
-            return await self.waiting.in_thread(partial(os.pread, file_obj.fd, size, offset))
+            return await self.load.in_thread(partial(os.pread, file_obj.fd, size, offset))
         return bytes(memoryview(block)[:count])
 
     async def write(self, file_obj: object, offset: int, data: bytes) -> int:
@@ -261,7 +261,7 @@ class Files(asyncssh.SFTPServer):
     async def fsync(self, file_obj: object) -> None:
         if isinstance(file_obj, Upload):
             await file_obj.writer.drain()
-            await self.waiting.in_thread(partial(os.fsync, file_obj.content.fd))
+            await self.load.in_thread(partial(os.fsync, file_obj.content.fd))
 
     # --- names
 
@@ -278,7 +278,7 @@ class Files(asyncssh.SFTPServer):
         found = self._path(path)
         if attrs.size is not None:
             is_fresh = self.place.unfinished(found) is None
-            upload = self._opened(self.place.begin(found, 0, self.waiting))
+            upload = self._opened(self.place.begin(found, 0, self.load))
             try:
                 await self.fsetstat(upload, attrs)
             except BaseException:
@@ -384,7 +384,7 @@ class Files(asyncssh.SFTPServer):
         if landed is None or not landed.sha256:
             reading = self._opened(self._reading(path))
             try:
-                sha256 = await Digest(reading.fd).whole(self.waiting)
+                sha256 = await Digest(reading.fd).whole(self.load)
             finally:
                 self._close(reading)
             landed = Landed(status, sha256)

@@ -2,7 +2,7 @@
 
 A part that a client left is continued by the next upload to the same name that does not begin anew.
 
-Not here: how its bytes are written (upload.py). Read next: upload.py.
+Not here: how its bytes are written (content.py). Read next: content.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
 
 from pscp.endpoint.writing.removal import sync_folder
 from pscp.serve.account import Account, entries, is_locked, is_same, status_of
+from pscp.serve.content import Content, SessionLoad, Writer
 from pscp.serve.folder import QUICK, Folder, rename
 from pscp.serve.rules import Rules, named_later, refused
 from pscp.serve.settings import User
-from pscp.serve.upload import Content, Waiting, Writer
 
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
 # A part's mode says whether one session alone has written it, and whether what it changes is not
@@ -47,7 +47,7 @@ class Place:
     rules: Rules
     account: Account
 
-    def begin(self, path: bytes, flags: int, waiting: Waiting) -> Upload:
+    def begin(self, path: bytes, flags: int, load: SessionLoad) -> Upload:
         """Open the part of a file that a client is to write, by SFTP 3's flags. Raises OSError."""
         self.rules.check(self.rules.may_add, "upload")
         path = path if flags & FXF_EXCL else self.folder.real(path)
@@ -61,7 +61,7 @@ class Place:
                 os.close(folder_fd)
                 raise
         content = Content(fd, self.account, base, self.rules.user.largest)
-        writer = Writer(content, waiting, appends=bool(flags & FXF_APPEND))
+        writer = Writer(content, load, appends=bool(flags & FXF_APPEND))
         return Upload(self, path, folder_fd, is_alone, writer)
 
     def _open(self, folder_fd: int, name: bytes, flags: int) -> tuple[int, int | None, bool]:
@@ -144,7 +144,7 @@ class Upload:
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
 
-    async def finish(self, waiting: Waiting) -> Landed | None:
+    async def finish(self, load: SessionLoad) -> Landed | None:
         """Have it land, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
         base = self.content.base
@@ -155,10 +155,10 @@ class Upload:
                 os.utime(self._name, ns=self.times_ns, dir_fd=fd, follow_symlinks=False)
             return None
         await self.writer.complete()
-        sha256 = await self._sha256(waiting)
-        return await waiting.in_thread(partial(self.land, sha256))
+        sha256 = await self._sha256(load)
+        return await load.in_thread(partial(self.land, sha256))
 
-    async def _sha256(self, waiting: Waiting) -> str:
+    async def _sha256(self, load: SessionLoad) -> str:
         own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
         is_mine = self._is_alone and stat.S_IMODE(own.st_mode) in (_ALONE, _CHANGES)
         if not is_mine or not is_same(status_of(self._folder_fd, part), own):
@@ -166,7 +166,7 @@ class Upload:
             if named_later(self._name) is not None:
                 return ""
             self.content.digest.restart()
-        return await self.content.digest.whole(waiting)
+        return await self.content.digest.whole(load)
 
     def land(self, sha256: str) -> Landed:
         """Make the part durable and give it the file's name. Raises OSError."""

@@ -89,7 +89,7 @@ class _Sink(ScpSink):
                 except OSError as error:
                     failed = error
             offset += len(data)
-            self.files.waiting.settle()
+            self.files.load.settle()
         return failed
 
 

@@ -25,12 +25,12 @@ import asyncssh
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_RESOURCE_SHORTAGE
 
 from pscp.serve.after_upload import AfterUpload, Told
+from pscp.serve.content import THREADS, SessionLoad
 from pscp.serve.events import Events
 from pscp.serve.files import Files
 from pscp.serve.landing import Upload
 from pscp.serve.scp import serve_scp
 from pscp.serve.settings import Current, User
-from pscp.serve.upload import THREADS, Waiting
 from pscp.serve.windows import PACKET_BYTES, ChannelWindow, Windows
 from pscp.transports.libraries.asyncssh_server_internals import (
     REQUEST_BYTES,
@@ -115,8 +115,8 @@ class Sessions:
         told = Told(user, address, self.events, self.after_upload)
         try:
             long = self._long.setdefault(user.name, asyncio.Lock())
-            waiting = Waiting(lambda: None, self.pool, long)
-            files = Files(self.current.settings, told, waiting)
+            load = SessionLoad(lambda: None, self.pool, long)
+            files = Files(self.current.settings, told, load)
         except OSError as error:
             told.refused("session", error)
             reason = "the user's folder cannot be opened"
@@ -217,7 +217,7 @@ class Session(StreamSession):
         requests, packets = self._requests, self._packets
         queued_bytes = requests.queued_bytes if requests is not None else self._recv_buf_len
         part_bytes = packets.part_bytes if packets is not None else 0
-        return queued_bytes + part_bytes + self.files.waiting.bytes
+        return queued_bytes + part_bytes + self.files.load.bytes
 
     def settle(self) -> None:
         """Have the client send more, as far as there is room."""
@@ -244,9 +244,9 @@ class Session(StreamSession):
 
     def _look_idle(self) -> None:
         # Of a file by scp nothing comes back until its end.
-        waiting = self.files.waiting
-        left_s = max(self.last_s, waiting.moved_s) + self._idle_s - time.monotonic()
-        if left_s <= 0 and not waiting.busy and not self.waiting_bytes():
+        load = self.files.load
+        left_s = max(self.last_s, load.moved_s) + self._idle_s - time.monotonic()
+        if left_s <= 0 and not load.busy and not self.waiting_bytes():
             self._refuse("session", "it was idle")
             self.connection.close()
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from pscp.serve import upload
+from pscp.serve import content as contents
 from pscp.serve.account import Account
 from pscp.serve.settings import User
 from serve.server import Serving, run, until
@@ -213,8 +213,8 @@ def test_a_full_disk_costs_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
     before_bytes, _ = account.used
     fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o600)
-    content = upload.Content(fd, account, None, None)
-    monkeypatch.setattr(upload, "_write_all", fails)
+    content = contents.Content(fd, account, None, None)
+    monkeypatch.setattr(contents, "_write_all", fails)
     with pytest.raises(OSError, match="No space"):
         content.write(0, [bytes(5000)], 5000)
     assert account.used[0] - before_bytes == 1000
@@ -225,7 +225,7 @@ def test_a_full_disk_costs_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_cut_while_another_handle_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
     opened = [os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2)]
-    writes, cuts = (upload.Content(fd, account, None, None) for fd in opened)
+    writes, cuts = (contents.Content(fd, account, None, None) for fd in opened)
     writes.write(0, [bytes(50)], 50)
     with ThreadPoolExecutor(1) as pool:
 
@@ -234,7 +234,7 @@ def test_a_cut_while_another_handle_writes(tmp_path: Path, monkeypatch: pytest.M
             wait([done], timeout=0.2)  # until it is done; where it may not be yet, it waits for us
             return os.pwrite(fd, data, offset)
 
-        monkeypatch.setattr(upload, "_write_all", cut_before)
+        monkeypatch.setattr(contents, "_write_all", cut_before)
         writes.write(50, [bytes(50)], 50)
     assert account.used[0] == os.fstat(opened[0]).st_size
     writes.close()

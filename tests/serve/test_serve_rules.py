@@ -21,11 +21,11 @@ from conftest import until
 
 from pscp.serve import folder, landing
 from pscp.serve.account import Account
+from pscp.serve.content import SessionLoad
 from pscp.serve.folder import Folder
 from pscp.serve.landing import sweep
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
-from pscp.serve.upload import Waiting
 from serve.server import Serving, run
 
 KEYS = 'keys = "alice.pub"\n'
@@ -212,16 +212,16 @@ def test_who_opens_a_name_while_it_lands_does_not_land_instead(
         for _ in range(2)
     ]
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
-        waiting = Waiting(lambda: None, pool)
+        load = SessionLoad(lambda: None, pool)
         late: list[Future[landing.Upload]] = []
 
         def renamed(*of: Any, **how_else: Any) -> None:
-            late.append(other.submit(places[1].begin, b"file", how, waiting))
+            late.append(other.submit(places[1].begin, b"file", how, load))
             wait(late, timeout=0.2)  # until it is done; where it may not be yet, it waits for us
             rename(*of, **how_else)
 
         monkeypatch.setattr(landing, "rename", renamed)
-        upload = places[0].begin(b"file", how, waiting)
+        upload = places[0].begin(b"file", how, load)
         upload.content.write(0, [b"whole"], 5)
         upload.land("")
         assert (tmp_path / "home" / "file").read_text() == "whole"

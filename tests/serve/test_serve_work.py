@@ -15,14 +15,14 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from pscp.serve import upload
+from pscp.serve import content as contents
 from pscp.serve.account import Account
+from pscp.serve.content import Content, SessionLoad
 from pscp.serve.folder import Folder
 from pscp.serve.landing import Landed, Place, Upload
 from pscp.serve.listing import Listing
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
-from pscp.serve.upload import Waiting
 from serve.server import Serving, run
 
 _STEP_BYTES = 1000
@@ -42,11 +42,11 @@ class Working:
         self.pool = ThreadPoolExecutor(2)
         self.steps: list[int] = []  # how much of the part there was at each
 
-    def waiting(self, long: asyncio.Lock) -> Waiting:
-        return Waiting(lambda: None, self.pool, long)
+    def load(self, long: asyncio.Lock) -> SessionLoad:
+        return SessionLoad(lambda: None, self.pool, long)
 
-    def begin(self, waiting: Waiting) -> Upload:
-        return self.place.begin(b"file", 0, waiting)
+    def begin(self, load: SessionLoad) -> Upload:
+        return self.place.begin(b"file", 0, load)
 
     def part_bytes(self) -> int:
         return sum(each.stat().st_size for each in self.file.parent.glob(".file.*"))
@@ -54,7 +54,7 @@ class Working:
 
 @pytest.fixture
 def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Working]:
-    monkeypatch.setattr(upload, "_STEP_BYTES", _STEP_BYTES)
+    monkeypatch.setattr(contents, "_STEP_BYTES", _STEP_BYTES)
     made = Working(tmp_path)
     yield made
     made.pool.shutdown()
@@ -64,7 +64,7 @@ def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Working
 
 def test_reading_what_is_changed_copies_nothing(working: Working) -> None:
     async def tries() -> None:
-        upload = working.begin(working.waiting(asyncio.Lock()))
+        upload = working.begin(working.load(asyncio.Lock()))
         upload.writer.write(0, [b"new"], 3)
         await upload.writer.drain()
         assert upload.content.read(0, 10) == b"new" + _OLD[3:10]
@@ -78,10 +78,10 @@ def test_reading_what_is_changed_copies_nothing(working: Working) -> None:
 
 def test_a_file_that_is_opened_and_closed_is_not_copied(working: Working) -> None:
     async def tries() -> Landed | None:
-        waiting = working.waiting(asyncio.Lock())
-        upload = working.begin(waiting)
+        load = working.load(asyncio.Lock())
+        upload = working.begin(load)
         upload.times_ns = (1, 10**9)
-        landed = await upload.finish(waiting)
+        landed = await upload.finish(load)
         upload.close()
         return landed
 
@@ -97,22 +97,22 @@ def test_a_write_beyond_the_end_copies_in_steps_while_others_go_on(
     working: Working, monkeypatch: pytest.MonkeyPatch, cut: int | None
 ) -> None:
     """One at a time of a user's, and no longer than its client is there."""
-    copy, held = upload.Content.copy, list[tuple[bool, int]]()
+    copy, held = Content.copy, list[tuple[bool, int]]()
     long = asyncio.Lock()
 
-    def watched(content: upload.Content, until: int) -> bool:
+    def watched(content: Content, until: int) -> bool:
         held.append((long.locked(), working.part_bytes()))
         return copy(content, until)
 
-    monkeypatch.setattr(upload.Content, "copy", watched)
+    monkeypatch.setattr(Content, "copy", watched)
 
     async def tries() -> None:
-        waiting = working.waiting(long)
-        changed = working.begin(waiting)
+        load = working.load(long)
+        changed = working.begin(load)
         if cut is not None:
             await changed.writer.truncate(cut)
         changed.writer.write(6000, [b"end"], 3)
-        await changed.finish(waiting)
+        await changed.finish(load)
         changed.close()
 
     run(tries())
@@ -123,9 +123,9 @@ def test_a_write_beyond_the_end_copies_in_steps_while_others_go_on(
 
 def test_nobody_copies_for_a_client_that_is_gone(working: Working) -> None:
     async def tries() -> None:
-        waiting = working.waiting(asyncio.Lock())
-        changed = working.begin(waiting)
-        waiting.is_lost = True
+        load = working.load(asyncio.Lock())
+        changed = working.begin(load)
+        load.is_lost = True
         changed.writer.write(6000, [b"end"], 3)
         with pytest.raises(OSError, match="gone"):
             await changed.writer.drain()

@@ -37,8 +37,11 @@ THREADS = 16  # which wait for disks
 
 
 @dataclass
-class Waiting:
-    """The bytes of a session that came and are not written yet. The event loop alone uses it."""
+class SessionLoad:
+    """What a session has under way: bytes that are not written yet, and work in threads.
+
+    The event loop alone uses it.
+    """
 
     settle: Callable[[], None]
     pool: ThreadPoolExecutor
@@ -89,10 +92,10 @@ class Digest:
         self._sha256.update(block)
         self.bytes += len(block)
 
-    async def whole(self, waiting: Waiting) -> str:
+    async def whole(self, load: SessionLoad) -> str:
         """Return the SHA-256 of the whole file, in hex, once the rest is read. Raises OSError."""
         if self.bytes != os.fstat(self._fd).st_size:
-            await waiting.in_steps(self._step)
+            await load.in_steps(self._step)
         return self._sha256.hexdigest()
 
     def _step(self) -> bool:
@@ -252,9 +255,9 @@ class _Run:
 class Writer:
     """Has one thread at a time write what comes for a part. The event loop alone uses it."""
 
-    def __init__(self, content: Content, waiting: Waiting, appends: bool) -> None:
+    def __init__(self, content: Content, load: SessionLoad, appends: bool) -> None:
         self.content = content
-        self._waiting, self._appends = waiting, appends
+        self._load, self._appends = load, appends
         self._runs: list[_Run] = []
         self._waiting_bytes = 0
         self._error: OSError | None = None
@@ -274,7 +277,7 @@ class Writer:
         last.pieces += pieces
         last.size_bytes += size_bytes
         self._waiting_bytes += size_bytes
-        self._waiting.bytes += size_bytes
+        self._load.bytes += size_bytes
         self._begin()
 
     def _begin(self) -> None:
@@ -299,7 +302,7 @@ class Writer:
         while runs:
             if self.content.lacks(runs[0].offset):
                 await self._complete()
-            await self._waiting.in_thread(partial(self._write_some, runs))
+            await self._load.in_thread(partial(self._write_some, runs))
 
     def _write_some(self, runs: list[_Run]) -> None:
         while runs and not self.content.lacks(runs[0].offset):
@@ -309,7 +312,7 @@ class Writer:
     async def _complete(self, until: int = _MOST_OFFSET) -> None:
         """Copy what is left, until there, of the file that is changed. Raises OSError."""
         if self.content.lacks(until):
-            await self._waiting.in_steps(partial(self.content.copy, until))
+            await self._load.in_steps(partial(self.content.copy, until))
 
     async def complete(self, until: int = _MOST_OFFSET) -> None:
         """Do so once all that came is written."""
@@ -319,7 +322,7 @@ class Writer:
     async def truncate(self, size_bytes: int) -> None:
         """Cut or lengthen the file. Raises OSError."""
         await self.complete(size_bytes)
-        await self._waiting.in_thread(partial(self.content.truncate, size_bytes))
+        await self._load.in_thread(partial(self.content.truncate, size_bytes))
 
     def _written(self, work: asyncio.Future[None], size_bytes: int) -> None:
         self._work = None
@@ -329,9 +332,9 @@ class Writer:
             size_bytes += sum(run.size_bytes for run in self._runs)
             self._runs.clear()
         self._waiting_bytes -= size_bytes
-        self._waiting.bytes -= size_bytes
+        self._load.bytes -= size_bytes
         self._begin()
-        self._waiting.settle()
+        self._load.settle()
 
     async def room(self) -> None:
         """Wait until little of the file waits to be written."""
