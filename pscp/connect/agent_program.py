@@ -24,7 +24,7 @@ ROOMS = {
     "reading": ("paths", "files", "metadata", "ownership", "xattrs", "tree", "source", "synthetic"),
     "asking": ("entries", "requests", "answers"),
     "writing": (
-        "fence", "parts", "removal", "placing", "commit", "backup", "null_ends", "sink",
+        "fence", "parts", "removal", "placing", "commit", "backup", "verifying", "sink",
     ),
     "there": (
         "sameness", "lookup", "listings", "listed_paths", "hardlinks", "linkdest", "reuse",
@@ -37,7 +37,7 @@ ROOMS = {
 MODULES = (
     "system", "wire", "session", "hashes", "failures", "files", "paths", "fence", "parts",
     "metadata", "tree", "entries", "source", "requests", "answers", "removal", "commit",
-    "placing", "sink", "null_ends", "end", "frame_server", "agent",
+    "placing", "sink", "verifying", "end", "frame_server", "agent",
 )  # fmt: skip
 # Sent with a stream's first question.
 STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "stream_server")

@@ -29,9 +29,9 @@ from pscp.endpoint.reading.paths import part_name
 from pscp.endpoint.there import reuse
 from pscp.endpoint.writing import commit, fence
 from pscp.endpoint.writing.fence import Fence
-from pscp.endpoint.writing.null_ends import NullSink
 from pscp.endpoint.writing.parts import Parts
 from pscp.endpoint.writing.sink import Sink
+from pscp.endpoint.writing.verifying import VerifyingSink
 
 SOURCES = [
     (version("A", 12), version("B", 12)),  # changed
@@ -139,12 +139,12 @@ def written_whatever_its_name(patch: pytest.MonkeyPatch) -> None:
 
 def written_before_its_digest(patch: pytest.MonkeyPatch) -> None:
     def write(self: Sink, id_: int, offset: int, block: memoryview, check: bytes = b"") -> None:
-        NullSink.write(self, id_, offset, block)
+        VerifyingSink.write(self, id_, offset, block)
         self._failure = None
         self._write([block], id_, offset + len(block))
 
     def complete(self: Sink, id_: int, offset: int, length: int, digest: bytes) -> Any:
-        NullSink.complete(self, id_, offset, length, digest)
+        VerifyingSink.complete(self, id_, offset, length, digest)
         return self._failure is None, self._receipt, self._failure
 
     patch.setattr(Sink, "write", write)

@@ -3,7 +3,7 @@
 A pack is a frame of small files, whole; a chunk is a run of DATA frames and a DIGEST. A lane that
 pushes uses this, and the agent that is pulled from.
 
-Not here: the bytes of a file (files.py), the made-up ones of -t (../writing/null_ends.py), what is
+Not here: the bytes of a file (files.py), the made-up ones of -t (synthetic.py), what is
 sent when (../../transfer/lanes/lane.py).
 Read next: ../../connect/bootstrap.py, by which it goes to the other end.
 """

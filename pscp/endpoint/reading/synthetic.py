@@ -1,7 +1,7 @@
 """The source of a transfer test (-t): real names and sizes, and made-up data.
 
 Sent with BeginSource where it is needed. Not here: the sink that writes nothing
-(../writing/null_ends.py).
+(../writing/verifying.py).
 """
 
 import itertools

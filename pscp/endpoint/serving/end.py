@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 
 
     from ..streams import stream_server
     from ..there import leftovers
-    from ..writing import fence, null_ends, sink
+    from ..writing import fence, sink, verifying
     from . import frame_server
 
     class ChunkSource(frame_server.Role, Protocol):
@@ -88,11 +88,11 @@ class End:
             raise not_here("source of files")
         return self.source
 
-    def file_sink(self) -> "null_ends.NullSink":
+    def file_sink(self) -> "verifying.VerifyingSink":
         """Return the sink of files that this end is; it may be one that writes nothing."""
-        from ..writing import null_ends
+        from ..writing import verifying
 
-        if not isinstance(self.sink, null_ends.NullSink):
+        if not isinstance(self.sink, verifying.VerifyingSink):
             raise not_here("sink of files")
         return self.sink
 
@@ -135,11 +135,11 @@ class End:
             make = synthetic.MadeUpSource
         return make(request.tops, request.rules, request.hash, request.block_bytes, request.strong)
 
-    def _new_sink(self, request: requests.BeginSink) -> "null_ends.NullSink":
-        from ..writing import null_ends, sink
+    def _new_sink(self, request: requests.BeginSink) -> "verifying.VerifyingSink":
+        from ..writing import sink, verifying
 
         if request.test:
-            return null_ends.NullSink(request.hash, False)
+            return verifying.VerifyingSink(request.hash, False)
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
@@ -233,12 +233,12 @@ def _digests(of: source.Source, request: requests.Digests) -> List[object]:
     )
 
 
-def _finish(of: "null_ends.NullSink", request: requests.Finish) -> "Callable[[Reply], None]":
+def _finish(of: "verifying.VerifyingSink", request: requests.Finish) -> "Callable[[Reply], None]":
     act = functools.partial(of.finish, *request)
     return lambda reply: act(lambda outcome: reply(outcome[0], outcome[0] is not None))
 
 
-def _folders(of: "null_ends.NullSink", request: requests.Folders) -> Failed:
+def _folders(of: "verifying.VerifyingSink", request: requests.Folders) -> Failed:
     failed = dict(failed_of(request.entries, of.finish_folder))
     for place, failure in failures.places(of.make_names_durable(request.entries)):
         if failure["errno"] != errno.ENOENT:  # of folders that held nothing, and were removed

@@ -14,7 +14,7 @@ from ..frames import failures, wire
 from ..reading import tree
 
 if TYPE_CHECKING:
-    from ..writing import null_ends, sink
+    from ..writing import sink, verifying
 
 
 class HardLinks(NamedTuple):
@@ -68,7 +68,7 @@ def status_of(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
 
 
 def _hard_links(
-    the_sink: "null_ends.NullSink", request: HardLinks
+    the_sink: "verifying.VerifyingSink", request: HardLinks
 ) -> Tuple[answers.Failed, List[int], List[int]]:
     from ..writing import sink
 

@@ -6,7 +6,7 @@ written once the digest of its chunk up to the block's end matched, and only int
 has its name (parts.py); blocks without such a check are held in memory until the chunk's digest
 matched. A file with its final name is changed only while this lane's run owns the copy (fence.py).
 
-Not here: what every sink does (null_ends.py), what of a file that is there goes into its part
+Not here: what every sink does (verifying.py), what of a file that is there goes into its part
 (../there/reuse.py), what is there already (../there/lookup.py), how a part gets its final name
 (commit.py), the checks of entries that came over the wire (../asking/entries.py).
 Read next: commit.py.
@@ -31,8 +31,8 @@ from ..frames.failures import Done
 from ..reading import files, metadata, tree
 from ..reading.paths import Root, alike_names, is_unfinished, private_parts, to_bytes
 from . import commit, fence, removal
-from .null_ends import NullSink
 from .parts import Parts
+from .verifying import VerifyingSink
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -64,7 +64,7 @@ class Copy(NamedTuple):
     earlier: List[str]  # nonces of runs that may have left parts
 
 
-class Sink(NullSink):
+class Sink(VerifyingSink):
     """Writes the files of one copy at this end."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Sink(NullSink):
     def complete(
         self, id_: int, offset: int, length: int, digest: bytes
     ) -> Tuple[bool, int, Optional[failures.Data]]:
-        """Write the held blocks if the chunk's digest matches; returns as NullSink.complete()."""
+        """Write the held blocks if the chunk's digest matches; returns as its base does."""
         matches = super().complete(id_, offset, length, digest)[0]
         if not matches or self._is_damaged:
             return False, 0, None

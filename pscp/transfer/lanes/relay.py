@@ -34,7 +34,7 @@ from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.endpoint.writing.null_ends import NullSink
+    from pscp.endpoint.writing.verifying import VerifyingSink
     from pscp.transfer.pieces.plan import Pack
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
@@ -121,7 +121,7 @@ class RelayEnd:
     The lane's sending thread asks; a thread of its own passes the answers on.
     """
 
-    sink: NullSink | None = None
+    sink: VerifyingSink | None = None
     is_direct = False  # the data goes to the sink's host, and not through here
 
     def __init__(self, connect: Connect, lost: Lost) -> None:
@@ -150,10 +150,10 @@ class RelayEnd:
     def file_source(self) -> Source:
         raise not_here("source of files here")
 
-    def the_sink(self) -> NullSink:
+    def the_sink(self) -> VerifyingSink:
         raise not_here("sink")
 
-    def file_sink(self) -> NullSink:
+    def file_sink(self) -> VerifyingSink:
         raise not_here("sink of files")
 
     def begin(self, request: requests.Begin) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BY_NAME = (tree.LINK, tree.FIFO, tree.DEVICE)  # they have no content
 
 
-class NullSink(source.FileTable):
+class VerifyingSink(source.FileTable):
     """The transfer test's sink: verifies what arrives, and writes nothing."""
 
     place: Optional[wire.Place] = None  # a block stays in the Decoder's buffer
