@@ -63,7 +63,7 @@ LADDER = (
 )
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
-    "end": ("stream_server", "leftovers", "backup", "synthetic", "linkdest", "mirror"),
+    "end": ("stream_server", "leftovers", "backup", "synthetic", "null_sink", "linkdest", "mirror"),
     "metadata": ("ownership", "xattrs"),
 }
 

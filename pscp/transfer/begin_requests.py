@@ -114,7 +114,6 @@ def sink_request(
 
     With `has_old` something is there already, to take what is the same from. With `lists` whole
     folders are compared by listings. `base` is DEST below the root, where it is not the root.
-
     Without a nonce the sink changes nothing.
     """
     links = bool(options.link_dest)
@@ -131,6 +130,7 @@ def sink_request(
         "listings": lists,
         "owners": options.chown is not None,
         "attributes": options.archive,
+        "null_sink": options.transfer_test,
     }
     return requests.BeginSink(
         root=root,

@@ -1,7 +1,7 @@
 """The source of a transfer test (-t): real names and sizes, and made-up data.
 
 Sent with BeginSource where it is needed. Not here: the sink that writes nothing
-(../writing/verifying.py).
+(../writing/null_sink.py).
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""The writing of a sink, up to the final name: the fence, parts, commits.
+"""The writing of a sink, up to the final name: the fence, null_sink, parts, commits.
 
 Not here: how what is there already is compared (../there/lookup.py).
 Read next: sink.py, then parts.py, commit.py and fence.py.
 
-For other rooms: backup, commit, fence, parts, placing, removal, sink, verifying.
+For other rooms: backup, commit, fence, null_sink, parts, placing, removal, sink, verifying.
 """

@@ -1,12 +1,11 @@
-"""What every sink does with what arrives: it hashes and verifies each chunk and pack.
+"""What every sink does with what arrives: it hashes each chunk and pack, and compares the digest.
 
-By itself it is the sink of a transfer test (-t): it writes nothing. The sink that writes (sink.py)
-is made of it.
-
-Not here: the source of such a test (../reading/synthetic.py).
+Not here: the sink that writes what is verified (sink.py), and that of -t, which drops it
+(null_sink.py).
 Read next: sink.py.
 """
 
+import abc
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from ..asking import entries
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 _BY_NAME = (tree.LINK, tree.FIFO, tree.DEVICE)  # they have no content
 
 
-class VerifyingSink(source.FileTable):
-    """The transfer test's sink: verifies what arrives, and writes nothing."""
+class VerifyingSink(source.FileTable, abc.ABC):
+    """Verifies what arrives; what becomes of it, each sink says."""
 
     place: Optional[wire.Place] = None  # a block stays in the Decoder's buffer
 
@@ -51,13 +50,13 @@ class VerifyingSink(source.FileTable):
         """Forget the chunk that is arriving: the source could not read the rest of it."""
         self._arriving.abandon()
 
+    @abc.abstractmethod
     def make(self, value: tree.Entry) -> int:
         """Make the part of a file that is one hole and so has no chunk. Returns its receipt."""
-        return wire.SOME_PART
 
+    @abc.abstractmethod
     def finish(self, value: tree.Entry, strong: str, receipt: int, done: failures.Done) -> None:
         """Make the part with this receipt the file, as all chunks have landed; then call `done`."""
-        done([None])
 
     # --- small files, folders and links, by packs
 
@@ -110,49 +109,59 @@ class VerifyingSink(source.FileTable):
             return self._make_part(value, digest, body)
         return None
 
+    @abc.abstractmethod
     def _make_part(
         self, value: tree.Entry, digest: str, body: memoryview
     ) -> "Optional[commit.Part]":
-        return None
+        """Make the part of a small file; None where it has none."""
 
+    @abc.abstractmethod
     def _make_folder(self, value: tree.Entry) -> None:
-        pass
+        """Make the folder, unfinished until finish_folder()."""
 
+    @abc.abstractmethod
     def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
-        pass
+        """Make a link, a FIFO or a device; `is_anew`, in place of one that is the same."""
 
+    @abc.abstractmethod
     def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:
-        """Make these parts final; a sink that writes nothing has none."""
-        raise NotImplementedError
+        """Make these parts final; then call `done`."""
 
+    @abc.abstractmethod
+    @abc.abstractmethod
     def make_names_durable(self, values: List[tree.Entry]) -> failures.Outcome:
         """Sync the folder of each of these folders and links, once; return why that failed."""
-        return [None] * len(values)
 
     # --- after all files
 
+    @abc.abstractmethod
     def finish_folder(self, value: tree.Entry) -> None:
         """Give the folder its metadata: everything in it has landed."""
 
+    @abc.abstractmethod
     def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
         """Remove the file's parts of these runs ("": this one). False where one is still there."""
-        return True
 
+    @abc.abstractmethod
     def sweep(self, folders: List[str]) -> None:
         """Remove the parts of small files that lanes which died left in these folders."""
 
+    @abc.abstractmethod
     def revoke(self, lane: int) -> None:
         """Have nothing done any more that a lost lane of this run still has on its way."""
 
+    @abc.abstractmethod
     def release(self) -> None:
         """Have no run own the copy any more: it is over, and late bytes are refused."""
 
+    @abc.abstractmethod
     def folds(self, folder: str, make: bool) -> bool:
         """Tell whether the folder takes two names that are nearly the same for one."""
-        return False
 
+    @abc.abstractmethod
     def unmark(self) -> None:
         """Have the folder that the copy made be like any other: the copy is complete."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Finish what was requested, then close all files and folders."""
