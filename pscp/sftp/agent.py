@@ -206,8 +206,6 @@ class SftpAgent:
 
     def answer(self, id_: int, request: requests.Request) -> None:
         is_change = isinstance(request, (requests.End, *requests.BEGINNINGS))
-        if isinstance(request, requests.OF_COPY) and request.modules:
-            import pscp.sftp.removal  # noqa: F401 - it adds requests
         if is_change:
             self.end.begin(request)
             self._frames.follow_role()

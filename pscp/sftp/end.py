@@ -3,8 +3,8 @@
 The same records are answered as by endpoint/serving/end.py, each in a task of its own. What only a
 source or a sink answers, that answers itself.
 
-Not here: frames (agent.py), what source and sink do (source.py, sink.py), what few copies ask for
-(removal.py).
+Not here: frames (agent.py), what source and sink do (source.py, sink.py; of a mirror and a move
+removal.py).
 Read next: sink.py.
 """
 
@@ -23,10 +23,12 @@ from pscp.endpoint.there import (
     leftovers,
     listed_paths,
     lookup,
+    mirror,
+    moving,
     owners,
 )
 from pscp.endpoint.writing import fence
-from pscp.sftp import placing
+from pscp.sftp import placing, removal
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence
 from pscp.sftp.leftovers import Search
@@ -179,4 +181,13 @@ ANSWERS: dict[type, Answer] = {
     lookup.Adopt: _by_sink(Sink.adopt),
     hardlinks.HardLinks: _by_sink(Sink.hard_links),
     requests.Folders: _by_sink(Sink.folders),
+    mirror.Extras: _by_sink(removal.extras),
+    mirror.InTheWay: _by_sink(removal.all_in_the_way),
+    mirror.Absent: _by_source(removal.absent),
+    mirror.Remove: _by_sink(removal.remove),
+    moving.SamePlace: _by_source(removal.same_place),
+    moving.Mark: _by_source(removal.mark),
+    moving.MakeDurable: _by_sink(removal.make_durable),
+    moving.Destination: _by_sink(removal.destination),
+    moving.RemoveSources: _by_source(removal.remove_sources),
 }

@@ -20,7 +20,6 @@ from pscp.endpoint.reading.files import FileChanged
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
 from pscp.endpoint.there import mirror, moving
 from pscp.endpoint.writing import fence
-from pscp.sftp import end
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
@@ -35,8 +34,8 @@ _AT_ONCE = 32  # files that are looked at, and then removed, at once
 # --- what the destination has, and the source has not
 
 
-async def _extras(of: end.End, request: mirror.Extras) -> list[object]:
-    sink, left_bytes = of.the_sink(), mirror.ANSWER_BYTES
+async def extras(sink: Sink, request: mirror.Extras) -> list[object]:
+    left_bytes = mirror.ANSWER_BYTES
     answers: list[object] = []
     for piece, top in zip_longest(request.pieces, request.tops[: len(request.pieces)]):
         if left_bytes <= 0:
@@ -110,8 +109,7 @@ async def _kind(client: Client, folder: bytes, name: bytes, status: Attrs) -> st
     return mirror.MOUNT if is_mount else status.kind
 
 
-async def _all_in_the_way(of: end.End, request: mirror.InTheWay) -> list[object]:
-    sink = of.the_sink()
+async def all_in_the_way(sink: Sink, request: mirror.InTheWay) -> list[object]:
     root = _new_root(sink)
 
     async def in_the_way(path: str) -> list[str]:
@@ -144,8 +142,7 @@ def _seen(status: Attrs) -> str:
     return "" if status.is_folder else f"{status.size} {status.mtime}"
 
 
-async def _absent(of: end.End, request: mirror.Absent) -> list[object]:
-    source = of.the_source()
+async def absent(source: Source, request: mirror.Absent) -> list[object]:
     return await results(
         (listed[1], _there_after_all(source, request.crosses, listed)) for listed in request.folders
     )
@@ -168,8 +165,7 @@ async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed)
 # --- what is removed
 
 
-async def _remove(of: end.End, request: mirror.Remove) -> list[object]:
-    sink = of.the_sink()
+async def remove(sink: Sink, request: mirror.Remove) -> list[object]:
     found: list[object] = []
     extras = request.extras
     while len(found) < len(extras):
@@ -233,8 +229,7 @@ async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
     return True
 
 
-async def _remove_sources(of: end.End, request: moving.RemoveSources) -> list[object]:
-    source = of.the_source()
+async def remove_sources(source: Source, request: moving.RemoveSources) -> list[object]:
     if request.folder:
         raise failures.Refusal(failures.UNSUPPORTED, request.folder, "no folder of this machine's")
     found: list[object] = []
@@ -271,8 +266,7 @@ async def _at(source: Source, top: int, path: str) -> bytes:
 # --- what is asked before a source is removed
 
 
-async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
-    source = of.the_source()
+async def same_place(source: Source, request: moving.SamePlace) -> list[bool]:
     looking = []
     for top, path, name in request.sources:
         folder = moving.folder_beside(*source.where(top, path), path)
@@ -280,8 +274,7 @@ async def _same_place(of: end.End, request: moving.SamePlace) -> list[bool]:
     return [found is not None for found in await gather(*looking)]
 
 
-async def _mark(of: end.End, request: moving.Mark) -> None:
-    source = of.the_source()
+async def mark(source: Source, request: moving.Mark) -> None:
     top, path, name = request.beside
     folder = (await _at(source, top, path)).rpartition(b"/")[0]
     full = join(folder or b"/", check(name))
@@ -292,8 +285,7 @@ async def _mark(of: end.End, request: moving.Mark) -> None:
         await source.client.remove(full)
 
 
-async def _make_durable(of: end.End, request: moving.MakeDurable) -> list[object]:
-    sink = of.the_sink()
+async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
 
     async def sync(path: str) -> None:  # where the server can, and not the folder's names
         full = await sink.root.at(path)
@@ -304,19 +296,5 @@ async def _make_durable(of: end.End, request: moving.MakeDurable) -> list[object
     return _failed(await results((path, sync(path)) for path in request.paths))
 
 
-async def _destination(of: end.End, request: moving.Destination) -> tuple[str, list[str]]:
+async def destination(sink: Sink, request: moving.Destination) -> tuple[str, list[str]]:
     return "", []  # SFTP cannot tell
-
-
-_ANSWERS: dict[type, end.Answer] = {
-    mirror.Extras: _extras,
-    mirror.InTheWay: _all_in_the_way,
-    mirror.Absent: _absent,
-    mirror.Remove: _remove,
-    moving.SamePlace: _same_place,
-    moving.Mark: _mark,
-    moving.MakeDurable: _make_durable,
-    moving.Destination: _destination,
-    moving.RemoveSources: _remove_sources,
-}
-end.ANSWERS.update(_ANSWERS)

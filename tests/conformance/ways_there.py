@@ -1,6 +1,6 @@
 """The ways to a far end that the suite runs over, each as "open a channel to this command".
 
-A way that is added to pscp/channels is added to WAYS, and nothing else changes.
+A way that is added to pscp/transports is added to WAYS, and nothing else changes.
 
 Read next: test_channels.py.
 """

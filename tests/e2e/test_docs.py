@@ -9,7 +9,6 @@ Not here: the examples (test_examples.py). Read next: world.py, scripts/docs.
 
 from __future__ import annotations
 
-import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -30,11 +29,7 @@ from servers.private import PrivateServer
 import pscp
 from e2e.ways import Ran, below
 from e2e.world import ROOT, World, make_world
-from pscp.connect import agent_program
-from pscp.endpoint.asking import answers
 from pscp.endpoint.frames import failures, wire
-from pscp.endpoint.serving import end  # noqa: F401 - adds its answers
-from pscp.endpoint.there import mirror, moving
 from pscp.options import arguments
 
 SCRIPT = ROOT / "scripts" / "docs"
@@ -268,16 +263,6 @@ def first_cells(page: str, heading: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text("utf-8")
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [cell.strip("` ") for cell in re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)]
-
-
-def test_the_protocol_lists_every_request() -> None:
-    text = (ROOT / "docs" / "protocol.md").read_text("utf-8")
-    section = text.partition("\n## Requests\n")[2].partition("\n## ")[0]
-    listed = set(re.findall(r"^- `(\w+)`: ", section, re.MULTILINE))
-    for name in agent_program.COPY_MODULES:
-        importlib.import_module(f"pscp.endpoint.{agent_program.path_of(name).replace('/', '.')}")
-    assert mirror.Extras in answers.ANSWERS and moving.RemoveSources in answers.ANSWERS
-    assert listed == {kind.__name__ for kind in answers.ANSWERS} | {"Pack", "OpenPlane"}
 
 
 def test_the_protocol_lists_every_frame_and_kind_of_failure() -> None:

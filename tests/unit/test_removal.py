@@ -90,7 +90,7 @@ PSCPS_OWN = {
     "sftp/fence.py _fill": "a fence",
     "sftp/leftovers.py _judge": "a part or fence, for --clean",
     "sftp/removal.py _has_removed_parts": "parts of this copy in a folder that goes",
-    "sftp/removal.py _mark": "the mark beside a source",
+    "sftp/removal.py mark": "the mark beside a source",
     "sftp/sink.py _open_part": "a part",
     "sftp/sink.py finish": "a part",
     "sftp/sink.py _is_finished": "a part",

@@ -5,6 +5,7 @@ Read next: pscp/endpoint/asking/requests.py.
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any, get_type_hints
 
@@ -12,47 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.connect import agent_program
 from pscp.endpoint.asking import answers, requests
 from pscp.endpoint.asking.requests import Pieces, Words
 from pscp.endpoint.frames import wire
 from pscp.endpoint.frames.wire import to_json
 from pscp.endpoint.reading import source, tree
-from pscp.endpoint.serving import (
-    end,  # noqa: F401 - adds its answers
-    onward,
-)
-from pscp.endpoint.there import (
-    attributes,
-    counting,
-    hardlinks,
-    kernel,
-    leftovers,
-    listed_paths,
-    listings,
-    lookup,
-    mirror,
-    moving,
-    owners,
-    reuse,
-)
+from pscp.endpoint.serving import onward
+from pscp.endpoint.there import counting, hardlinks, kernel, leftovers, listings, lookup, reuse
 from pscp.sftp import end as sftp_end
-from pscp.sftp import removal as sftp_removal  # noqa: F401 - adds its answers
 from pscp.transfer.negotiation import in_pieces
 
-# What only some copies ask: of modules that the agent gets when such a copy begins.
+for _name in ("end", *agent_program.COPY_MODULES):  # each adds its requests
+    importlib.import_module(f"pscp.endpoint.{agent_program.path_of(_name).replace('/', '.')}")
+KINDS = list(requests.KINDS.values())
 OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
-KINDS = [
-    *requests.OF_EITHER, *requests.OF_SOURCE, *requests.OF_SINK, *requests.OF_STREAM,
-    kernel.Kernel, leftovers.Clean, owners.Owners, listed_paths.WalkPaths, listed_paths.Above,
-    counting.Count, counting.StopCounting, attributes.Lacks, *ONWARD,
-    lookup.ExtentsThere, lookup.DigestsThere, lookup.Lookup, lookup.Inherit, lookup.Adopt,
-    hardlinks.HardLinks, hardlinks.LinkFolders, hardlinks.LinkSame, reuse.Reuse,
-    mirror.Extras, mirror.InTheWay, mirror.Absent, mirror.Remove,
-    moving.SamePlace, moving.Mark, moving.MakeDurable, moving.Destination,
-    moving.RemoveSources,
-    *OF_A_COPY,
-]  # fmt: skip
 
 numbers = st.integers(0, (1 << 64) - 1)
 names = st.text(st.characters())  # with lone surrogates, as undecodable names have them

@@ -313,12 +313,12 @@ OF_SINK = (Make, Finish, Discard, Sweep, Revoke, Release, Unmark, Folds, Folders
 OF_GATHERING = (AwaitOutput, AwaitChunks, CloseInput, Abort)
 OF_STREAM = (Gather, *OF_GATHERING)
 _ALL = OF_EITHER + OF_SOURCE + OF_SINK + OF_STREAM
-_KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
+KINDS: Dict[str, Any] = {kind.__name__: kind for kind in _ALL}
 
 
 def add(kinds: "Iterable[type]") -> None:
     """Take these records for requests too."""
-    _KINDS.update({kind.__name__: kind for kind in kinds})
+    KINDS.update({kind.__name__: kind for kind in kinds})
 
 
 def to_json(request: "Request") -> bytes:
@@ -329,7 +329,7 @@ def to_json(request: "Request") -> bytes:
 def from_json(value: object) -> "Request":
     """Return the record that came as JSON, with every field of its type. Raises WireError."""
     name = value.get("ask") if isinstance(value, dict) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None or not isinstance(value, dict) or value.keys() != {"ask", *kind._fields}:
         raise wire.WireError("a request of no known kind")
     make: Callable[..., "Request"] = kind
