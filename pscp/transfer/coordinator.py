@@ -11,9 +11,11 @@ Read next: walk/items.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.transfer.ending.ending import Ending
+from pscp.transfer.lanes.lost_work import revoke_first
 from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -32,6 +34,7 @@ class Coordinator:
     def __init__(self, terms: CopyTerms) -> None:
         self.terms, self.results = terms, Results(terms)
         self._queue = terms.queue
+        self._queue.when_lost(partial(revoke_first, self._queue.add, self.results.failed))
         self._ending = Ending(terms, self.results)
         self._items = Items(terms, self.results, self._ending)
         self._lookup = DestinationLookup(self._items)

@@ -1,8 +1,5 @@
 """The end of a copy: hard links, folders' metadata, the fence, and parts that nobody needs.
 
-Also the end of a lane that was lost: before others repeat its packs and requests, the sink refuses
-what that lane may still send (_revocation).
-
 Not here: what comes before (../coordinator.py), where rows are kept until then
 (../pieces/spool.py), what is deleted (mirror.py, moving.py).
 """
@@ -25,7 +22,7 @@ from pscp.endpoint.there import attributes, hardlinks, lookup
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
-from pscp.transfer.pieces.plan import Ask, Failure, Pack, PlannedEntry, Work, groups
+from pscp.transfer.pieces.plan import Ask, Failure, PlannedEntry, groups
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import IMMUTABLE, Results
@@ -68,7 +65,6 @@ class Ending:
         self._kept_folders = 0  # of other users, which keep their metadata
         self._bounded = 0  # entries with times that SFTP cannot tell
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
-        terms.queue.when_lost(self._revocation)
 
     def finish(
         self,
@@ -332,25 +328,6 @@ class Ending:
     def add_unwanted(self, path: str, nonces: list[str]) -> None:
         """Have this file's parts of these runs ("" is this one) removed at the end."""
         self._unwanted.setdefault(path, []).extend(nonces)
-
-    def _revocation(self, lane: int, works: list[Work]) -> Ask:
-        """Return the request that refuses a lost lane's late work, so that another may do it."""
-
-        def then(_: object) -> None:
-            for work in works:
-                self._queue.add(work)
-
-        def failed(failure: Failure) -> None:
-            what = failure["message"], failure["errno"]
-            for work in works:
-                if isinstance(work, Pack):
-                    for item in work.items:
-                        of_item = failures.data(failure["kind"], item.entry.path, *what)
-                        self._results.failed(of_item)
-                elif isinstance(work, Ask):
-                    work.failed(failure)
-
-        return Ask(False, requests.Revoke(lane), then, failed, is_prompt=True)
 
     def _release(self) -> None:
         """Release the fence, then remove the parts that nobody needs.
