@@ -5,7 +5,7 @@ Parts, names and order are the same. Blocks are written as they arrive. What arr
 late that another lane may have it by then is held until the chunk is complete, and written only
 where the part is still there.
 
-Not here: metadata, and what is there already (commit.py), digests of what was written
+Not here: metadata, and what is there already (destination.py), digests of what was written
 (digests.py), frames (agent.py).
 Read next: source.py.
 """
@@ -22,7 +22,7 @@ from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.frames.session import Arriving
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.sftp.commit import Destination, replaced, times
+from pscp.sftp.destination import Destination, replaced, times
 from pscp.sftp.digests import Digests, Hashing
 from pscp.sftp.protocol import client as sftp
 from pscp.sftp.protocol import packets

@@ -19,7 +19,7 @@ from pscp.endpoint.reading.files import FileChanged, UnknownSize
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
-from pscp.sftp.commit import extents_behind
+from pscp.sftp.destination import extents_behind
 from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client

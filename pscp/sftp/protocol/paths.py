@@ -4,7 +4,7 @@ SFTP opens by name alone, so each folder on the way is checked once (LSTAT) befo
 is named; a link in its place is refused. A link that is put there a moment later goes unnoticed.
 
 Not here: what is done with a name (../sink.py).
-Read next: ../commit.py.
+Read next: ../destination.py.
 """
 
 from __future__ import annotations

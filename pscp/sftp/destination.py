@@ -1,8 +1,8 @@
-"""A destination folder over SFTP: what is there already, and the metadata that files get.
+"""A destination folder over SFTP: what is there already, metadata, links, and parts that go.
 
 SFTP has no attributes, ACLs, inodes or fractions of a second, so none of these is kept.
 
-Not here: how the bytes of files are written (sink.py).
+Not here: how files are written and get their final names (sink.py).
 Read next: sink.py.
 """
 
