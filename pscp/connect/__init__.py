@@ -5,7 +5,8 @@ connection (external.py). May import sftp/, transports/, endpoint/. Not here: wh
 used for (transfer/).
 Read next: connections.py.
 
-For other rooms: agent_program (copy_modules, stream_modules), bootstrap (RemoteAgent), connections
-(ConnectionRequest, Connections), external (ExternalOpener), first_login (idle_s), messages (named,
-noting), onward (OnwardChannel, OnwardOpener), persistent, spare_logins (IdleConnections, LET_GO_S).
+For other rooms: agent_program (copy_modules, stream_modules), bootstrap (MISSHAPEN, RemoteAgent,
+misshapen), connections (ConnectionRequest, Connections), external (ExternalOpener), first_login
+(idle_s), messages (named, noting), onward (OnwardChannel, OnwardOpener), persistent, spare_logins
+(IdleConnections, LET_GO_S).
 """

@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import select
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,10 @@ _STOP_S = 3.0  # for the answer to what has begun at the far end, once a call is
 _SHOWN_MAX = 200  # characters of a login's output in an error
 _RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
+# What is raised where an answer is used that has another shape than it should have;
+# struct.error for a frame that is too short.
+_OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
+MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
 
 
 def send_agent(channel: Channel) -> bytes:
@@ -315,6 +320,11 @@ class RemoteAgent:
                 raise self.explain()
             if frame.type == wire.REPLY:
                 return self._json(frame), bool(frame.flags & wire.FAILED)
+
+
+def misshapen(error: Exception) -> errors.ProtocolError:
+    """Return the ProtocolError for an answer of another shape, whose use has raised `error`."""
+    return errors.ProtocolError(f"an answer of another shape: {error}")
 
 
 def _checked_rtt_s(value: object) -> float:

@@ -28,6 +28,7 @@ from pscp.connect.spare_logins import Choose, EarlyLogins, IdleConnections, Logi
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
+from pscp.ground.values import LOGINS_MAX
 from pscp.options.options import Options
 from pscp.transports import Channel
 
@@ -40,7 +41,6 @@ _PAUSE_MAX_S = 30  # between two attempts
 # Lanes that begin early over connections that stay. More come within 4 round trips, where there is
 # work for them; each agent costs processor time (5,000 files at 50 ms: 2.4 s with 8, 1.5 with 3).
 _KEPT_MAX = 3
-_EARLY_MAX = 8  # logging in at once; sshd's MaxStartups begins to refuse at 10
 
 _ASKS = "a further login may have a prompt"
 _GONE = "the only login's connection was lost, and it cannot be repeated"
@@ -317,7 +317,7 @@ class Connections:
             return
         known = setup.memory.recall(is_push)
         fixed = options.connections
-        lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), _EARLY_MAX)
+        lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), LOGINS_MAX)
         setup = setup.with_congestion(known.congestion if is_push else "")
         if self.first.is_kept:
             lanes = min(lanes, _KEPT_MAX)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from pscp.connect.agent_program import bundle, copy_modules
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Patience
 from pscp.connect.openers import Opener
@@ -41,7 +41,6 @@ _MARKER_BYTES = 16
 _TELL_BYTES = 512 * 1024  # in one request
 _DIAL = 0  # the number of that request; the others count from 1 on
 _JOIN_S = 5.0  # for the thread to end, once its connection is ended
-_MISSHAPEN = (wire.WireError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
 
 _log = Log("connect")
 
@@ -133,8 +132,8 @@ class OnwardChannel(Channel):
             raise agent.explain()
         except errors.PscpError as error:
             self._fail(error)
-        except _MISSHAPEN as error:
-            self._fail(errors.ProtocolError(f"an answer of another shape: {error}"))
+        except MISSHAPEN as error:
+            self._fail(misshapen(error))
         except OSError:  # nobody reads the pipes any more
             self._fail(errors.ConnectionLost("the connection closed"))
         finally:

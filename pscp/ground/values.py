@@ -17,6 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 MAX_SIZE_BYTES = 2**63 - 1  # off_t
+LOGINS_MAX = 8  # at once at one host; sshd's MaxStartups begins to refuse at 10
 
 _T = TypeVar("_T")
 

@@ -21,6 +21,7 @@ from pscp.endpoint.reading.source import Top, expand, folder_of
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
 from pscp.ground.terminal_text import printable
+from pscp.ground.values import LOGINS_MAX
 from pscp.jobs.attempts import words_of
 from pscp.jobs.reports import report
 from pscp.jobs.runner import moves_of
@@ -30,7 +31,6 @@ from pscp.progress.progress import format_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
 _NO_LOGIN = "failed"
-_AT_ONCE = 8  # sshd's MaxStartups begins to refuse at 10
 _CLOCK_S = 5.0  # from here on --update, min-age and the quick check may be misled
 _LEAST_FREE = 0.05
 
@@ -58,7 +58,7 @@ class Row:
 def check(jobs: Iterable[Job]) -> list[Row]:
     """Ask all destinations of these jobs; return a row for each, in their order."""
     asked = [(job, destination) for job in jobs for destination in job.destinations]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(LOGINS_MAX) as pool:
         rows = list(pool.map(lambda each: _row(*each), asked))
     for (job, destination), row in zip(asked, rows, strict=True):
         if destination == job.destinations[0]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pscp.connect.agent_program import copy_modules
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -33,7 +33,6 @@ from pscp.transfer.copy import make_pool, shared_cpus
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transfer.pieces.plan import Ask
 
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own

@@ -18,7 +18,7 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.contexts import with_context
-from pscp.ground.values import KIB
+from pscp.ground.values import KIB, LOGINS_MAX
 from pscp.measuring import advice
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.options.options import Options
@@ -26,7 +26,6 @@ from pscp.transfer.begin_requests import sink_request, source_request
 from pscp.transfer.lanes.lane import Lane
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.lanes.worker import OPENING_MAX
 from pscp.transfer.pieces.plan import Chunk, Failure, PlannedEntry
 from pscp.transports import Channel, open_channel, resolve
 from pscp.transports.remote_command import command
@@ -85,7 +84,7 @@ class CipherOpener:
 
     def open(self, ciphers: Sequence[str]) -> list[tuple[str, RemoteAgent | errors.PscpError]]:
         """Return a connection with each of these ciphers, or the error. Several log in at once."""
-        with ThreadPoolExecutor(OPENING_MAX) as pool:
+        with ThreadPoolExecutor(LOGINS_MAX) as pool:
             try:
                 return list(
                     zip(ciphers, pool.map(with_context(self._open_one), ciphers), strict=True)

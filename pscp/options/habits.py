@@ -44,6 +44,7 @@ _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
 _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
 _ENDED = "timeout 30m pscp ... ends it; the same command goes on"
+NOT_IN_PLACE = "only what differs is sent, and where the file system shares blocks, written"
 _EXPLAINED = {
     "-D": ("pscp starts no server of its own here", "-S PROGRAM runs another ssh"),
     "-O": (
@@ -55,7 +56,7 @@ _EXPLAINED = {
     "--append": ("pscp goes on with what was cut short by itself", "leave it out"),
     "--inplace": (
         "pscp never changes a file under its name",
-        "leave it out: only what differs is sent, and where the file system shares blocks, written",
+        f"leave it out: {NOT_IN_PLACE}",
     ),
     "--info": ("pscp shows its progress by itself", "--progress plain shows it in lines"),
     "-m": ("rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),

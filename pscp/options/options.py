@@ -26,6 +26,7 @@ from pscp.options import option_pairs
 from pscp.options import option_rows as bounds
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.copy_options import CopyOptions
+from pscp.options.habits import NOT_IN_PLACE
 from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import check_row, rows_of, with_keywords
 
@@ -132,7 +133,7 @@ _OF_OTHERS = {
     "timeout": "run() alone has one; timeout_s is for the connection",
     "input": "Session.pipe_to() writes to a command",
     "capture_output": "run() returns what a command wrote anyway",
-    "inplace": "leave it out: of a large file only what differs is sent anyway",
+    "inplace": f"leave it out: {NOT_IN_PLACE}",
 }
 
 

@@ -32,7 +32,6 @@ from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
 _LINGER_S = 1.5  # for tasks that are under way at the end
 _MARKER_BYTES = 16
 _SILENT_S = 60.0  # a server that leaves a request unanswered for so long counts as dead
-PROTOCOL_STATUS = 99  # as an agent's
 
 
 class SftpAgent:
@@ -253,7 +252,7 @@ def main(settings: str) -> None:
     except packets.NotSftp as error:
         _exit(error.output.decode(errors="replace"), packets.NO_SFTP_STATUS)
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
-        _exit(f"pscp: {error}", PROTOCOL_STATUS)
+        _exit(f"pscp: {error}", wire.PROTOCOL_STATUS)
 
 
 def _exit(message: str, status: int) -> NoReturn:

@@ -19,14 +19,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pscp.endpoint.frames import system
+from pscp.endpoint.frames import system, wire
 from pscp.ground.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.sftp.protocol.packets import NO_SFTP_STATUS
 from pscp.sftp.protocol.remote_hash import COMMAND
 from pscp.transports import Channel, SshSetup, further_channel_argv
-from pscp.transports.openssh import PROTOCOL_STATUS, last_line, reap
+from pscp.transports.openssh import last_line, reap
 
 _END_S = 2.0
 _ERRORS_MAX_BYTES = 8 * 1024
@@ -106,7 +106,7 @@ class SftpChannel(Channel):
             words = last_line(errors.decode(errors="replace"))
             if status == NO_SFTP_STATUS:
                 return _no_sftp(words)
-            if status == PROTOCOL_STATUS:
+            if status == wire.PROTOCOL_STATUS:
                 return ProtocolError(f"over SFTP: {words.removeprefix('pscp: ')}")
             return ProtocolError(f"the program for SFTP failed: {words}")
         if status is not None and status < 0:

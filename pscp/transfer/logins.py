@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 
+from pscp.ground.values import LOGINS_MAX
 from pscp.options.option_rows import CHUNK_BYTES
 from pscp.transfer.lanes.autotune import is_worth_a_login
 from pscp.transfer.lanes.in_flight import STEADY_S
-from pscp.transfer.lanes.worker import OPENING_MAX
 from pscp.transfer.pieces.plan import MEMORY_BYTES
 from pscp.transfer.terms.copy_terms import PoolTerms
 
@@ -27,7 +27,7 @@ class Logins:
         self._terms = terms
         self._begun_s = time.monotonic()
         self._opening = 0  # logins under way
-        self._may_open = OPENING_MAX  # logins at once; fewer once the server has closed one
+        self._may_open = LOGINS_MAX  # fewer once the server has closed one
         self._successes = 0  # logins that succeeded since that number was changed
         self.has_failed = False  # the server has closed one
         self.useful = 1  # lanes that were worth a login each
@@ -85,7 +85,7 @@ class Logins:
             return
         self._successes += 1
         if self._successes > self._may_open:
-            self._may_open, self._successes = min(OPENING_MAX, self._may_open + 1), 0
+            self._may_open, self._successes = min(LOGINS_MAX, self._may_open + 1), 0
 
     # --- with no lane alive
 

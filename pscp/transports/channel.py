@@ -14,6 +14,10 @@ from pscp.endpoint.frames import system
 from pscp.ground.errors import PscpError
 from pscp.transports.control_sockets import Control
 
+# The exit status of a process that cannot carry a channel, as of ssh(1). Programs that load nothing
+# of pscp, to start at once, have the number themselves.
+FAILED_STATUS = 255
+
 
 class Channel(Protocol):
     """One byte pipe to a command at the far end, by its descriptors here."""

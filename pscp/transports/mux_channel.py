@@ -13,14 +13,13 @@ import os
 from collections.abc import Sequence
 
 from pscp.ground import errors
-from pscp.transports.channel import Pipes
+from pscp.transports.channel import FAILED_STATUS, Pipes
 from pscp.transports.control_sockets import USERS, Control
 from pscp.transports.mux_protocol import MuxMaster, MuxRefusal
 from pscp.transports.openssh import error_of, last_line
 from pscp.transports.ssh_settings import Request
 
 _END_S = 2.0  # for the exit status, once the pipes have ended
-_FAILED_STATUS = 255  # as ssh's
 
 
 class MuxChannel(Pipes):
@@ -62,7 +61,7 @@ class MuxChannel(Pipes):
                 self.pid = self._master.wait_for_session(limit_s)
                 self._is_open = True
             except MuxRefusal as error:
-                self._failure = error_of(_FAILED_STATUS, str(error))
+                self._failure = error_of(FAILED_STATUS, str(error))
             except TimeoutError:
                 self._failure = errors.ConnectionLost(f"no answer after {limit_s:.0f} s")
                 if not self._is_users:

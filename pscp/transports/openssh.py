@@ -17,14 +17,14 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pscp.endpoint.frames import system
+from pscp.endpoint.frames import system, wire
 from pscp.ground import errors
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.option_rows import TIMEOUT_S
 from pscp.options.options import Options
 from pscp.transports import socket_options
-from pscp.transports.channel import Channel, end_input
+from pscp.transports.channel import FAILED_STATUS, Channel, end_input
 from pscp.transports.control_sockets import Control
 from pscp.transports.remote_command import NO_PYTHON_STATUS, OLD_PYTHON_STATUS
 
@@ -42,7 +42,6 @@ _CHACHA = "chacha20-poly1305@openssh.com"
 
 _END_S = 2.0  # an ssh has this time to end after SIGTERM
 
-PROTOCOL_STATUS = 99  # exit status of an agent that was sent what is no frame
 WRONG_STATUS = 96  # exit status of a library's program that cannot do what was asked for
 
 
@@ -388,7 +387,7 @@ _PASSING = (
 )
 # What ssh writes of a key that it passes over; that the login is refused follows from it.
 _OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
-_SSH_STATUSES = (255, -15, -2, -9, 0)  # of ssh itself, perhaps; others are the remote command's
+_SSH_STATUSES = (FAILED_STATUS, -15, -2, -9, 0)  # perhaps ssh's own; others are the command's
 
 
 def error_of(status: int, messages: str) -> errors.PscpError:
@@ -397,7 +396,7 @@ def error_of(status: int, messages: str) -> errors.PscpError:
         return errors.NoPython("the far end has no python3")
     if status == OLD_PYTHON_STATUS:
         return errors.NoPython("the python3 at the far end is older than 3.6")
-    if status == PROTOCOL_STATUS:
+    if status == wire.PROTOCOL_STATUS:
         return errors.ProtocolError(last_line(messages))
     if status == WRONG_STATUS:
         return errors.UsageError(last_line(messages))

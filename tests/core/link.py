@@ -38,7 +38,7 @@ from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
 from pscp.transfer.walk import file_job
 from pscp.transports import Control
-from pscp.transports.openssh import PROTOCOL_STATUS, error_of
+from pscp.transports.openssh import error_of
 
 T = TypeVar("T")
 KIB = 1024
@@ -383,7 +383,7 @@ class Link:
             with contextlib.suppress(OSError):  # nobody may want to know
                 os.write(self._error_fd, f"pscp agent: {error}\n".encode())
             if not self._is_hung_up:
-                self.status = PROTOCOL_STATUS
+                self.status = wire.PROTOCOL_STATUS
         except BaseException:
             self._bench.bugs.append(traceback.format_exc())
         with self._lock:

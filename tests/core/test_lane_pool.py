@@ -156,7 +156,7 @@ def pool_of(
 
 def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no second one may before the first has begun to connect."""
-    monkeypatch.setattr(logins, "OPENING_MAX", 1)
+    monkeypatch.setattr(logins, "LOGINS_MAX", 1)
     pool = pool_of(2)
     for _ in range(2):
         pool.queue.add(Ask(True, requests.Ping(), print, print))

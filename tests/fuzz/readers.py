@@ -22,6 +22,7 @@ from typing import Any
 
 from fuzz import scratch
 from pscp import UsageError
+from pscp.connect.bootstrap import MISSHAPEN
 from pscp.connect.known.host_memory import HostMemory
 from pscp.endpoint.asking import entries
 from pscp.endpoint.frames import failures, wire
@@ -44,7 +45,6 @@ from pscp.sftp.protocol.event_loop import Loop
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.stream.pipe import checked_report
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.answers import MISSHAPEN
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.walk import decide
 from pscp.transfer.walk.folder_check import differing

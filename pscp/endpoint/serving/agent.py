@@ -273,4 +273,4 @@ def main(marker_bytes: int) -> None:
         pass
     except wire.WireError as error:
         sys.stderr.write("pscp agent: %s\n" % error)
-        sys.exit(99)
+        sys.exit(wire.PROTOCOL_STATUS)

@@ -21,6 +21,7 @@ import time
 from typing import Callable, Dict, Optional, Tuple
 
 from ..asking import requests
+from ..asking.answers import Reply
 from ..frames import failures, wire
 from ..reading.paths import to_bytes, to_text
 from . import stream, stream_process
@@ -34,7 +35,6 @@ _LET_GO = b"."
 _WHY_MAX = 1024
 _FOLDER_MAX = 90  # characters: unix(7) takes 107 for a socket, other systems 103
 
-Reply = Callable[[object, bool], None]  # (answer, or failure data; whether it failed)
 Serve = Callable[["Gathering", int, int, bytes], None]  # (.., read_fd, write_fd, read already)
 
 

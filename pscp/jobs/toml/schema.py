@@ -32,6 +32,7 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import parse_kbit_s
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
+from pscp.options.habits import NOT_IN_PLACE
 from pscp.options.keywords import as_typed, renamed
 from pscp.options.option_rows import MAX_CONNECTIONS, MAX_LIMIT_KBIT_S
 from pscp.options.options import CHOICES, Options
@@ -152,7 +153,7 @@ REFUSED = {
     "transfer-test": "it tries something, and is for the command line",
     "dry-run": "pscp-run --dry-run shows what would be copied",
     "remove-source-files": 'after = "remove" does it, once every destination has the file',
-    "inplace": "of a large file only what differs is sent anyway",
+    "inplace": NOT_IN_PLACE,
     **dict.fromkeys(("quiet", "verbose", "itemize", "debug", "progress", "stats"), _TOLD),
     **dict.fromkeys(("log-file", "syslog"), _TOLD),
 }

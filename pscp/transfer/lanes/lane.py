@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, session, wire
 from pscp.ground.contexts import with_context
@@ -24,7 +24,7 @@ from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
 from pscp.transfer.lanes.relay import RelayEnd
 from pscp.transfer.pieces import states
-from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
+from pscp.transfer.pieces.answers import as_copy_error
 
 # The numbers of the two requests that do not come from the queue, which numbers work from 1 on.
 _BEGIN, _END = 0, (1 << 64) - 1

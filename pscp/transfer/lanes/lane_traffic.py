@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
 from pscp.endpoint.reading import source, tree
@@ -23,7 +23,6 @@ from pscp.transfer.lanes.in_flight import LaneShare
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.relay import RelayEnd
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.answers import MISSHAPEN, misshapen
 from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Job, Pack, Work
 
 if TYPE_CHECKING:

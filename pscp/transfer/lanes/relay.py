@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.messages import named, noting
 from pscp.endpoint.asking import entries, requests
@@ -27,10 +27,11 @@ from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.source import Row, Source, listed
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
+from pscp.ground.values import LOGINS_MAX
 from pscp.options.options import Options
 from pscp.transfer.lanes.in_flight import never
 from pscp.transfer.lanes.lane_context import Lost
-from pscp.transfer.pieces.answers import MISSHAPEN, as_copy_error, misshapen
+from pscp.transfer.pieces.answers import as_copy_error
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 Packed = Callable[[list[Row], list[bytes]], None]  # takes the rows, and the bytes
 Connect = Callable[[Callable[[Channel], None], Callable[[], bool]], RemoteAgent]
-_LOGINS_MAX = 8  # at once; sshd's MaxStartups begins to refuse at 10
 _LOOK_S = 0.5  # a lane that waits to log in looks so often whether it still should
 _BEGIN = 0  # the number of the first request; the others count from 1 on
 
@@ -76,7 +76,7 @@ class FarSource:
         Never prompts. It waits while too many log in, unless `is_over()`. Raises ConnectError.
         """
         with self._changed:
-            while not self.agents and self._opening >= _LOGINS_MAX and not is_over():
+            while not self.agents and self._opening >= LOGINS_MAX and not is_over():
                 self._changed.wait(_LOOK_S)
             if is_over():
                 raise ConnectionLost("the lane was over before it had connected")

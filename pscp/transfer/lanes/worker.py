@@ -22,7 +22,6 @@ from pscp.transfer.lanes.lane import Lane
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transports import Channel
 
-OPENING_MAX = 8  # logins at once; sshd's MaxStartups begins to refuse at 10
 _PAUSE_S = (1.0, 30.0)  # before a lost connection is opened again: the first pause, the longest
 
 _log = Log("transfer")

@@ -9,27 +9,16 @@ Not here: what is asked (endpoint/asking/requests.py), what an answer means (../
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Sequence
 
-from pscp.endpoint.frames import failures, wire
+from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.files import Extent
-from pscp.ground.errors import CopyError, ProtocolError
+from pscp.ground.errors import CopyError
 from pscp.transfer.pieces.plan import Failure
-
-# What is raised where an answer is used that has another shape than the one it should have;
-# struct.error for a frame that is too short.
-_OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
-MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
 
 _VANISHED = "was removed, or renamed, before it was copied"
 
 Digests = list[str | None]  # in hex; None where the file is shorter than that
-
-
-def misshapen(error: Exception) -> ProtocolError:
-    """Return the ProtocolError for an answer of another shape, whose use has raised `error`."""
-    return ProtocolError(f"an answer of another shape: {error}")
 
 
 def ignored(_: object) -> None:

@@ -23,10 +23,11 @@ from typing import Any
 
 import asyncssh
 
+from pscp.transports.channel import FAILED_STATUS
 from pscp.transports.libraries import helper
 from pscp.transports.libraries.asyncssh_internals import Config
 from pscp.transports.libraries.asyncssh_pump import run_channel
-from pscp.transports.libraries.helper import FAILED_STATUS, HelperError, Target, Wrong
+from pscp.transports.libraries.helper import HelperError, Target, Wrong
 from pscp.transports.libraries.known_hosts import REVOKED
 from pscp.transports.libraries.mux_server import MuxClient, listening
 from pscp.transports.ssh_settings import Settings

@@ -19,8 +19,9 @@ from itertools import islice
 import asyncssh
 from asyncssh.constants import EXTENDED_DATA_STDERR, OPEN_REQUEST_SESSION_FAILED
 
+from pscp.transports.channel import FAILED_STATUS
 from pscp.transports.libraries.asyncssh_internals import grant, lacks_bytes
-from pscp.transports.libraries.helper import FAILED_STATUS, READ_BYTES, HelperError
+from pscp.transports.libraries.helper import READ_BYTES, HelperError
 from pscp.transports.receive_window import FIRST_BYTES, Window, is_due, round_trip_s
 from pscp.transports.ssh_settings import Request
 

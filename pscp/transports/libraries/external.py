@@ -19,8 +19,9 @@ from pscp.endpoint.frames import system
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
+from pscp.options.connection_options import OF_A_CONNECTION
 from pscp.options.options import Options
-from pscp.transports.channel import Pipes
+from pscp.transports.channel import FAILED_STATUS, Pipes
 from pscp.transports.openssh import error_of
 from pscp.transports.ssh_settings import Request
 
@@ -30,14 +31,9 @@ if TYPE_CHECKING:  # both are extras, and take long to load
 
 _READ_BYTES = 256 * 1024
 _ENDING_S = 2.0
-_FAILED_STATUS = 255
 
 # Options that only the program that makes a connection can obey.
-_OF_CONNECTIONS = (
-    "congestion", "rcvbuf_bytes", "sndbuf_bytes", "bind", "cpus", "transport", "program", "port",
-    "identities", "config_file", "jump", "ssh_options", "address_family", "cipher", "compress",
-    "plane", "plane_ports", "persist",
-)  # fmt: skip
+_OF_CONNECTIONS = (*OF_A_CONNECTION, "plane", "plane_ports", "persist")
 
 
 def check(client: object, options: Options) -> None:
@@ -105,7 +101,7 @@ class LentChannel(Pipes):
     def __init__(self, client: object, request: Request) -> None:
         super().__init__()
         self._stop: Callable[[], object] = lambda: None
-        self._status, self._failure = _FAILED_STATUS, ""
+        self._status, self._failure = FAILED_STATUS, ""
         self._is_ended = False
         self._thread = threading.Thread(
             target=with_context(self._serve), args=(client, request), name="channel", daemon=True
@@ -140,7 +136,7 @@ class LentChannel(Pipes):
             task = asyncio.current_task()
             assert task is not None
             self._stop = lambda: loop.call_soon_threadsafe(task.cancel)
-            return _FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
+            return FAILED_STATUS if self._is_ended else await run_channel(client, request, fds)
 
         # This future is not cancelled: it would end while the loop still uses the pipes.
         return asyncio.run_coroutine_threadsafe(carry(), loop).result()
@@ -207,7 +203,7 @@ def serve_paramiko(
         errors.join()  # from here on the caller may close the descriptors
     if status < 0 and not transport.is_active():
         raise HelperError("Connection closed by remote host")
-    return status if status >= 0 else _FAILED_STATUS
+    return status if status >= 0 else FAILED_STATUS
 
 
 def _feed(channel: paramiko.Channel, fd: int) -> None:

@@ -28,11 +28,11 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import parse_seconds
 from pscp.options.option_rows import TIMEOUT_S
 from pscp.transports import askpass, fdpass
+from pscp.transports.channel import FAILED_STATUS
 from pscp.transports.libraries.known_hosts import HostKeyLine, known
 from pscp.transports.openssh import WRONG_STATUS
 from pscp.transports.ssh_settings import REFUSED, Settings
 
-FAILED_STATUS = 255  # as ssh's
 READ_BYTES = 256 * 1024  # of the command's input, at once
 _MAX_JUMPS = 8
 _STRICT = ("yes", "ask", "accept-new", "no")  # values of StrictHostKeyChecking

@@ -20,9 +20,10 @@ from functools import partial
 
 import paramiko
 
+from pscp.transports.channel import FAILED_STATUS
 from pscp.transports.libraries import helper
 from pscp.transports.libraries.external import serve_paramiko
-from pscp.transports.libraries.helper import FAILED_STATUS, HelperError, Target, Wrong
+from pscp.transports.libraries.helper import HelperError, Target, Wrong
 from pscp.transports.libraries.known_hosts import AUTHORITY, REVOKED, HostKeyLine
 from pscp.transports.libraries.mux_server import MuxClient, listening
 from pscp.transports.libraries.paramiko_internals import Transport
