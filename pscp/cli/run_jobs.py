@@ -26,13 +26,13 @@ from pscp.ground.errors import CopyError, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
 from pscp.jobs.attempts import has_found, is_failure, words_of
-from pscp.jobs.ending import NAME
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import Outcome, exit_code
 from pscp.jobs.runner import moves_of, ordered, run
+from pscp.jobs.stopping import NAME
 from pscp.jobs.toml.config import is_default
 from pscp.jobs.toml.job import Job, check_after
 from pscp.jobs.toml.schema import as_keys

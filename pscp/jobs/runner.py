@@ -6,7 +6,7 @@ its outcome, and never an exception: the next job is run all the same.
 
 Not here: which sources there are (sources.py), which files are left for later
 (../transfer/walk/selection.py), the next attempt (attempts.py), how a job is ended early
-(ending.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py), who
+(stopping.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py), who
 is told (reports/notifications.py).
 Read next: ../calls/deliveries.py.
 """
@@ -28,12 +28,12 @@ from pscp.ground.locations import Location
 from pscp.jobs import sources
 from pscp.jobs.attempts import Attempts, faults_told, outcome_of, words_of
 from pscp.jobs.commands import program_of, run_command
-from pscp.jobs.ending import Ending
 from pscp.jobs.reports.history import History
 from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import reasons, summary
+from pscp.jobs.stopping import Stopping
 from pscp.jobs.toml.job import Job, check_after
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -242,14 +242,14 @@ def run(jobs: Iterable[Job], history: History, config_path: str, teller: Teller)
         config_path: the file that the jobs are of, which names their state.
         teller: is told what happens.
     """
-    ending, runs = Ending(), dict[str, JobRun]()
+    stopping, runs = Stopping(), dict[str, JobRun]()
     for job in jobs:
         path = state_path(config_path, job.name)
-        one = _Run(job, path, history, teller, ending)
+        one = _Run(job, path, history, teller, stopping)
         runs[job.name] = one.run([runs[each] for each in job.depends_on if each in runs])
-        if ending.signal is not None:
-            ending.signal.hint = ""  # the report has said that the next run goes on
-            raise ending.signal
+        if stopping.signal is not None:
+            stopping.signal.hint = ""  # the report has said that the next run goes on
+            raise stopping.signal
     return list(runs.values())
 
 
@@ -257,11 +257,11 @@ class _Run:
     """One run of one job."""
 
     def __init__(
-        self, job: Job, path: str, history: History, teller: Teller, ending: Ending
+        self, job: Job, path: str, history: History, teller: Teller, stopping: Stopping
     ) -> None:
         """`path` is that of the job's state."""
         self.job, self.history, self.teller = job, history, teller
-        self._path, self._ending = path, ending
+        self._path, self._stopping = path, stopping
         self._begin_s, now_s = time.monotonic(), time.time()
         run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}-{os.urandom(3).hex()}"
         self._ended = JobRun(run, job.name, Outcome.CUT, now_s, 0.0, message="under way")
@@ -289,11 +289,11 @@ class _Run:
             return False
         has_lock = False
         try:
-            with self._ending.stoppable():
+            with self._stopping.stoppable():
                 held.enter_context(locked(self._path, waits=self.job.if_running == "wait"))
                 has_lock = True
-            if self._ending.signal is not None:  # it came when there was nothing to wait for
-                raise self._ending.signal
+            if self._stopping.signal is not None:  # it came when there was nothing to wait for
+                raise self._stopping.signal
             return True
         except errors.CopyRunning as error:
             is_skipped = self.job.if_running == "skip"
@@ -352,7 +352,7 @@ class _Run:
         """Run a block that a signal ends, or max-duration, which begins with it."""
         most_s = self.job.max_duration_s
         what = f"max-duration ({format_duration(most_s)})" if most_s else ""
-        with faults_told(), self._ending.stoppable(most_s, what):
+        with faults_told(), self._stopping.stoppable(most_s, what):
             yield
 
     def _command(self, name: str) -> str:

@@ -24,7 +24,7 @@ _MOST_S = 1e9  # 30 years: a clock that is asked to wait for much longer overflo
 _PATIENCE_S = 15.0  # several copies and a command end in order meanwhile, on a busy machine too
 
 
-class Ending:
+class Stopping:
     """A flag that tells whether a signal has come. For the main thread."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Ending:
             return True
 
         before = {each: signal.getsignal(each) for each in _SIGNALS}
-        thread = threading.Thread(target=wait, name="ending", daemon=True)
+        thread = threading.Thread(target=wait, name="stopping", daemon=True)
         thread.start()
         try:
             with raise_on_signals(_HINT, stop_by, NAME, _PATIENCE_S), stop.here():
