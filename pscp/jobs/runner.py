@@ -6,8 +6,8 @@ its outcome, and never an exception: the next job is run all the same.
 
 Not here: which sources there are (sources.py), which files are left for later
 (../transfer/walk/selection.py), the next attempt (attempts.py), how a job is ended early
-(stopping.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py), who
-is told (reports/notifications.py).
+(stopping.py), its commands (commands.py), where it is kept (reports/lock.py, reports/history.py),
+who is told (reports/notifications.py).
 Read next: ../calls/deliveries.py.
 """
 

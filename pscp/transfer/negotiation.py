@@ -30,7 +30,8 @@ from pscp.ground.log import Log
 from pscp.options.options import Options
 from pscp.progress.progress import Failure as Reported
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import as_pattern, expected_top, last_name
+from pscp.transfer.pieces.asked_for import as_pattern, expected_top
+from pscp.transfer.pieces.plan import last_name
 from pscp.transfer.terms import relative
 from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transfer.terms.journal import Journal

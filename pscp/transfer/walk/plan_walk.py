@@ -27,13 +27,13 @@ from pscp.ground.contexts import with_context
 from pscp.options.attributes import Attributes, Ids, Owner, known_id, parse_modes, parse_owner
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.asked_for import SourceRules
 from pscp.transfer.pieces.plan import (
     QUESTION_BYTES,
     QUESTION_ITEMS,
     Ask,
     Failure,
     PlannedEntry,
-    SourceRules,
     Taker,
     weight_bytes,
 )
