@@ -48,7 +48,6 @@ from pscp.progress.progress import (
     CallbackReporter,
     Reporter,
     Result,
-    Silent,
     checked,
 )
 
@@ -354,7 +353,7 @@ class Session:
         with self._call() as stop, stop.here(), making_of(options, froms, to) as making:
             if making is not None:
                 on_file = making.noting(on_file)
-            reporter: Reporter = ProgramReporter(given or Silent(), on_file)
+            reporter: Reporter = ProgramReporter(given or Reporter(), on_file)
             if progress is not None:
                 reporter = CallbackReporter(progress, reporter, stop.stop)
             return self._run(

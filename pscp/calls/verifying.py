@@ -32,7 +32,7 @@ from pscp.options.connection_options import ConnectionOptions
 from pscp.options.keywords import in_keywords
 from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, check_concern, with_fields
-from pscp.progress.progress import LiveCounters, Reporter, Silent
+from pscp.progress.progress import LiveCounters, Reporter
 from pscp.transfer.terms.copy_terms import JobTerms
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def verify(
     wanted = VerifyTerms(strict, times, allowed, signer, origin)
     with contextlib.closing(Manifest(os.fspath(manifest))) as sound:
         signed_by = signing.verify(sound.file.name, sound.name, allowed, signer)
-        run = _Verification(sound, where, chosen, wanted, reporter or Silent())
+        run = _Verification(sound, where, chosen, wanted, reporter or Reporter())
         return replace(run.run(), signer=signed_by)
 
 

@@ -29,8 +29,8 @@ from pscp.progress.progress import (
     Outcome,
     PlainLines,
     Rate,
+    Reporter,
     Result,
-    Silent,
     count,
     format_bytes,
     format_duration,
@@ -164,7 +164,7 @@ class RichRows(PrefixedNotes, RichBar):
 Display = PrefixedNotes | JsonRows
 
 
-class RowReporter(Silent):
+class RowReporter(Reporter):
     """The reporter of the copy to one destination."""
 
     is_live = True

@@ -75,8 +75,7 @@ class Logging(Passing):
             self._write(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        if self._inner.wants_files or self._inner.names_copied:
-            super().file(path, outcome, digest, is_new)
+        super().file(path, outcome, digest, is_new)
         if self._of_files is not None and outcome in CHANGES:
             self._of_files(f"{outcome} {printable(path)}")
 

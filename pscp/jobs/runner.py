@@ -41,8 +41,8 @@ from pscp.progress.progress import (
     Counters,
     Failure,
     LiveCounters,
+    Reporter,
     Result,
-    Silent,
     count,
     format_duration,
 )
@@ -204,7 +204,7 @@ def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:
     return Moves([job.place(each) for each in job.destinations], job.move_to)
 
 
-class _Notes(Silent):
+class _Notes(Reporter):
     """Hands notes of a copy on."""
 
     sums_up = False

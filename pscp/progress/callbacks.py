@@ -54,8 +54,7 @@ class ProgramReporter(Passing):
         log_notes.warning("%s", as_keywords(text, letters=is_hint))
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        if self._inner.wants_files or self._inner.names_copied:
-            super().file(path, outcome, digest, is_new)
+        super().file(path, outcome, digest, is_new)
         if not path.endswith("/"):
             self._tell(FileEvent(path, outcome, digest, is_new))
 

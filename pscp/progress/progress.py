@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Literal, Protocol, TextIO, TypeVar
+from typing import Literal, TextIO, TypeVar
 
 from pscp.ground import errors, terminal_text
 from pscp.ground.contexts import with_context
@@ -123,38 +123,24 @@ def checked(result: AnyResult) -> AnyResult:
     return result
 
 
-class Reporter(Protocol):
-    """Shows a copy. Any thread may call the methods; stop() may be called more than once."""
+class Reporter:
+    """Shows a copy; by itself nothing: the reporter of a program that names no other.
 
-    @property
-    def is_live(self) -> bool:
-        """Return whether somebody watches, so that a failure is shown before others are counted."""
-        return False
+    Any thread may call the methods; stop() may be called more than once.
+    """
 
-    @property
-    def sums_up(self) -> bool:
-        """Return whether one line may stand for many failures: on a terminal, where many lines push
-        each other out of sight. Elsewhere each file that failed is named.
-        """
-        return True
-
-    @property
-    def wants_files(self) -> bool:
-        """Return whether file() is to be called. The answer holds for a whole copy."""
-        return False
-
-    @property
-    def names_copied(self) -> bool:
-        """Return whether file() is to be called of what is copied alone, at least."""
-        return False
+    is_live = False  # does somebody watch, so that a failure is shown before others are counted?
+    # May one line stand for many failures: on a terminal, where many lines push each other out of
+    # sight? Elsewhere each file that failed is named.
+    sums_up = True
+    wants_files = False  # is file() to be called? It holds for a whole copy
+    names_copied = False  # is file() to be called of what is copied alone, at least?
 
     def start(self, counters: LiveCounters) -> None:
         """The copy begins; `counters` say at any time where it stands."""
-        return
 
     def note(self, text: str) -> None:
         """Show a failure or a warning: "PATH: what happened"."""
-        return
 
     def failed(self, text: str, is_sum: bool) -> None:
         """Show a line on what failed: what fails is told by lines that may stand for several files
@@ -165,7 +151,6 @@ class Reporter(Protocol):
 
     def line(self, text: str) -> None:
         """Show a line of output that was asked for, such as a dry run's."""
-        return
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         """A file or a link has come to its end; one call at a time, in the order of what is done.
@@ -176,25 +161,18 @@ class Reporter(Protocol):
         `path` is the one below the destination, `digest` the SHA-256 in hex (with strong, of what
         is copied or unchanged), else "". `is_new` is False where it replaced one.
         """
-        return
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
         """Tell of a file that a dry run or a check finds to differ; people see it by line()."""
-        return
 
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""
-        return
 
 
-class Silent(Reporter):
-    """Shows nothing: the reporter of a program that names no other."""
-
-    is_live = wants_files = names_copied = False
-    sums_up = True
+Silent = Reporter
 
 
-class Passing:
+class Passing(Reporter):
     """Passes everything on to another reporter."""
 
     def __init__(self, inner: Reporter) -> None:
@@ -215,7 +193,8 @@ class Passing:
         self._inner.line(text)
 
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
-        self._inner.file(path, outcome, digest, is_new)
+        if self._inner.wants_files or self._inner.names_copied:
+            self._inner.file(path, outcome, digest, is_new)
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
         self._inner.differs(path, why, is_new)
@@ -224,7 +203,7 @@ class Passing:
         self._inner.stop(result)
 
 
-class Notes(Silent):
+class Notes(Reporter):
     """Notes on stderr, lines on stdout, and no progress."""
 
     name = "pscp"  # the command's, before each note; set before it starts
@@ -395,7 +374,7 @@ class CallbackReporter(Passing, Ticking):
         end: Callable[[BaseException], object] = lambda error: None,
     ) -> None:
         Ticking.__init__(self)
-        Passing.__init__(self, inner or Silent())
+        Passing.__init__(self, inner or Reporter())
         self._callback, self._end_copy = callback, end
         self._raised: BaseException | None = None
 

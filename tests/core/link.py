@@ -33,7 +33,7 @@ from pscp.connect.openers import Opener
 from pscp.endpoint.frames import wire
 from pscp.endpoint.serving import agent
 from pscp.ground.errors import PscpError
-from pscp.progress.progress import Silent
+from pscp.progress.progress import Reporter
 from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
 from pscp.transfer.walk import file_job
@@ -235,7 +235,7 @@ class Bench:
                 self.changed.wait(left_s)
 
 
-class Notes(Silent):
+class Notes(Reporter):
     """Keeps what a copy tells its user."""
 
     def __init__(self, notes: list[str]) -> None:

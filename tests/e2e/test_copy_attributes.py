@@ -18,7 +18,7 @@ from compare import rsync_finds
 from e2e.ways import Way
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.endpoint.there import owners
-from pscp.progress.progress import Silent
+from pscp.progress.progress import Reporter
 
 EVERY_WAY = True
 
@@ -83,7 +83,7 @@ def test_who_is_not_root_is_told_that_owners_stay(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    reporter = Silent()
+    reporter = Reporter()
     monkeypatch.setattr(reporter, "note", notes.append)
     fill(way.source)
     own = SimpleNamespace(geteuid=lambda: 1000, getegid=lambda: 1000, getgroups=lambda: [8])

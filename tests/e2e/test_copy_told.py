@@ -9,12 +9,12 @@ import hashlib
 import os
 
 from e2e.ways import Way
-from pscp.progress.progress import Outcome, Silent
+from pscp.progress.progress import Outcome, Reporter
 
 SMALL, LARGE = b"small", b"large" * 300_000
 
 
-class Told(Silent):
+class Told(Reporter):
     """Keeps what it is told: (outcome, digest, whether it is new) by path."""
 
     wants_files = True

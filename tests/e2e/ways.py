@@ -19,7 +19,7 @@ from servers.private import PrivateServer
 import pscp
 from pscp.calls.api import Progress
 from pscp.options.option_fields import OptionFields
-from pscp.progress.progress import Reporter, Silent
+from pscp.progress.progress import Reporter
 
 COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
@@ -65,7 +65,7 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in found}
 
 
-class Notes(Silent):
+class Notes(Reporter):
     """Keeps what a person would be shown."""
 
     def __init__(self) -> None:

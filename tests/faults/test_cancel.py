@@ -20,7 +20,7 @@ import pscp
 from faults.conftest import MIB, Breaking, Calling, Way, fill, until
 from pscp.endpoint.frames import wire
 from pscp.progress.callbacks import FileEvent
-from pscp.progress.progress import Counters, Silent
+from pscp.progress.progress import Counters, Reporter
 
 EVERY_WAY = True
 BIG_BYTES = 24 * MIB
@@ -185,7 +185,7 @@ def test_between_two_attempts_to_connect(push: Way) -> None:
     """From its own thread, which is told that the host refuses."""
     fill(push.source / "file", MIB)
 
-    class Impatient(Silent):
+    class Impatient(Reporter):
         def note(self, text: str) -> None:
             assert "trying again" in text
             session.cancel()

@@ -26,7 +26,7 @@ from pscp.connect import bootstrap, openers
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
-from pscp.progress.progress import Silent
+from pscp.progress.progress import Reporter
 from pscp.transfer import copy
 from pscp.transfer.lanes import lane_context, relay
 from pscp.transports import Channel, open_channel
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 SINK, SOURCE = ("to", 0), ("from", 1)  # where DATA frames go, and over which connection
 
 
-class Told(Silent):
+class Told(Reporter):
     def __init__(self) -> None:
         self.texts: list[str] = []
 

@@ -15,7 +15,7 @@ from pscp.endpoint.reading import files
 from pscp.endpoint.reading.source import Top
 from pscp.ground import errors
 from pscp.ground.errors import FileError, SystemFailure
-from pscp.progress.progress import Silent
+from pscp.progress.progress import Reporter
 from pscp.transfer.terms.copy_terms import FilePlaces
 from pscp.transfer.terms.results import LINES_MOST, FailureLines, as_error, hint_of
 
@@ -101,7 +101,7 @@ CHANGED = "changed while it was copied"
 HINT = f"  {errors.SourceChanged.hint}"
 
 
-class Said(Silent):
+class Said(Reporter):
     def __init__(self, is_live: bool, sums_up: bool) -> None:
         self.is_live, self.sums_up = is_live, sums_up
         self.notes: list[str] = []

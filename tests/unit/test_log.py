@@ -10,7 +10,7 @@ import pytest
 
 from pscp.ground import log
 from pscp.progress.callbacks import ProgramReporter
-from pscp.progress.progress import Silent
+from pscp.progress.progress import Reporter
 
 
 def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -18,11 +18,11 @@ def test_a_program_gets_what_people_are_told(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO, "pscp")
     told: list[str] = []
     with log.show_records(True, told.append):  # -d shows what is a note already only once
-        reporter = ProgramReporter(Silent())
+        reporter = ProgramReporter(Reporter())
         reporter.note("a: not copied")
         log.Log("transfer").info("hashed with %s", "xxh3-128")
         log.Log("transfer").debug("lane 1")
-    ProgramReporter(Silent()).note("b: not copied")
+    ProgramReporter(Reporter()).note("b: not copied")
     assert [line.split(": ", 1)[1] for line in told] == ["hashed with xxh3-128", "lane 1"]
     assert caplog.record_tuples == [("pscp.notes", logging.WARNING, "b: not copied")]
 

@@ -32,7 +32,6 @@ from pscp.progress.progress import (
     PlainLines,
     Reporter,
     Result,
-    Silent,
     Ticking,
 )
 from pscp.progress.progress_words import (
@@ -213,7 +212,7 @@ def test_make_reporter(fields: dict[str, object], is_terminal: bool, kind: type)
 @pytest.mark.parametrize(
     "make",
     [
-        Silent,
+        Reporter,
         lambda: Notes(io.StringIO(), io.StringIO()),
         lambda: PlainLines(io.StringIO(), io.StringIO()),
         lambda: JsonLines(out=io.StringIO()),

@@ -22,7 +22,7 @@ from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
 from pscp.options.keywords import as_keywords
 from pscp.progress.callbacks import ProgramReporter
-from pscp.progress.progress import Silent, checked
+from pscp.progress.progress import Reporter, checked
 
 ERRORS = [n for n, v in vars(errors).items() if inspect.isclass(v) and issubclass(v, Exception)]
 
@@ -297,8 +297,8 @@ def test_a_fan_out_can_be_tried_again_where_each_failure_can() -> None:
 
 
 def test_hints_in_the_log_speak_of_keywords(caplog: pytest.LogCaptureFixture) -> None:
-    ProgramReporter(Silent()).note("  --exclude leaves it out")
-    ProgramReporter(Silent()).note("a/ -r/b: is a dangling link")
+    ProgramReporter(Reporter()).note("  --exclude leaves it out")
+    ProgramReporter(Reporter()).note("a/ -r/b: is a dangling link")
     assert caplog.messages == ["  exclude leaves it out", "a/ -r/b: is a dangling link"]
 
 
