@@ -1,4 +1,4 @@
-"""The settings of a connection that asyncssh or paramiko makes, as its program gets them.
+"""Which program connects, what it is to run, and the settings of asyncssh's and paramiko's.
 
 The user's options become lines of ssh_config(5) for that host, read before the files: the first
 value wins, as with ssh. What a library cannot do is refused here, before anybody is contacted.

@@ -23,7 +23,7 @@ class Lacks(NamedTuple):
 
 
 def lacks(of: "sink.Sink", request: Lacks) -> List[str]:
-    """Return what Lacks does."""
+    """Return the kinds of which the destination's root can have no attribute."""
     fd = of.root.fd
     return [name.partition(".")[0] for name in _OF_EACH_KIND if not xattrs.may_have(fd, name)]
 

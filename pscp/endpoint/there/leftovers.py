@@ -61,7 +61,8 @@ Item = Tuple[str, List[object]]
 
 class Clean(NamedTuple):
     """Ask what copies that were cut short left below a folder. Answer: a page: `found` and `held`
-    rows `[path, bytes, age in seconds]`, `failed` rows `[path, why]`, `is_last`.
+    rows `[path, bytes, age in seconds, whether it was the file itself]`, `failed` rows
+    `[path, why]`, `is_last`.
     """
 
     path: Optional[str]  # as typed (null: the next page of the same search)
