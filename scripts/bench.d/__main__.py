@@ -22,7 +22,7 @@ from regimes import QUICK, REGIMES
 from results import Report, load
 from rounds import Bench, compete
 from stock import LeftOut, Stock
-from tables import for_docs, for_docs_full, for_terminal
+from tables import for_docs, for_terminal
 from tools import PSCP
 
 import pscp
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
     add("--runs", type=int, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
     add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
     add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
-    add("--write-docs", action="store_true", help="write docs/benchmarks*.md and docs/plots/")
+    add("--write-docs", action="store_true", help="write docs/benchmarks.md and docs/plots/")
     return parser.parse_args()
 
 
@@ -117,9 +117,7 @@ def write_docs(report: Report) -> None:
     plots = dict(draw(report))
     for name, svg in plots.items():
         (docs / "plots" / f"{name}.svg").write_text(svg)
-    pages = {"benchmarks": for_docs(report, list(plots)), "benchmarks-full": for_docs_full(report)}
-    for name, lines in pages.items():
-        (docs / f"{name}.md").write_text("\n".join(lines) + "\n")
+    (docs / "benchmarks.md").write_text("\n".join(for_docs(report, list(plots))) + "\n")
 
 
 def machine() -> dict[str, str]:

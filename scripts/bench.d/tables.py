@@ -1,4 +1,4 @@
-"""Cases and verdicts as tables, for a terminal, docs/benchmarks.md and docs/benchmarks-full.md.
+"""Cases and verdicts as tables, for a terminal and docs/benchmarks.md.
 
 Not here: the plots (plots.py). Read next: plots.py.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from goals import Verdict, verdicts
 from plots import PLOTS
-from regimes import REGIMES
 from results import Case, Report, Row
 
 LEAD = """\
@@ -22,14 +21,6 @@ Everything lies in memory (tmpfs), sshd is stock, and each time is that of the w
 its connections set up. A rate is the median of the runs, which alternate (A B C, A B C), and a
 ratio the median of the ratios within each round. Trees are copied with `-a` by pscp and rsync, and
 with times and modes by the others. The first copy of every tool is compared with its source.
-
-Every case, with all tools: [benchmarks-full.md](benchmarks-full.md).
-"""
-LEAD_FULL = """\
-# Benchmarks: every case
-
-Made by `scripts/bench --write-docs` in the same run as [benchmarks.md](benchmarks.md), which says
-how, and has the ratios. `scripts/bench --regime NAME` measures what is below a NAME.
 """
 WAYS = ("push", "pull")
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
@@ -111,23 +102,6 @@ def goal_rows(found: Iterable[Verdict]) -> list[tuple[str, ...]]:
     return [("case", "goal", *WAYS), *values]
 
 
-def rate_rows(regime: str, cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The rates of a regime: a row for each tool, a column for each case."""
-    tools = dict.fromkeys(row.tool for case in cases for row in case.rows)
-    rows = [
-        (tool, *(number(case.rate(tool)) if case.row(tool) else "" for case in cases))
-        for tool in tools
-    ]
-
-    def title(text: str, unit: str) -> str:
-        return f"{text.removeprefix(regime).strip(' ,')}, {unit}"
-
-    [(first, unit), *others] = {(without_way(case), case.unit): None for case in cases}
-    if others:
-        return [("tool", *(title(case.title, case.unit) for case in cases)), *rows]
-    return [(title(first, unit), *(case.way for case in cases)), *rows]
-
-
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
     """The lines of docs/benchmarks.md: the machine, the goals and the plots."""
     yield LEAD
@@ -135,15 +109,3 @@ def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
     yield "\n## What it must reach\n"
     yield from markdown(goal_rows(verdicts(report)))
     yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)
-
-
-def for_docs_full(report: Report) -> Iterator[str]:
-    """The lines of docs/benchmarks-full.md: a table for each regime, and what was left out."""
-    yield LEAD_FULL.rstrip("\n")
-    for name, regime in REGIMES.items():
-        if cases := [case for case in report.cases if case.regime == name and case.rows]:
-            yield f"\n## {name}: {regime.about}\n"
-            yield from markdown(rate_rows(name, cases))
-    if report.left_out:
-        yield "\n## Left out\n"
-        yield from (f"- {what}: {why}" for what, why in sorted(report.left_out.items()))
