@@ -26,9 +26,8 @@ INTRODUCTION = """\
 # The Python API
 
 What a program imports is in the module `pscp`; classes that are named without it come in results.
-[Errors](errors.md) have a page of their own; longer programs are in [examples](../examples). What
-this page names stays as it is within a minor version (0.2.x); what it does not name is not for
-programs to call.
+Longer programs are in [examples](../examples). What this page names stays as it is within a minor
+version (0.2.x).
 
 `**fields` are [options](options.md), typed: `pscp.copy("a", "host:b", recursve=True)` is an error
 for mypy and in an editor, and when it runs a `pscp.UnknownOption`, a `UsageError` that is a
@@ -48,10 +47,8 @@ An exception of a function that a call is given, or of a signal handler, ends th
 raised by it; what had landed is kept, and the same call goes on from there. What was on its way
 when a call ended early may land for a second more. Where files failed, `FilesFailed` is raised once
 all others are copied; its `result` has the `failures`, and with `raises=False` that is returned.
-Also raised are `UsageError`, before anything is contacted; `ConnectError`, where there is no usable
-far end; `CopyError`, where the copy as a whole cannot go on; `ProtocolError`, where the far end
-misbehaves. `error.text` is the message and what to do. With `wait=True`, or a number of seconds, a
-copy waits while the same one is running (`CopyRunning`).
+What else stops a call is raised as its own [error](errors.md), whose `text` is the message and what
+to do. With `wait=True`, or a number of seconds, a copy waits while the same one is running.
 """
 ASYNCIO = """\
 ## pscp.aio

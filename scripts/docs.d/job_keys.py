@@ -6,7 +6,6 @@ Not here: what the keys are (../../pscp/jobs/toml/schema.py, ../../pscp/serve/se
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -15,7 +14,7 @@ from pscp.jobs.toml import schema
 from pscp.serve.server import config
 from pscp.toml.values import Key
 
-_LINK = "[options.md](options.md) says; a flag is `true` or `false`."
+_LINK = "[options.md](options.md) says it; a flag is `true` or `false`."
 
 
 def json_schema(document: TypeAdapter[dict[str, Any]]) -> str:
@@ -44,32 +43,16 @@ def serve_tables() -> str:
 
 
 def tables() -> str:
-    """A table of a job's own keys, and the names of options."""
+    """A table of a job's own keys, and which options a job may have."""
     lines = keys(schema.OWN)
-    whole = list(schema.OPTIONS.values())
-    both = [each for each in whole if _is_for(each, False) and _is_for(each, True)]
-    files = [each for each in whole if not _is_for(each, True)]
-    datasets = [each for each in whole if not _is_for(each, False)]
-    lines += ["", "Each option of pscp and pscp-zfs by its long name, with the value that", _LINK]
-    lines += ["Those in *italics* take a list as well. Of any job:", "", _named(both)]
-    lines += ["", "Of a job with files:", "", _named(files)]
-    lines += ["", "Of a job with datasets:", "", _named(datasets), "", "Not in a job:", ""]
+    listed = ", ".join(f"`{each.name}`" for each in schema.OPTIONS.values() if each.repeats)
+    lines += ["", "Each option of pscp, or with datasets of pscp-zfs, by its long name, as"]
+    lines += [_LINK, f"These take a list as well: {listed}.", "", "Not in a job:", ""]
     by_reason: dict[str, list[str]] = {}
     for key, why in schema.REFUSED.items():
         by_reason.setdefault(why, []).append(f"`{key}`")
     lines += [f"- {', '.join(keys)}: {why}" for why, keys in by_reason.items()]
     return "\n".join(lines)
-
-
-def _is_for(each: schema.Option, of_datasets: bool) -> bool:
-    return schema.is_for(each.name, of_datasets=of_datasets)
-
-
-def _named(options: list[schema.Option]) -> str:
-    shown = [f"*`{each.name}`*" if each.repeats else f"`{each.name}`" for each in options]
-    return (
-        textwrap.fill(", ".join(shown), 118, break_on_hyphens=False, break_long_words=False) + "."
-    )
 
 
 def toml(value: Any) -> str:

@@ -118,7 +118,6 @@ ONLY = {  # in place of what often differs
     "rclone --dry-run": "",
     "rclone --min-age 1h --max-age 7d --update --log-file FILE": "mtime_ns: .; mode: program; "
     f"owner: program; more: a folder, empty, {NO_FILES}, link, link to folder",
-    "mscp -D": "",
     "mscp -pC -P 2222 -i key -F config -J jump": "content: seems same",
 }
 
