@@ -53,7 +53,6 @@ COPY_MODULES: tuple[str, ...] = (
 PLANE_MODULES = ("link", "gate", "congestion", "direct")
 
 _PACKAGE = "pscp_agent"
-MARKER_BYTES = 16
 
 # The program that the remote command runs; it finds itself and the modules in `parts`. Modules that
 # few channels need are added to `texts` when they come.
@@ -78,7 +77,7 @@ package.texts = texts
 sys.modules[{package!r}] = package
 from {package}.agent import main
 gc.enable()
-main({marker_bytes})
+main()
 """
 _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
 
@@ -99,7 +98,7 @@ def bundle() -> bytes:
 
 @functools.cache
 def _bundle() -> bytes:
-    loader = _LOADER.format(package=_PACKAGE, names=MODULES, marker_bytes=MARKER_BYTES)
+    loader = _LOADER.format(package=_PACKAGE, names=MODULES)
     texts = [_text(name).decode("ascii") for name in MODULES]
     return zlib.compress("\0".join([loader, *texts]).encode("ascii"), _COMPRESSION)
 

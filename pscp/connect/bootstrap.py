@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from pscp.connect.agent_program import MARKER_BYTES, bundle
+from pscp.connect.agent_program import bundle
 from pscp.connect.logins.authenticator import Patience
 from pscp.connect.messages import READS_MAX, Messages
 from pscp.endpoint.asking import requests
@@ -47,7 +47,7 @@ def send_agent(channel: Channel) -> bytes:
 
     A command that ended already is no error here: its messages will tell more than a broken pipe.
     """
-    marker = os.urandom(MARKER_BYTES)
+    marker = os.urandom(wire.MARKER_BYTES)
     program = bundle() if channel.needs_agent else b""
     size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -37,7 +37,6 @@ from pscp.transports.remote_command import command
 Connect = Callable[[Callable[[Channel], None]], RemoteAgent]  # to the source's host
 Reply = Callable[[object, bool], None]
 
-_MARKER_BYTES = 16
 _TELL_BYTES = 512 * 1024  # in one request
 _DIAL = 0  # the number of that request; the others count from 1 on
 _JOIN_S = 5.0  # for the thread to end, once its connection is ended
@@ -74,7 +73,7 @@ class OnwardChannel(Channel):
 
     def __init__(self, connect: Connect, way: tuple[Location, Location], options: Options) -> None:
         """Begin to connect; `way` is from which host to which."""
-        self.marker = os.urandom(_MARKER_BYTES)
+        self.marker = os.urandom(wire.MARKER_BYTES)
         self._connect, self._way, self._words = connect, way, words(way[1], options)
         self.read_fd, output = os.pipe()
         self.error_fd, errors_fd = os.pipe()

@@ -30,7 +30,6 @@ from pscp.sftp.protocol.remote_hash import Program
 from pscp.sftp.protocol.tasks import Steps, T, Task, outcomes, start
 
 _LINGER_S = 1.5  # for tasks that are under way at the end
-_MARKER_BYTES = 16
 _SILENT_S = 60.0  # a server that leaves a request unanswered for so long counts as dead
 
 
@@ -230,8 +229,8 @@ def _read_marker() -> bytes:
     """Read the coordinator's first bytes, which it wants back before anything else."""
     os.set_blocking(0, True)
     marker = b""
-    while len(marker) < _MARKER_BYTES:
-        more = os.read(0, _MARKER_BYTES - len(marker))
+    while len(marker) < wire.MARKER_BYTES:
+        more = os.read(0, wire.MARKER_BYTES - len(marker))
         if not more:
             raise BrokenPipeError
         marker += more

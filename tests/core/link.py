@@ -42,7 +42,6 @@ from pscp.transports.openssh import error_of
 
 T = TypeVar("T")
 KIB = 1024
-MARKER_BYTES = 16  # of what tells an agent's output from a login's (pscp.connect.bootstrap)
 CHUNK_BYTES, BLOCK_BYTES = 64 * KIB, 16 * KIB
 PATIENCE_S = 20.0  # for a copy that takes milliseconds, on a machine that is busy
 
@@ -350,8 +349,8 @@ class Link:
         with contextlib.suppress(OSError), self._near.makefile("rb") as incoming:
             size = incoming.read(8)
             incoming.read(int(size or 0))
-            marker = incoming.read(MARKER_BYTES)
-            if len(marker) == MARKER_BYTES:
+            marker = incoming.read(wire.MARKER_BYTES)
+            if len(marker) == wire.MARKER_BYTES:
                 self._near.sendall(marker)
                 for thread in self._threads[1:]:
                     thread.start()

@@ -261,13 +261,14 @@ def _close_standard() -> None:
     os.close(nothing)
 
 
-def main(marker_bytes: int) -> None:
+def main() -> None:
     """Echo the marker that tells our output from a login's; then serve the channel."""
     for fd in (0, 1):
         system.widen_pipe(fd)
     system.raise_descriptor_limit()
     try:
-        system.write_all(1, [io.BufferedReader(io.FileIO(0, closefd=False), 1).read(marker_bytes)])
+        first = io.BufferedReader(io.FileIO(0, closefd=False), 1)
+        system.write_all(1, [first.read(wire.MARKER_BYTES)])
         Agent(Pipes(0, 1)).run()
     except (BrokenPipeError, ConnectionResetError):
         pass
