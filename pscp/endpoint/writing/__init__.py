@@ -1,4 +1,4 @@
-"""The writing of a sink, up to the final name: the fence, null_sink, parts, commits.
+"""The writing of a sink, up to the final name: the fence, parts, commits.
 
 Not here: how what is there already is compared (../there/lookup.py).
 Read next: sink.py, then parts.py, commit.py and fence.py.

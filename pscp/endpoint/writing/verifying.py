@@ -128,7 +128,6 @@ class VerifyingSink(source.FileTable, abc.ABC):
         """Make these parts final; then call `done`."""
 
     @abc.abstractmethod
-    @abc.abstractmethod
     def make_names_durable(self, values: List[tree.Entry]) -> failures.Outcome:
         """Sync the folder of each of these folders and links, once; return why that failed."""
 
