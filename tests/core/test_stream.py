@@ -27,6 +27,7 @@ from core.link import (
     LATE,
     NONSENSE,
     NONSENSES,
+    PAYLOADS,
     STALL,
     TO,
     TWICE,
@@ -240,6 +241,15 @@ def test_a_lane_is_answered_with_nonsense(streams: Streams, is_push: bool, lane:
     for fault, *others in each_frame(streams, is_push, lane, FROM, NONSENSE):
         for at in range(fault.nth % 11, NONSENSES, 11):
             streams.assert_arrives_or_fails(is_push, fault._replace(at=at), *others)
+
+
+def test_the_end_of_the_next_chunk_is_no_answer_for_one(streams: Streams) -> None:
+    """A chunk that had not come was taken for one that had, and the stream never ended."""
+    others = sorted(wire.NAMES.keys() - {wire.DIGEST, wire.TICK})
+    is_data = len(PAYLOADS) + others.index(wire.DATA)
+    for nth in range(-(-len(DATA) // SLOT_BYTES) + 1):
+        fault = Fault(0, FROM, nth, NONSENSE, is_data, wire.DIGEST)
+        streams.assert_arrives_or_fails(False, fault)
 
 
 STEPS = {

@@ -380,6 +380,15 @@ def test_a_digest_of_nothing_with_another_digest_is_no_end(pipe: Pipe) -> None:
     assert reorder.end is None
 
 
+def test_a_digest_of_nothing_after_a_block_is_refused(pipe: Pipe) -> None:
+    reorder = Reorder(pipe.write_fd, 4)
+    sink = PipeSink(reorder, HASH)
+    sink.write(1, 0, memoryview(b"x"))
+    with pytest.raises(wire.WireError, match="digest of nothing"):
+        sink.complete(1, 0, 0, digest(b""))
+    assert reorder.end is None
+
+
 MISPLACED = {
     "not at its slot's beginning": [(5, b"x")],
     "over its slot's end": [(0, bytes(SLOT_BYTES)), (SLOT_BYTES, b"x")],

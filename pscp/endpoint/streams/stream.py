@@ -398,6 +398,8 @@ class PipeSink:
         """End a chunk. Returns whether its digest matches, and how many were written in order."""
         if length:
             self._arriving.complete(id_, offset, length)
+        elif not self._arriving.is_over:
+            raise wire.WireError("a digest of nothing, and bytes that came")
         else:
             self._hasher = hashes.new(self._algorithm)
         buffer, self._buffer = self._slot(), None

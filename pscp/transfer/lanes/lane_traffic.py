@@ -299,6 +299,8 @@ class LaneTraffic:
         elif frame.flags & wire.FAILED:
             sink.abandon()
             self._source_failed(number, chunk, rest)
+        elif frame.offset != chunk.offset:  # such as the empty one of a stream's next chunk
+            raise ProtocolError("a DIGEST frame for another chunk")
         else:
             matches, receipt, failed = sink.complete(frame.id, frame.offset, length, rest)
             self._settle_chunk(number, chunk, rest.hex() if matches else None, receipt, failed)
