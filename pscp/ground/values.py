@@ -118,14 +118,17 @@ def check_tuple(what: str, values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
-def check_argument(what: str, value: str) -> None:
+def check_argument(what: str, value: object) -> None:
     if not isinstance(value, str):
         raise UsageError(f"{what} must be a text, not {value!r}")
     if not value:
         raise UsageError(f"{what} is empty")
     if re.search(CONTROL, value):
         raise UsageError(f"{what} has a control character in it: {value!r}")
-    check_path(value)
+    try:
+        check_path(value)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error.message}") from None
 
 
 def no_such_option(text: str, known: Iterable[str], hint: str) -> UsageError:
@@ -140,14 +143,14 @@ def no_such_option(text: str, known: Iterable[str], hint: str) -> UsageError:
     return UsageError(f"no such option: {text}", hint)
 
 
-def check_address(address: str) -> None:
-    """Raise UsageError for what is no IP address of --bind."""
+def check_address(what: str, address: str) -> None:
+    """Raise UsageError for what is no IP address."""
     import ipaddress  # here: few copies need it
 
     try:
         ipaddress.ip_address(address)
     except ValueError:
-        raise UsageError(f"--bind: {address!r} is not an IP address") from None
-    check_argument("an address to bind", address)
+        raise UsageError(f"{what}: {address!r} is not an IP address") from None
+    check_argument(what, address)
     if re.search(UNSAFE_IN_HOST, address):
-        raise UsageError(f"--bind: a character in {address!r} cannot be in an address")
+        raise UsageError(f"{what}: a character in {address!r} cannot be in an address")

@@ -35,9 +35,9 @@ from pscp.options.option_rows import (
     Check,
     Flag,
     Group,
-    argument,
     each_of,
     pattern,
+    seconds,
     size,
     whole,
 )
@@ -66,8 +66,8 @@ def _number_or_auto(text: str, what: str) -> int | None:
     return parse_number(text, what)
 
 
-def _count(what: str, most: int) -> Check:
-    def check(value: Any) -> None:
+def _count(most: int) -> Check:
+    def check(what: str, value: Any) -> None:
         if value == "auto":  # as a command line has it
             raise UsageError(f"{what} must be a whole number, not 'auto'", "None finds it out")
         check_range(what, value, 1, most)
@@ -75,15 +75,15 @@ def _count(what: str, most: int) -> Check:
     return check
 
 
-def _check_jump(value: str) -> None:
-    check_argument("the jump", value)
+def _check_jump(what: str, value: str) -> None:
+    check_argument(what, value)
     if value.startswith("-"):
-        raise UsageError(f'{value}: a jump host cannot start with "-"')
+        raise UsageError(f'{what}: {value}: a jump host cannot start with "-"')
 
 
-def _check_family(value: object) -> None:
+def _check_family(what: str, value: object) -> None:
     if value not in (4, 6):
-        raise UsageError(f"the address family must be 4 or 6, not {value!r}")
+        raise UsageError(f"{what} must be 4 or 6, not {value!r}")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -93,21 +93,20 @@ class ConnectionOptions:
     remote: str = SENT.choice(
         "--remote WAY",
         "what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)",
-        "the remote",
         ("auto", "agent", "sftp"),
     )
     connections: int | None = SENT.value(
         "-c --connections N",
         "the number of connections, or auto (the default)",
         "The number of connections; None: found out while it runs.",
-        check=_count("the number of connections", bounds.MAX_CONNECTIONS),
+        check=_count(bounds.MAX_CONNECTIONS),
         read=_number_or_auto,
     )
     channels: int | None = SENT.value(
         "--channels M",
         "the number of channels of each connection, or auto (the default)",
         "The number of channels of each connection; None: found out.",
-        check=_count("the number of channels", 64),  # sshd lets in MaxSessions, by default 10
+        check=_count(64),  # sshd lets in MaxSessions, by default 10
         read=_number_or_auto,
     )
     block_bytes: int = SENT.value(
@@ -116,7 +115,7 @@ class ConnectionOptions:
         default=MIB,
         # Below, the frame headers and calls cost more than the data; a pipe holds no more at once
         # (/proc/sys/fs/pipe-max-size).
-        check=size("the block size", 4 * KIB, MIB),
+        check=size(4 * KIB, MIB),
         read=parse_size,
     )
     chunk_bytes: int | None = SENT.value(
@@ -128,40 +127,39 @@ class ConnectionOptions:
         "-l --limit RATE",
         "the most to send, in kbit/s, or with a unit: 10M is 10 Mbit/s",
         "The most to send, in kbit/s.",
-        check=whole("the limit in kbit/s", bounds.MAX_LIMIT_KBIT_S),
+        check=whole(bounds.MAX_LIMIT_KBIT_S, show="{} kbit/s".format),
         read=lambda text, what: parse_kbit_s(text),
     )
     plane: str = SENT.choice(
         "--plane NAME",
         "what carries the lanes: ssh, or TCP connections beside it with tls, or plain (without any "
         "cipher), or auto (ssh)",
-        "the plane",
         ("auto", "ssh", "tls", "plain"),
     )
     congestion: str | None = SENT.value(
         "--congestion NAME",
         "the TCP congestion control to use, such as bbr",
-        check=pattern("congestion", _CONGESTION, "{!r} is not a congestion control"),
+        check=pattern(_CONGESTION, "a congestion control"),
     )
     rcvbuf_bytes: int | None = SENT.value(
         "--rcvbuf SIZE",
         "the receive buffer of each connection's socket",
         "The receive buffer of each connection's socket; None: the kernel decides.",
-        check=size("the receive buffer", *_BUFFER),
+        check=size(*_BUFFER),
         read=parse_size,
     )
     sndbuf_bytes: int | None = SENT.value(
         "--sndbuf SIZE",
         "the send buffer of each connection's socket",
         "The send buffer of each connection's socket; None: the kernel decides.",
-        check=size("the send buffer", *_BUFFER),
+        check=size(*_BUFFER),
         read=parse_size,
     )
     bind: tuple[str, ...] = SENT.value(
         "--bind ADDRESS",
         "connect from this address; of several (A,B,...) each in turn",
         "Connect from these addresses of this machine, in turn.",
-        check=each_of("bind", check_address),
+        check=each_of(check_address),
         read=lambda text, what: text.split(","),
         action="extend",
         default=(),
@@ -171,7 +169,7 @@ class ConnectionOptions:
         "pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)",
         "Pin the ssh processes to these processors, in turn.",
         # CONFIG_NR_CPUS at its largest
-        check=each_of("cpus", whole("a processor's number", 8191, least=0)),
+        check=each_of(whole(8191, least=0)),
         read=lambda text, what: parse_cpus(text),
         action="store",
         default=(),
@@ -180,7 +178,7 @@ class ConnectionOptions:
         "--plane-port PORTS",
         "for --plane, a port or a range of ports to listen on, such as 5000-5010 (any)",
         "The first and the last port to listen on for `plane`; (0, 0) for any.",
-        check=each_of("plane_ports", whole("a port of the direct plane", MAX_PORT, least=0)),
+        check=each_of(whole(MAX_PORT, least=0)),
         read=lambda text, what: parse_ports(text),
         action="store",
         default=(0, 0),
@@ -195,7 +193,7 @@ class ConnectionOptions:
         "--window SIZE",
         "memory for a stream's chunks in order (256M)",
         default=256 * MIB,
-        check=size("the window", 2 * MIB, 64 * GIB),  # two chunks of a stream; it is memory
+        check=size(2 * MIB, 64 * GIB),  # two chunks of a stream; it is memory
         commands=("pscp-pipe", "pscp-zfs"),
         read=parse_size,
     )
@@ -204,39 +202,36 @@ class ConnectionOptions:
         "--transport NAME",
         "what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
         "openssh where ssh is installed, else asyncssh)",
-        "the transport",
         ("auto", "openssh", "asyncssh", "paramiko"),
     )
     port: int | None = SSH.value(
         "-P --port PORT",
         "the port of the far end",
         "The port of the far end; None: ssh_config's.",
-        check=whole("the port", MAX_PORT),
+        check=whole(MAX_PORT),
         read=parse_number,
     )
     identities: tuple[str, ...] = SSH.value(
         "-i --identity FILE",
         "a private key to log in with",
         "Files with private keys to log in with.",
-        check=each_of("identities", argument("one of the identities")),
+        check=each_of(check_argument),
         is_path=True,
         default=(),
     )
-    config_file: str | None = SSH.path(
-        "-F --config FILE", "the ssh_config to use", "the ssh_config file"
-    )
+    config_file: str | None = SSH.path("-F --config FILE", "the ssh_config to use")
     jump: str | None = SSH.value("-J --jump HOST", "go through this host", check=_check_jump)
     ssh_options: tuple[str, ...] = SSH.value(
         "-o --ssh-option KEY=VALUE",
         "as ssh's -o",
         "KEY=VALUE each, as ssh's -o.",
-        check=each_of("ssh options", argument("one of the ssh options")),
+        check=each_of(check_argument),
         default=(),
     )
     timeout_s: int | None = SSH.value(
         "--timeout TIME",
         "how long the host may take to answer (ConnectTimeout of ssh_config, else 30 seconds)",
-        check=whole("the timeout in seconds", bounds.MAX_SECONDS),
+        check=seconds(bounds.MAX_SECONDS),
         read=parse_seconds,
     )
     retry_for_s: int | None = SSH.value(
@@ -245,13 +240,13 @@ class ConnectionOptions:
         "dataset is busy)",
         "Keep trying for so long while the host cannot be reached, or a dataset is busy; None: a "
         "minute or so.",
-        check=whole("the time of retries in seconds", bounds.MAX_SECONDS),
+        check=seconds(bounds.MAX_SECONDS),
         read=parse_seconds,
     )
     cipher: str | None = SSH.value(
         "--cipher NAME",
         "the cipher to use (the fastest that both ends do well)",
-        check=pattern("cipher", _CIPHERS, "{!r} is not a cipher", "ssh -Q cipher lists them"),
+        check=pattern(_CIPHERS, "a cipher", "ssh -Q cipher lists them"),
     )
     compress: bool = SSH.flag("-C --compress", "let ssh compress")
     batch: bool = SSH.flag("-B --batch", "never ask for a password, a passphrase or a host key")
@@ -259,7 +254,6 @@ class ConnectionOptions:
         "--password-file FILE",
         "what a login asks for is the first line of FILE, which nobody else may be able to "
         "read ($PSCP_PASSWORD_FILE)",
-        "the password file",
         "Its first line answers what a login asks for; None: $PSCP_PASSWORD_FILE, if it is set.",
     )
     login_once: bool = SSH.flag(
@@ -269,20 +263,15 @@ class ConnectionOptions:
         "--persist TIME",
         "keep the connections for so long (90, 10m, 1h30m, yes: without limit) after the last "
         "use, for the next copy to this host with the same options",
-        check=pattern(
-            "time of --persist", _PERSIST, "--persist: {!r} is not a time",
-            "such as 90, 10m, 1h30m, yes or no"
-        )
-    )  # fmt: skip
+        check=pattern(_PERSIST, "a time", "such as 90, 10m, 1h30m, yes or no"),
+    )
     address_family: int | None = SSH.row(
         None,
         (Flag("-4 --ipv4", "use IPv4 only", 4), Flag("-6 --ipv6", "use IPv6 only", 6)),
         "4 or 6: use IPv4 or IPv6 only.",
         check=_check_family,
     )
-    program: str = SSH.path(
-        "-S --program PROGRAM", "run this instead of ssh", "the ssh program", default="ssh"
-    )
+    program: str = SSH.path("-S --program PROGRAM", "run this instead of ssh", default="ssh")
 
     quiet: bool = SHOWN.flag("-q --quiet", "errors only", "For the command line: errors only.")
     verbose: bool = SHOWN.flag(
@@ -302,7 +291,6 @@ class ConnectionOptions:
     progress: str = SHOWN.choice(
         "--progress STYLE",
         "auto (a bar on a terminal), bar, plain, json, or none (not even a closing line)",
-        "the progress",
         bounds.PROGRESS_STYLES,
     )
     stats: bool = SHOWN.flag(
@@ -313,7 +301,6 @@ class ConnectionOptions:
     log_file: str | None = SHOWN.path(
         "--log-file FILE",
         "write notes, errors, each file copied and the summary to FILE",
-        "the file of --log-file",
         "For the command line: write notes, errors, each file copied and the summary to this file.",
     )
     syslog: bool = SHOWN.flag(

@@ -2,7 +2,7 @@
 
 Each is declared once: its field, its bounds, its words, and what they mean. Of the texts of a row
 the first is what --help says, the second what docs/api.md and an editor say of the keyword, where
-that differs; the others name the value in a message. A row makes the field of Options, the words
+that differs. A row makes the field of Options, the words
 of the commands, the keyword's type for type checkers (option_fields.pyi), the key of jobs.toml, and
 its lines in docs/, man pages and completions.
 
@@ -15,9 +15,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pscp.ground.values import MAX_SIZE_BYTES, parse_number, parse_seconds, parse_size
+from pscp.ground.values import (
+    MAX_SIZE_BYTES,
+    check_argument,
+    parse_number,
+    parse_seconds,
+    parse_size,
+)
 from pscp.options import option_rows as bounds
-from pscp.options.option_rows import Flag, Group, argument, each_of, whole
+from pscp.options.option_rows import Flag, Group, each_of, seconds, size, whole
 
 COPIED = Group("what is copied")
 WHICH = Group("which files")
@@ -27,6 +33,10 @@ NO_COPY = Group("instead of a copy")
 
 _PATTERN = "as rsync (docs/filters.md); the first of these that matches decides"
 _LINES = "for each line of FILE (-: standard input) but # and ; comments"
+
+
+def _check_suffix(what: str, value: object) -> None:  # "" is one, with a folder
+    check_argument(what, f"x{value}" if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -88,7 +98,6 @@ class CopyOptions:
     files_from: str | None = WHICH.path(
         "--files-from FILE",
         "copy what FILE lists (-: standard input), one path below SOURCE in each line",
-        "the file of --files-from",
         'Copy what this file lists ("-": standard input), a path below the source in each line.',
     )
     from0: bool = WHICH.flag(
@@ -99,27 +108,27 @@ class CopyOptions:
     min_size_bytes: int | None = WHICH.value(
         "--min-size SIZE",
         "copy files of at least SIZE",
-        check=whole("the size of --min-size", MAX_SIZE_BYTES),
+        check=size(1, MAX_SIZE_BYTES),
         read=parse_size,
     )
     min_age_s: int | None = WHICH.value(
         "--min-age TIME",
         "copy files that were changed at least so long ago (90, 30m, 2h, 1d)",
         "Leave out files that were changed later than so long ago.",
-        check=whole("the time of --min-age in seconds", bounds.MAX_AGE_S),
+        check=seconds(bounds.MAX_AGE_S),
         read=parse_seconds,
     )
     max_size_bytes: int | None = WHICH.value(
         "--max-size SIZE",
         "copy files of at most SIZE",
-        check=whole("the size of --max-size", MAX_SIZE_BYTES),
+        check=size(1, MAX_SIZE_BYTES),
         read=parse_size,
     )
     max_age_s: int | None = WHICH.value(
         "--max-age TIME",
         "copy files that were changed at most so long ago (90, 30m, 2h, 1d)",
         "Leave out files that were changed earlier than so long ago.",
-        check=whole("the time of --max-age in seconds", bounds.MAX_AGE_S),
+        check=seconds(bounds.MAX_AGE_S),
         read=parse_seconds,
     )
 
@@ -144,7 +153,7 @@ class CopyOptions:
     max_delete: int | None = THERE.value(
         "--max-delete N",
         "delete nothing where that would be more than N files and folders",
-        check=whole("the number of --max-delete", 10**9, least=0),
+        check=whole(10**9, least=0),
         read=parse_number,
     )
     remove_source_files: bool = THERE.flag(
@@ -156,32 +165,33 @@ class CopyOptions:
         "--backup-dir DIR",
         "keep it below DIR, in DEST or beside it (../old); says --backup too",
         "Keep it below this folder, relative to the destination, on its disk; says `backup`.",
-        check=argument("the folder of --backup-dir"),
+        check=check_argument,
     )
     suffix: str | None = THERE.value(
         "--suffix SUFFIX",
         "what --backup adds to names (~, with DIR nothing)",
         'What `backup` adds to names; None: "~", and nothing with `backup_dir`.',
+        check=_check_suffix,
     )
     link_dest: tuple[str, ...] = THERE.value(
         "--link-dest DIR",
         "make hard links to what is unchanged in DIR, which is relative to DEST; as often as "
         "20 times",
         "Make hard links to files that are the same in these folders, which are relative to DEST.",
-        check=each_of("link_dest", argument("a folder of --link-dest")),
+        check=each_of(check_argument),
         is_path=True,
         default=(),
     )
     chmod: str | None = THERE.value(
         "--chmod MODES",
         "change the modes on the way, such as D755,F644 or go-w",
-        check=argument("the modes of --chmod"),
+        check=check_argument,
     )
     chown: str | None = THERE.value(
         "--chown USER:GROUP",
         "give everything to these, where -a keeps owners",
         'Give everything to this "USER:GROUP", where `archive` keeps owners.',
-        check=argument("the owner of --chown"),
+        check=check_argument,
     )
     numeric_ids: bool = THERE.flag(
         "--numeric-ids",
@@ -200,7 +210,6 @@ class CopyOptions:
         "--verify HOW",
         "over SFTP, where no agent can verify: auto (by a hash program there, else reading "
         "back), read-back, or none",
-        "what verifies",
         ("auto", "read-back", "none"),
     )
     resume: bool = VERIFIED.flag(
@@ -213,20 +222,17 @@ class CopyOptions:
         "--manifest FILE",
         "write to FILE which files are good at the destination, with a SHA-256 of each and of "
         "its chunks, hashed there (docs/manifests.md); pscp-verify compares with it later",
-        "the file of --manifest",
         "Write a manifest of what is good at the destination to this file here: paths, SHA-256s.",
     )
     manifest_format: str | None = VERIFIED.choice(
         "--manifest-format FORM",
         "its form (by the name of FILE, else jsonl): jsonl, sha256sum or bagit",
-        "the manifest's format",
         bounds.MANIFEST_FORMATS,
         default=None,
     )
     sign: str | None = VERIFIED.path(
         "--sign KEY",
         "sign the manifest with this SSH key, as FILE.sig",
-        "the key of --sign",
     )
 
     check: bool = NO_COPY.flag(

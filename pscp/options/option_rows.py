@@ -29,7 +29,7 @@ from pscp.ground.values import (
 
 _Documented = TypeVar("_Documented", bound=Callable[..., object])
 KEYWORDS = "\nKeywords:"  # the heading of the last part of a docstring
-Check = Callable[[Any], object]  # raises UsageError for a value that cannot be
+Check = Callable[[str, Any], object]  # of an option's word and value; raises UsageError
 Read = Callable[..., Any]  # what a text of the command line means; `what` is the option's name
 
 COPYING = ("pscp",)
@@ -100,14 +100,13 @@ class Group(NamedTuple):
     ) -> Any:  # fmt: skip
         return self.row(default, (Flag(words, help, action=action),), doc, **more)
 
-    def path(self, words: str, help: str, what: str, doc: str = "", **more: Any) -> Any:
-        return self.value(words, help, doc, check=argument(what), is_path=True, **more)
+    def path(self, words: str, help: str, doc: str = "", **more: Any) -> Any:
+        return self.value(words, help, doc, check=check_argument, is_path=True, **more)
 
     def choice(
-        self, words: str, help: str, what: str, among: tuple[str, ...], *,
-        default: str | None = "auto",
-    ) -> Any:  # fmt: skip
-        return self.value(words, help, default=default, check=one_of(what, among), among=among)
+        self, words: str, help: str, among: tuple[str, ...], *, default: str | None = "auto"
+    ) -> Any:
+        return self.value(words, help, default=default, check=_one_of(among), among=among)
 
 
 def rows_of(table: type) -> Iterator[tuple[str, Any, Row]]:
@@ -147,7 +146,8 @@ def check_row(table: object, name: str, default: object, row: Row) -> None:
     if isinstance(default, bool) and not isinstance(value, bool):  # "no" would count as True
         raise UsageError(f"{name} must be True or False, not {value!r}")
     if row.check is not None and not (value is None and default is None):
-        row.check(value)
+        flag = row.flags[0]
+        row.check(name if flag.const is not None else flag.names[-1], value)
 
 
 def _as_texts(value: object) -> object:
@@ -160,43 +160,43 @@ def _as_texts(value: object) -> object:
 # --- checks
 
 
-def argument(what: str) -> Check:
-    return lambda value: check_argument(what, value)
+def whole(most: int, *, least: int = 1, show: Callable[[int], str] = str) -> Check:
+    return lambda what, value: check_range(what, value, least, most, show)
 
 
-def whole(what: str, most: int, *, least: int = 1, show: Callable[[int], str] = str) -> Check:
-    return lambda value: check_range(what, value, least, most, show)
+def size(least: int, most: int) -> Check:
+    return whole(most, least=least, show=show_size)
 
 
-def size(what: str, least: int, most: int) -> Check:
-    return whole(what, most, least=least, show=show_size)
+def seconds(most_s: int) -> Check:
+    return whole(most_s, show="{} s".format)
 
 
-def one_of(what: str, among: tuple[object, ...]) -> Check:
-    def check(value: object) -> None:
+def _one_of(among: tuple[object, ...]) -> Check:
+    def check(what: str, value: object) -> None:
         if value not in among:
             raise UsageError(f"{what} must be one of {', '.join(map(str, among))}, not {value!r}")
 
     return check
 
 
-def each_of(what: str, check: Check) -> Check:
+def each_of(check: Check) -> Check:
     """Return the check of a tuple, each value of which passes this one."""
 
-    def check_each(values: Any) -> None:
+    def check_each(what: str, values: Any) -> None:
         for value in check_tuple(what, values):
-            check(value)
+            check(what, value)
 
     return check_each
 
 
-def pattern(what: str, expression: str, message: str, *hint: str) -> Check:
-    """Return the check of a text; `message` is said of one that does not match, with its repr."""
+def pattern(expression: str, noun: str, *hint: str) -> Check:
+    """Return the check of a text; one that does not match is said not to be this."""
 
-    def check(value: object) -> None:
+    def check(what: str, value: object) -> None:
         if not isinstance(value, str):
-            raise UsageError(f"the {what} must be a text, not {value!r}")
+            raise UsageError(f"{what} must be a text, not {value!r}")
         if not re.fullmatch(expression, value):
-            raise UsageError(message.format(value), *hint)
+            raise UsageError(f"{what}: {value!r} is not {noun}", *hint)
 
     return check

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pscp.ground.errors import UnknownOption, UsageError
 from pscp.ground.locations import check_path
-from pscp.ground.values import check_argument, check_range, check_tuple, show_size
+from pscp.ground.values import check_range, check_tuple, show_size
 from pscp.options import option_pairs
 from pscp.options import option_rows as bounds
 from pscp.options.connection_options import ConnectionOptions
@@ -186,7 +186,7 @@ def _check_together(options: Options) -> None:
     """Refuse options that do not go together, and bounds that no file keeps."""
     chunk_bytes = bounds.CHUNK_BYTES if options.chunk_bytes is None else options.chunk_bytes
     least_bytes = min(options.block_bytes, bounds.MIN_CHUNK_BYTES)
-    check_range("the chunk size", chunk_bytes, least_bytes, bounds.MAX_CHUNK_BYTES, show_size)
+    check_range("--chunk-size", chunk_bytes, least_bytes, bounds.MAX_CHUNK_BYTES, show_size)
     for message, hint in option_pairs.problems(options):
         raise UsageError(message, hint)
     for what, unit in (("size", "bytes"), ("age", "s")):
@@ -205,7 +205,6 @@ def _check_together(options: Options) -> None:
 
 
 def _check_backups(suffix: str, folder: str) -> None:
-    check_argument("the suffix of backups", "x" + suffix)
     if "/" in suffix or not (suffix or folder):
         raise UsageError(f"--suffix: {suffix!r} is not the end of a name")
     below = (
@@ -245,9 +244,9 @@ def _check_filters(options: Options) -> None:
             raise UsageError(f"filters: {each!r} is no pair such as {shown}", hint)
         kind, pattern = each
         if kind not in ("exclude", "include"):
-            raise UsageError(f"a filter must be exclude or include, not {kind!r}")
+            raise UsageError(f"filters: each is to exclude or include, not to {kind!r}")
         if not pattern:
-            raise UsageError(f"the pattern to {kind} is empty")
+            raise UsageError(f"--{kind} is empty")
         check_path(pattern)
     if len(json.dumps(regexes(options.filters))) > MAX_FILTER_BYTES:
         raise UsageError("the patterns to exclude and include are too many for one copy")

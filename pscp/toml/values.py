@@ -30,14 +30,17 @@ def after(read: Callable[[Any, str], Any]) -> AfterValidator:
         try:
             return read(value, info.context["folder"])  # type: ignore[index]  # load() gives it
         except UsageError as error:
-            raise ValueError(in_words(error)) from None
+            raise ValueError(in_words(error, has_key=True)) from None
 
     return AfterValidator(validate)
 
 
-def in_words(error: UsageError) -> str:
-    """Return what a UsageError says, without the option that it begins with, and its hint."""
-    text = re.sub(r"^(-\w/)?(--[a-z-]+)?: ", "", error.message)
+def in_words(error: UsageError, *, has_key: bool = False) -> str:
+    """Return what a UsageError says, and its hint; not the option that it begins with where a key
+    stands before.
+    """
+    named = r"^(-\w/)?(--[a-z-]+)?: |^--[a-z-]+ (?=must be |is empty|has a control )"
+    text = re.sub(named, "", error.message) if has_key else error.message
     return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
 
 

@@ -255,7 +255,7 @@ def test_a_file_of_patterns_has_its_place(
         (["--exclude-from=-", "--include-from=-", "host:a", "."], "standard input"),
         (["--exclude-from=-", "-", "host:a"], "standard input"),
         (["--exclude-from=-", "--files-from=-", "a", "host:"], "standard input"),
-        (["--exclude", "- ", "host:a", "."], "the pattern to exclude is empty"),
+        (["--exclude", "- ", "host:a", "."], "--exclude is empty"),
     ],
 )
 def test_files_of_patterns_that_cannot_be(

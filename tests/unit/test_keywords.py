@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pscp
+from pscp.cli import copy, zfs
 from pscp.ground import errors
+from pscp.jobs.toml import config, schema
 from pscp.options.keywords import as_keywords, as_typed, in_keywords, said
+from pscp.options.option_rows import Row
+from pscp.options.options import ROWS
 
 PACKAGE = Path(pscp.__file__).parent
 # What only a command says, and the tables of options.
@@ -95,3 +102,49 @@ def test_a_copy_that_runs_is_waited_for_by_a_keyword() -> None:
     with as_typed(), pytest.raises(pscp.CopyRunning) as raised, in_keywords():
         raise pscp.CopyRunning("it runs")
     assert raised.value.hint == errors.CopyRunning.hint
+
+
+# Each option refuses some of these, in Python, typed, and in a file.
+WRONG = ({}, -1, 3.5, "\ud800", b"x", ("",))
+TYPED = ("", "0", "a\tb", "999999999d", "9999999T", "9" * 18)
+
+
+def refused(call: Callable[[Any], object], values: Iterable[object]) -> list[str]:
+    """The messages of the values that a call refuses; one at least."""
+    found = []
+    for value in values:
+        try:
+            call(value)
+        except errors.UsageError as error:
+            found.append(error.message)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, _, row in ROWS.values()])
+def test_a_value_that_is_wrong_is_told_by_the_name_of_its_option(
+    name: str, row: Row, tmp_path: Path
+) -> None:
+    """The keyword in Python, the word on the command line, the key in jobs.toml."""
+    for said_of in refused(lambda value: pscp.Options(**{name: value}), WRONG):
+        assert re.match(rf"{name}\b", said_of)
+    is_copied = "pscp" in (row.commands or row.group.commands)
+    parse = copy.parse if is_copied else zfs.parse
+    file = tmp_path / "jobs.toml"
+
+    def typed(word: str, value: object) -> object:
+        return parse([f"{word}={value}", "a", "h:b"])
+
+    def written(word: str, value: object) -> object:
+        kind = "sources" if is_copied else "datasets"
+        text = f"destinations = 'h:b'\n{kind} = 'a'\n{word[2:]} = {json.dumps(value)}\n"
+        file.write_text(f"[job.a]\n{text}")
+        return config.load(str(file))
+
+    for word in (flag.names[-1] for flag in row.flags):
+        with as_typed():
+            for said_of in refused(partial(typed, word), TYPED):
+                assert re.match(rf"(-\w+/)?{word}\b", said_of)
+        if word[2:] in schema.OPTIONS:
+            for said_of in refused(partial(written, word), TYPED):
+                assert re.match(rf"\S+:4: job\.a(\.|: ){word[2:]}\b(?!.*{word})", said_of)

@@ -220,8 +220,8 @@ def test_a_misspelt_keyword_of_the_calls_own(
     [
         ({"recursive": "no"}, "recursive must be True or False, not 'no'"),
         ({"filters": ("*.tmp",)}, "is no pair such as"),
-        ({"config_file": 3}, "the ssh_config file must be a text, not 3"),
-        ({"cipher": 3}, "the cipher must be a text"),
+        ({"config_file": 3}, "config_file must be a text, not 3"),
+        ({"cipher": 3}, "cipher must be a text"),
         ({"cpus": 3}, "cpus must be a tuple"),
     ],
 )

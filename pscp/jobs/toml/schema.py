@@ -241,7 +241,7 @@ class Option(NamedTuple):
                 (Options if self.action.dest in _OF_OPTIONS else Settings)(**given)
         except UsageError as error:
             if {*named_in(error)} <= {self.name}:  # else it is a matter of others as well
-                raise UsageError(as_keys(in_words(error))) from None
+                raise UsageError(as_keys(in_words(error, has_key=True))) from None
         return found
 
 
