@@ -22,15 +22,15 @@ from pscp.ground import errors
 from pscp.ground.locations import parse_location
 from pscp.ground.terminal_text import printable
 from pscp.ground.values import LOGINS_MAX
-from pscp.jobs.attempts import words_of
+from pscp.jobs.attempts import outcome_of, words_of
 from pscp.jobs.reports import report
+from pscp.jobs.reports.outcome import Outcome, worst
 from pscp.jobs.runner import moves_of
 from pscp.jobs.toml.job import Job
 from pscp.jobs.toml.schema import as_keys
 from pscp.progress.progress import format_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
-_NO_LOGIN = "failed"
 _CLOCK_S = 5.0  # from here on --update, min-age and the quick check may be misled
 _LEAST_FREE = 0.05
 
@@ -47,11 +47,13 @@ class Row:
     free: str = "-"
     writable: str = "-"
     mark: str = GOOD
+    outcome: Outcome = Outcome.DONE  # that a run would have, as far as this tells
     reasons: list[str] = field(default_factory=list)
 
-    def add(self, mark: str, reason: str) -> None:
-        """Note what is wrong."""
+    def add(self, mark: str, reason: str, outcome: Outcome = Outcome.FAILED) -> None:
+        """Note what is wrong, and what a run becomes of it, where the mark is BAD."""
         self.mark = BAD if BAD in (mark, self.mark) else WARN
+        self.outcome = worst([self.outcome, *[outcome] * (mark == BAD)])
         self.reasons.append(reason)
 
 
@@ -68,11 +70,10 @@ def check(jobs: Iterable[Job]) -> list[Row]:
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """Return 0 if all would go well, 3 if a login failed, else 1. A warning is none of these."""
-    bad = [row for row in rows if row.mark == BAD]
-    if any(row.login == _NO_LOGIN for row in bad):
-        return errors.ConnectError.exit_code
-    return int(bool(bad))
+    """Return the exit code of a run that found this; 0 if all would go well. No warning counts."""
+    found = list(rows)
+    code = worst(row.outcome for row in found).exit_code
+    return code or int(any(row.mark == BAD for row in found))
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -92,11 +93,12 @@ def _row(job: Job, destination: str) -> Row:
         (_ask_zfs if job.datasets else _ask)(job, destination, row)
     except (errors.PscpError, OSError) as error:
         if isinstance(error, errors.ConnectError):
-            row.login = _NO_LOGIN
+            row.login = "failed"
         where = f"{error.path}: " if isinstance(error, errors.ItemError) else ""
         told = error if isinstance(error, errors.PscpError) else errors.CopyError(str(error))
         why = _in_a_line(told, job.retry_for_s)
-        row.add(WARN if isinstance(error, errors.CopyRunning) else BAD, where + why)
+        mark = WARN if isinstance(error, errors.CopyRunning) else BAD
+        row.add(mark, where + why, outcome_of(told))
     return row
 
 
@@ -118,9 +120,8 @@ def _ask(job: Job, destination: str, row: Row) -> None:
         seen = look(place, options, is_source=far is not to)
         _tell_login(row, seen)
         if seen.is_sftp and far is to and its.needs_agent:
-            row.add(
-                BAD, f"{as_keys(its.needs_agent)} needs the agent, for which there is no python3"
-            )
+            why = f"{as_keys(its.needs_agent)} needs the agent, for which there is no python3"
+            row.add(BAD, why, Outcome.MISCONFIGURED)
     if far is not to:
         seen = look(to)
     if seen.folder:
@@ -158,7 +159,7 @@ def _tell_files(job: Job, row: Row) -> None:
         if not file or os.access(folder, os.W_OK | os.X_OK):
             continue
         why = "cannot be written in" if os.path.isdir(folder) else "there is no such folder"
-        row.add(BAD, f"{key}: {folder}: {why}")
+        row.add(BAD, f"{key}: {folder}: {why}", Outcome.DONE)  # it counts where all else is well
 
 
 def _tell_sources(job: Job, row: Row) -> None:
@@ -171,7 +172,8 @@ def _tell_sources(job: Job, row: Row) -> None:
     try:
         moves.check(job.place(row.destination), tops)
     except (errors.UsageError, OSError) as error:
-        row.add(BAD, str(error) if isinstance(error, OSError) else _in_a_line(error, 0))
+        told = errors.CopyError(str(error)) if isinstance(error, OSError) else error
+        row.add(BAD, _in_a_line(told, 0), outcome_of(told))
     folders = sorted({top.path if top.is_folder else os.path.dirname(top.path) for top in tops})
     closed = [folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)]
     if closed:

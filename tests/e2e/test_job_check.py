@@ -70,7 +70,7 @@ def test_what_to_do_is_told_in_the_same_line(sshd: PrivateServer, tmp_path: Path
     (tmp_path / "a").write_text("a")
     job = job_to(sshd, tmp_path, sources=(f"{tmp_path}/a",), after="move", move_to="/proc/1/sent")
     _, text, code = asked(job)
-    assert code == 1 and "is on another file system; name a folder on the same" in text
+    assert code == 2 and "is on another file system; name a folder on the same" in text
 
 
 def test_no_name_breaks_the_table(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_far_end_without_python_is_told(
     assert "no python3 there" in text
     job = job_to(server, tmp_path)
     its = dataclasses.replace(job, options=dataclasses.replace(job.options, remote="agent"))
-    assert asked(its)[2] == 3
+    assert asked(its)[2] == 2
     its = dataclasses.replace(job, options=dataclasses.replace(job.options, backup=True))
     [row], text, code = asked(its)
-    assert (code, row.mark) == (1, "FAIL") and "      backup needs the agent" in text
+    assert (code, row.mark) == (2, "FAIL") and "      backup needs the agent" in text
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:

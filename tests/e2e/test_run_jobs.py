@@ -53,6 +53,28 @@ def test_it_tells_what_failed_and_not_what_went_well(
     assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
 
 
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ("", 0),
+        ("port = 1", 3),
+        ('ssh-option = "PreferredAuthentications=none"', 2),
+        ('ssh-option = "IdentityFile=${PSCP_IS_NOT_SET}/key"', 2),
+        ('after = "move /proc/1/sent"', 2),
+        ('report = { text = "/nowhere/a.txt" }', 1),
+        ('report = { text = "/nowhere/a.txt" }\nport = 1', 3),
+    ],
+)
+def test_what_check_finds_ends_with_the_code_of_the_run(
+    place: Place, lines: str, code: int
+) -> None:
+    """What the run's 2 is for, a refused key, was 3: as for a host that is down."""
+    place.fill("a")
+    text = f"{GOOD}{lines}\n"
+    assert run(place, text, "--check") == code
+    assert run(place, text) == code
+
+
 def test_it_says_what_happens_where_that_is_asked_for(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:

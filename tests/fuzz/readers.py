@@ -298,7 +298,7 @@ TYPED: dict[str, Callable[[str], object]] = {
     "seconds": lambda text: values.parse_seconds(text, "x"),
     "rate": values.parse_kbit_s,
     "number": lambda text: values.parse_number(text, "x"),
-    "address": values.check_address,
+    "address": lambda text: values.check_address("x", text),
     "modes": lambda text: parse_modes(text, 0o022),
     "owner": lambda text: [attributes.known_id(each) for each in parse_owner(text)],
     "location": locations.parse_location,

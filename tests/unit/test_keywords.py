@@ -105,7 +105,7 @@ def test_a_copy_that_runs_is_waited_for_by_a_keyword() -> None:
 
 
 # Each option refuses some of these, in Python, typed, and in a file.
-WRONG = ({}, -1, 3.5, "\ud800", b"x", ("",))
+WRONG: tuple[object, ...] = ({}, -1, 3.5, "\ud800", b"x", ("",))
 TYPED = ("", "0", "a\tb", "999999999d", "9999999T", "9" * 18)
 
 
