@@ -54,13 +54,18 @@ def _unchanged(result: Result) -> Result:
 
 
 class OtherCommand(NamedTuple):
-    """How another command than pscp, as `pscp-run -n`, makes a copy and tells of it."""
+    """How another command than pscp, as `pscp-run -n`, makes a copy and tells of it; or
+    a replication, for which `terms` and `judged` say nothing.
+    """
 
     terms: JobTerms | None = None
     judged: Callable[[Result], Result] = _unchanged  # what counts of the result
     name: str = "pscp"  # of the command, before each note
     said: Callable[[str], str] | None = None  # a note as that command says it
     place: str = ""  # before each line, where there are several destinations
+
+    def reporter(self, shown: Reporter) -> Reporter:
+        return shown if self.said is None else Saying(shown, self.said, self.place)
 
 
 class Measure(NamedTuple):
@@ -297,7 +302,7 @@ def run_copy(command: Command, words: Sequence[str], by: OtherCommand) -> int:
 
     options = command.options
     with shown_run(by.name, words, options) as (shown, kept):
-        reporter = shown if by.said is None else Saying(shown, by.said, by.place)
+        reporter = by.reporter(shown)
         ends = command.sources, command.destination
         found = copy(
             *ends, options=options, reporter=reporter, keep_digests=False, raises=False,

@@ -25,12 +25,12 @@ from pscp.ground import state
 from pscp.ground.errors import CopyError, Interrupted, PscpError, UsageError
 from pscp.ground.terminal_text import complain, print_line, write_line, write_text
 from pscp.jobs import check, explain, sources
-from pscp.jobs.attempts import has_found, is_failure, words_of
+from pscp.jobs.attempts import has_found, is_failure, outcome_of, words_of
 from pscp.jobs.reports import page, report, status, systemd, timers
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
-from pscp.jobs.reports.outcome import Outcome, exit_code
+from pscp.jobs.reports.outcome import GOOD, Outcome, exit_code, worst
 from pscp.jobs.runner import moves_of, ordered, run
 from pscp.jobs.stopping import NAME
 from pscp.jobs.toml.config import is_default
@@ -45,6 +45,7 @@ from pscp.transfer.walk.selection import Settled
 if TYPE_CHECKING:
     from pscp.jobs.toml.config import Config
 
+_OUTCOMES = {each.exit_code: each for each in Outcome}
 SHOWN = 3  # names of what a dry run tells of a job as a whole
 Given = Mapping[str, Any]  # the options of the command line that were given
 
@@ -57,7 +58,7 @@ def act(what: str, config: Config, names: Sequence[str], given: Given) -> int:
     if what == "status":
         return show_status(config, jobs, given)
     if what == "dry-run":
-        return dry_run(config, jobs)
+        return dry_run(config, names)
     shows = {"list": show_jobs, "explain": show_lines, "check": check_all}
     return shows[what](jobs)
 
@@ -146,24 +147,32 @@ def show_lines(jobs: Sequence[Job]) -> int:
     return 0
 
 
-def dry_run(config: Config, jobs: Sequence[Job]) -> int:
-    """List what the jobs would copy, and return the highest exit code.
-
-    It is that of a run, where nothing is to be done.
-    """
-    codes = set[int]()
-    for job in jobs:
+def dry_run(config: Config, names: Iterable[str]) -> int:
+    """List what the jobs, and those that they depend on, would copy; return a run's exit code."""
+    found = dict[str, Outcome]()
+    for job in ordered(config.jobs, names):
+        if other := next((each for each in job.depends_on if found[each] not in GOOD), None):
+            its = found[other]
+            fails = "fail" if its is Outcome.FAILED else f"be {its}"
+            _say(job, f"would not be run: {other}, which it depends on, would {fails}")
+            found[job.name] = Outcome.FAILED
+            continue
+        outcomes = list[Outcome]()
         try:
             known = state.recall(f"{state_path(config.path, job.name)}.json")
             for code in _DryRun(job, Settled(job.min_age_s, job.settled_for_s, known)).codes():
-                codes.add(code)
                 if code >= Interrupted.exit_code:
                     return code
+                outcomes.append(_OUTCOMES[code])
         except PscpError as error:
             complain(error, NAME)
-            codes.add(error.exit_code)
-    nothing = Outcome.NOTHING.exit_code
-    return max(codes - {nothing}, default=nothing)
+            outcomes.append(outcome_of(error))
+        found[job.name] = worst(outcomes)
+    return worst(found.values()).exit_code
+
+
+def _say(job: Job, text: str) -> None:
+    write_line(sys.stderr, f"{NAME}: {job.name}: {text}")
 
 
 class _DryRun:
@@ -184,11 +193,11 @@ class _DryRun:
         self._moves = moves_of(job, ready)
         texts = [place.text if place.is_remote else place.path for place in ready]
         for destination in job.destinations if texts or job.datasets else ():
-            self._say(f"to {destination}")
+            _say(job, f"to {destination}")
             for name, *words in self._lines(destination, texts):
                 # A manifest is of what was copied.
                 left = [word for word in words if not word.startswith(("--manifest", "--sign="))]
-                yield zfs.main(left) if name == "pscp-zfs" else self._copy(left, destination)
+                yield self._make(name, left, destination)
             most, self._ready = max(most, self._ready, key=len), []
         if settled.waiting:
             self._tell(settled.waiting, "would wait for the next run", settled.first_waiting(SHOWN))
@@ -196,25 +205,33 @@ class _DryRun:
             what = (
                 f"be moved to {job.move_to}" if job.after == "move" else "be removed at the source"
             )
-            self._tell(len(most), f"would {what}, once every destination has them", most[:SHOWN])
+            them = "it" if len(most) == 1 else "them"
+            self._tell(len(most), f"would {what}, once every destination has {them}", most[:SHOWN])
 
     def _lines(self, destination: str, texts: Sequence[str]) -> list[list[str]]:
         job = replace(self._job, min_age_s=0)  # which is_ready() knows, and when clocks were set
         removes = ("--remove-source-files",) if job.after != "keep" else ()
         return explain.argv(job, destination, texts, "--dry-run", *removes, "--")
 
-    def _copy(self, words: list[str], destination: str) -> int:
+    def _make(self, name: str, words: list[str], destination: str) -> int:
+        """Make a copy, or with pscp-zfs a replication, and return a run's exit code."""
         terms = JobTerms(self._is_ready, moves=self._moves)
+        place = destination if len(self._job.destinations) > 1 else ""
+        of_zfs = name == "pscp-zfs"
+        said = functools.partial(as_keys, letters=not of_zfs)  # zfs may have said them
+        by = copy.OtherCommand(terms, self._judged, NAME, said, place)
 
         def run(given: list[str]) -> int:
-            place = destination if len(self._job.destinations) > 1 else ""
-            by = copy.OtherCommand(terms, self._judged, NAME, as_keys, place)
             try:
+                if of_zfs:
+                    return zfs.run(zfs.parse(given), given, by)
                 code = copy.run(copy.parse(given), given, by)
                 return code if self._has_found else Outcome.NOTHING.exit_code
             except PscpError as error:
                 told, *hints = words_of(error, self._job.retry_for_s).split("\n", 1)
                 error.args, error.hint = (told, *error.args[1:]), "".join(hints)
+                if (outcome := outcome_of(error)) is not Outcome.CUT:
+                    error.exit_code = outcome.exit_code
                 raise
 
         return run_command(NAME, make_parser, run, words)
@@ -234,10 +251,7 @@ class _DryRun:
 
     def _tell(self, number: int, what: str, names: Sequence[str]) -> None:
         shown = ", ".join([*names, *([f"and {number - SHOWN} more"] if number > SHOWN else [])])
-        self._say(f"{count(number, 'file')} {what}: {shown}")
-
-    def _say(self, text: str) -> None:
-        write_line(sys.stderr, f"{NAME}: {self._job.name}: {text}")
+        _say(self._job, f"{count(number, 'file')} {what}: {shown}")
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from pscp.cli.closing import conclude, not_done, rows
+from pscp.cli.copy import OtherCommand
 from pscp.cli.run_log import run_command, shown_run
 from pscp.ground.errors import StreamCut, UsageError
 from pscp.ground.locations import Location
@@ -25,6 +26,7 @@ from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.replicate import Replicated, replicate
 from pscp.zfs.settings import Settings
 
+_ITSELF = OtherCommand(name="pscp-zfs")
 _HINT = StreamCut.hint  # there may be no resume tokens
 _HAS_SNAPSHOT = re.compile(r"[@#][^/]*$")  # or a bookmark; USER@HOST: has a dataset behind it
 _SETTINGS = {each.name for each in fields(Settings)}
@@ -70,9 +72,10 @@ def _as_meant(texts: Sequence[str], config_file: str) -> str:
     return f"usage: {USAGE}"
 
 
-def run(command: Command, words: Sequence[str]) -> int:
+def run(command: Command, words: Sequence[str], by: OtherCommand = _ITSELF) -> int:
     options = command.options
-    with shown_run("pscp-zfs", words, options, _HINT) as (reporter, kept):
+    with shown_run(by.name, words, options, _HINT) as (shown, kept):
+        reporter = by.reporter(shown)
         ends, settings = (command.source, command.dest), command.settings
         result = replicate(
             *ends, options=options, settings=settings, reporter=reporter, raises=False

@@ -4,6 +4,6 @@ Not here: a copy, and one to several destinations (../calls/api.py, ../calls/del
 command line of pscp-run (../cli/run.py).
 Read next: toml/job.py, reports/outcome.py.
 
-For other rooms: attempts (has_found, is_failure, words_of), check, explain, runner (moves_of,
-ordered, run), sources, stopping (NAME).
+For other rooms: attempts (has_found, is_failure, outcome_of, words_of), check, explain, runner
+(moves_of, ordered, run), sources, stopping (NAME).
 """

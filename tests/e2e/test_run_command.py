@@ -304,6 +304,32 @@ def test_a_dry_run_lists_and_copies_nothing(world: World) -> None:
     assert names_in(world.there / "one") == names_in(world.there / "two words") == []
 
 
+def test_a_dry_run_ends_as_the_run_and_leaves_out_what_that_would(world: World) -> None:
+    """What depends on a job that would fail was listed; a refused login was 3."""
+    text = """
+        [job.first]
+        sources = "gone"
+        destinations = "host:one/"
+        [job.second]
+        sources = "a.txt"
+        destinations = "host:one/"
+        depends-on = "first"
+    """
+    refused = 'ssh-option = "PreferredAuthentications=none"'
+    no_host = 'destinations = "no-such-host.invalid:"'
+    for given, code, would in (
+        (text, 1, "fail"),
+        (text.replace("gone", f'a.txt"\n{refused}\n#"'), 2, "be misconfigured"),
+        (text.replace('destinations = "host:one/"', no_host, 1), 1, "fail"),
+    ):
+        ran = told(world, given, "--dry-run", "second")
+        assert (ran.code, ran.out) == (code, ""), ran.err
+        what = f"would not be run: first, which it depends on, would {would}\n"
+        assert f"pscp-run: second: {what}" in ran.err
+        ran = told(world, given, "second")
+        assert ran.code == code and "not run: first, which it depends on, " in ran.err
+
+
 def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World) -> None:
     text = """
         [job.a]
@@ -327,6 +353,8 @@ def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World)
     assert f"pscp-run: a: 1 file would wait for the next run: {path}new.rec\n" in ran.err
     what = "would be removed at the source, once every destination has them"
     assert ran.err.count(f"pscp-run: a: 4 files {what}: {path}") == 1
+    one = told(world, removes.replace("*.rec", f"{first}"), "--dry-run")
+    assert f"1 file {what.replace('them', 'it')}: {path}{first}\n" in one.err
     moves = removes.replace("remove", "move sent")
     ran = told(world, moves, "--dry-run")
     assert f"4 files would be moved to {world.here}/sent, once every " in ran.err
