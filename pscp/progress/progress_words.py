@@ -74,6 +74,7 @@ def describe(
     there_already = now.files_resumed + now.files_unchanged + now.files_linked + now.files_skipped
     finished = now.files_done + there_already
     is_still = still_s >= STILL_S and now.lanes_alive > 0 and now.left_bytes > 0
+    still = format_duration(round(still_s)).replace(".0", "")  # whole seconds
     lanes = f"{now.lanes_alive} of {count(max(now.lanes_wanted, now.lanes_alive), now.nouns[1])}"
     files_total = now.files_expected or now.files_total
     files = f"{finished} of {about}{count(files_total, now.nouns[0])}" if files_total else ""
@@ -81,7 +82,7 @@ def describe(
         Piece(1, files),
         Piece(1, hashed),
         Piece(0, outage(now.attempts, out_s)) if is_out else Piece(4, lanes),
-        Piece(0, f"nothing for {format_duration(round(still_s))}" if is_still else ""),
+        Piece(0, f"nothing for {still}" if is_still else ""),
         Piece(2, f"{format_duration(elapsed_s)} so far" if elapsed_s else ""),
         Piece(3, f"{format_bytes(now.bytes_resumed)} resumed" if now.bytes_resumed else ""),
         Piece(0, f"{now.files_failed} failed" if now.files_failed else ""),

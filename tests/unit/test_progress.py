@@ -321,7 +321,7 @@ def test_a_link_that_stands_still_is_said() -> None:
     plain.reporter.stop(Result())
     lines = plain.err.getvalue().splitlines()
     assert ["nothing for " in line for line in lines] == [False, False, True, False]
-    assert "nothing for 8.0 s" in lines[2]
+    assert "nothing for 8 s," in lines[2]
 
 
 def test_json_lines() -> None:
