@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
-import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pscp.cli.run_log import run_command
 from pscp.ground.errors import UsageError
+from pscp.ground.libraries import check_installed
 from pscp.ground.terminal_text import write_line
 from pscp.jobs.toml.job import IF_RUNNING
 from pscp.options.arguments import Parser
@@ -106,11 +106,7 @@ def _act(words: list[str]) -> int:
 
 def read_config(given: str | None) -> Config | None:
     """Read the file of jobs; print its mistakes, a line each, and return None if it has any."""
-    # Now: some of them are loaded late in the night.
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        hint = f"{sys.executable or 'python3'} -m pip install {' '.join(missing)}"
-        raise UsageError(f"{missing[0]} is not installed", hint)
+    check_installed(*_PACKAGES)  # now: some of them are loaded late in the night
     from pscp.jobs.toml.config import find_config, load
 
     path = find_config() if given is None else given

@@ -1,13 +1,13 @@
 """The command pscp-serve: argv becomes a server that runs until a signal, or an answer about one.
 
-Not here: the server (../serve/server/process.py), its settings (../serve/server/config.py).
+Not here: the server (../serve/server/process.py), its settings (../serve/server/config.py),
+what is to be installed (../ground/libraries.py).
 Read next: ../serve/server/process.py.
 """
 
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import json
 import os
 import secrets
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pscp.cli.run_log import run_command
 from pscp.ground.errors import PscpError, UsageError
+from pscp.ground.libraries import check_installed
 from pscp.ground.terminal_text import print_line, write_line
 from pscp.options.arguments import Parser
 
@@ -75,10 +76,7 @@ def _act(words: list[str]) -> int:
         raise UsageError("--json goes with --status")
     if (tries and (what or "config" in given)) or (what == "hash-password" and "config" in given):
         raise UsageError("--try and --hash-password stand alone")
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        hint = f"{sys.executable or 'python3'} -m pip install 'pscp-ssh[serve]'"
-        raise UsageError(f"{missing[0]} is not installed", hint)
+    check_installed(*_PACKAGES)
     if what == "hash-password":
         return _hash_password()
     if tries:

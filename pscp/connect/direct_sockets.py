@@ -8,11 +8,9 @@ Read next: ../transports/direct.py.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import select
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -23,7 +21,7 @@ from pscp.endpoint.frames import session, system, wire
 from pscp.endpoint.plane import gate, link
 from pscp.ground import errors
 from pscp.ground.contexts import with_context
-from pscp.ground.errors import UsageError
+from pscp.ground.libraries import check_installed
 from pscp.options.options import Options
 from pscp.transports import Channel
 from pscp.transports.direct import PlainChannel
@@ -36,11 +34,7 @@ _YEARS = 2000, 2100
 
 def check() -> None:
     """Raise UsageError if the package that makes keys is not installed."""
-    if importlib.util.find_spec("cryptography") is None:
-        raise UsageError(
-            "--plane tls: the Python package cryptography is not installed",
-            f"{sys.executable or 'python3'} -m pip install cryptography",
-        )
+    check_installed("cryptography", before="--plane tls: ")
 
 
 class Identity(NamedTuple):

@@ -133,13 +133,9 @@ def program_argv(transport: str, settings: Settings) -> list[str]:
 
     Raises UsageError if its library is not installed.
     """
-    import importlib.util  # here: ssh needs nothing of this
+    from pscp.ground.libraries import check_installed  # here: ssh needs nothing of this
 
-    if importlib.util.find_spec(transport) is None:
-        raise UsageError(
-            f"--transport {transport}: the Python package {transport} is not installed",
-            f"{sys.executable or 'python3'} -m pip install {transport}",
-        )
+    check_installed(transport, before=f"--transport {transport}: ")
     start = (
         "import sys; sys.path.append(sys.argv.pop(1)); "
         f"{_BEFORE_LOADING[transport]}"

@@ -278,7 +278,7 @@ def test_without_a_package_it_says_what_to_install(world: World, package: str) -
     ran = world.shell(f"PYTHONPATH={folder} pscp-run --list")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        f"pscp-run: {package} is not installed\n"
+        f"pscp-run: the Python package {package} is not installed\n"
         f"          {sys.executable} -m pip install {package}\n"
     )
     assert world.shell(f"PYTHONPATH={folder} pscp-run --help; pscp --version").code == 0

@@ -13,6 +13,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,20 @@ def test_wrong_use(words: list[str]) -> None:
     done = command(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_a_library_it_says_what_to_install(tmp_path: Path) -> None:
+    """It named an extra of a distribution that no index has."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['argon2'] = None")
+    done = subprocess.run(
+        [*COMMAND, "--try"], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "pscp-serve: the Python package argon2 is not installed\n"
+        f"            {sys.executable} -m pip install argon2-cffi\n"
+    )
 
 
 def test_trying_it_out_leaves_nothing(tmp_path: Path) -> None:
