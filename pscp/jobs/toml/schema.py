@@ -116,6 +116,14 @@ def _after(text: str, folder: str) -> tuple[str, str | None]:
     return text, None
 
 
+def _reports(value: Any) -> Any:
+    """Return the value; a file alone is a mistake that is told with the table that was meant."""
+    if isinstance(value, str):
+        form = {"json": "json", "txt": "text"}.get(value.rpartition(".")[2], "html")
+        raise ValueError(f'must be a table, such as {{ {form} = "{value}" }}')
+    return value
+
+
 # An ssh_config, of which "none" is none; a program, which $PATH has if it is a name alone.
 ConfigFile = Annotated[Text, after(lambda text, at: text if text == "none" else whole(text, at))]
 Program = Annotated[Text, after(lambda text, at: whole(text, at) if "/" in text else text)]
@@ -124,7 +132,9 @@ Places: Any = Annotated[several(Annotated[Text, after(_place)]), after(_each_onc
 Destinations: Any = Annotated[several(Annotated[Folder, after(_place)]), after(_each_once)]
 Command: Any = Annotated[several(Word), WrapValidator(_command)]
 Reports = Annotated[
-    dict[Literal["json", "text", "html"], File], AfterValidator(lambda value: (*value.items(),))
+    dict[Literal["json", "text", "html"], File],
+    BeforeValidator(_reports),
+    AfterValidator(lambda value: (*value.items(),)),
 ]
 Url = Annotated[HttpUrl, AfterValidator(str)]
 Hosts = Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)]
