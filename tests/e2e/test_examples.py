@@ -5,6 +5,7 @@ Read next: examples/copy_folder.py, world.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from compare import assert_same_tree
 from servers.private import PrivateServer
 
 from e2e.world import ROOT, World, change, make_world
+from pscp.jobs import explain
+from pscp.jobs.toml.config import load
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 MAX_LINES = 45
@@ -34,6 +37,14 @@ def test_there_is_a_test_for_each() -> None:
 def test_they_are_short() -> None:
     lines = {name: (ROOT / "examples" / name).read_text().count("\n") for name in EXAMPLES}
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_the_recordings_limit_is_in_the_unit_that_its_comment_names() -> None:
+    file = ROOT / "examples" / "recordings.toml"
+    limit = r'^limit = \{ "(.+)" = "([0-9]+)M" \} +# Mbit/s'
+    [(span, mbit_s)] = re.findall(limit, file.read_text("utf-8"), re.M)
+    [job] = load(str(file)).jobs.values()
+    assert f"# {span}: --limit={int(mbit_s) * 1000}" in explain.lines(job)  # kbit/s
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
