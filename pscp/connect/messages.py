@@ -34,6 +34,7 @@ _WARNING = re.compile(r"REMOTE HOST IDENTIFICATION HAS CHANGED|POSSIBLE DNS SPOO
 _DEBUG_LINE = re.compile(  # of ssh -v; of asyncssh and paramiko
     rb"debug\d: |DEBUG:|OpenSSH_\S+ |Authenticated to .* using |Transferred: sent |Bytes per second"
 )
+_TRACEBACK = "Traceback (most recent call last):"
 _CIPHER = re.compile(rb"debug1: kex: client->server cipher: ([\w@.-]+)")
 
 
@@ -84,7 +85,7 @@ class Messages:
     """The standard error of a channel: its end is kept, its lines are shown to people and logged.
 
     `notice` shows a line to people; with None nothing is shown. Lines for who looks for a cause (of
-    `ssh -v`) are logged only, and one of them tells the cipher.
+    `ssh -v`, or of a traceback but its end) are logged only, and one of them tells the cipher.
     """
 
     def __init__(self, channel: Channel, notice: Callable[[str], None] | None) -> None:
@@ -95,6 +96,7 @@ class Messages:
         self.cipher = ""  # what ssh has agreed on, where it says so
         self._unshown = ""  # not shown yet, since an error may repeat it
         self._is_over = False
+        self._is_traced = False  # the line that came last is of a traceback, but its end
 
     @property
     def has_more(self) -> bool:
@@ -125,7 +127,9 @@ class Messages:
         text = line.decode(errors="replace").rstrip("\r")
         if _log.is_wanted and line:
             _log.debug("process %d writes: %s", self._channel.pid, text)
-        if _DEBUG_LINE.match(line):
+        # Of a program that answers in place of the agent: it would look like one of pscp.
+        self._is_traced = text.startswith(_TRACEBACK) or (self._is_traced and text[:1] == " ")
+        if _DEBUG_LINE.match(line) or self._is_traced:
             if found := _CIPHER.match(line):
                 self.cipher = found[1].decode()
             return

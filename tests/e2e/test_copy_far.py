@@ -101,8 +101,9 @@ def test_a_python_that_is_too_old(push: Way, make_sshd: MakeServer, shell_that: 
         ("ForceCommand echo This account is for tests only; exit 1", "This account is for tests"),
         ("ForceCommand echo Not here >&2; exit 5", "Not here"),
         ("ForceCommand exit 0", "did not start the agent"),
+        ("ForceCommand python3 -c 'raise OSError(7)'", "it said: OSError: 7"),
     ],
-    ids=["words", "stderr", "nothing"],
+    ids=["words", "stderr", "nothing", "traceback"],
 )
 def test_a_forced_command(push: Way, make_sshd: MakeServer, config: str, said: str) -> None:
     fill(push.source)
