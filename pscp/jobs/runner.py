@@ -35,6 +35,7 @@ from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import reasons, summary
 from pscp.jobs.stopping import Stopping
 from pscp.jobs.toml.job import Job, check_after
+from pscp.jobs.toml.schema import as_keys
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.progress import (
@@ -194,7 +195,8 @@ class Copying:
             self._say(destination, text)
 
     def _say(self, destination: str, text: str) -> None:
-        self._teller.says(self._job.name, f"{destination}: {text}")
+        said = as_keys(text, letters=False)  # zfs may have said those
+        self._teller.says(self._job.name, f"{destination}: {said}")
 
 
 def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:

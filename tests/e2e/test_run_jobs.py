@@ -81,6 +81,9 @@ def test_it_says_what_happens_where_that_is_asked_for(
     place.fill("a")
     assert run(place, GOOD, "-v") == 0
     assert f"good: {place.destination()}: done" in capfd.readouterr().err
+    assert run(place, f'{GOOD}transport = "asyncssh"\npersist = "1m"\n', "-v") == 0
+    err = capfd.readouterr().err
+    assert "persist is for transport openssh" in err and "--" not in err
 
 
 def test_that_sftp_is_used_instead_is_said_once(

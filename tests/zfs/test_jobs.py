@@ -5,12 +5,16 @@ Not here: --check of one (test_job_check.py), what a replication does (test_over
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from e2e.test_jobs import Told
 
+from pscp.cli.run import main
 from pscp.jobs import runner
 from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.outcome import JobRun, Outcome
@@ -43,6 +47,29 @@ def test_datasets_go_to_several_destinations_at_once(
     assert [each.files for each in done.destinations] == [1, 1]
     here = far.sender.guids(far.source)
     assert [far.receiver.guids(each) for each in both] == [here, here] and len(here) == 2
+
+
+@PUSH
+def test_a_job_of_datasets_is_told_in_keys(
+    far: Ends, own_state: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its dry run spoke as pscp-zfs, and of options that pscp-run has not."""
+    far.grow("one")
+    far.receiver.do("create", far.dest)
+    source, dest = far.places
+    assert far.over_ssh is not None
+    keys = {
+        "datasets": source, "destinations": dest, "config": far.over_ssh["config_file"],
+        "zfs-command": shlex.join(far.sender.zfs),
+        "far-zfs-command": shlex.join(far.receiver.zfs),
+    }  # fmt: skip
+    lines = [f"{key} = {json.dumps(str(value))}" for key, value in keys.items()]
+    (tmp_path / "jobs.toml").write_text("\n".join(["[job.night]", *lines]))
+    for words in (["-n"], ["-v"]):
+        assert main(["--config", f"{tmp_path}/jobs.toml", *words]) == 1
+        err = capfd.readouterr().err
+        assert "; force-rollback overwrites" in err.replace("\n", ";"), err
+        assert not re.search(r"pscp-zfs|--[a-z]", err)
 
 
 @PUSH
