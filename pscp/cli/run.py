@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -96,6 +97,9 @@ def _act(words: list[str]) -> int:
     for form, _ in given.get("reports", ()):
         if form not in FORMS:
             raise UsageError(f"--report {form}: a report is one of {', '.join(FORMS)}")
+    for text in patterns:
+        if text.endswith(".toml") and "config" not in given and os.path.isfile(text):
+            raise UsageError(f"{text} is no job but a file", f"--config {text} has it read")
     config = read_config(given.get("config"))
     if config is None:
         return UsageError.exit_code

@@ -244,6 +244,9 @@ def test_wrong_use_is_told_in_a_line(world: World) -> None:
     ):
         ran = told(world, text, *words)
         assert (ran.code, ran.out) == (2, "") and ran.err.startswith(said), ran.err
+    ran = world.run("pscp-run", "--check", "jobs.toml")
+    said = "pscp-run: jobs.toml is no job but a file\n          --config jobs.toml has it read\n"
+    assert (ran.code, ran.err) == (2, said)
     ran = told(world, f"{text}port = 'x'\nconfi = 'y'\n", "--list")
     file = "jobs.toml"
     assert (ran.code, ran.out, ran.err.splitlines()) == (
