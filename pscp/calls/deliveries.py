@@ -199,7 +199,7 @@ def _checked(
     if not places:
         raise errors.UsageError("there is no destination")
     if most is not None and (type(most) is not int or most < 1):
-        raise errors.UsageError(f"the number of hosts at a time must be 1 or more, not {most!r}")
+        raise errors.UsageError(f"--max-hosts must be 1 or more, not {most!r}")
     _check_apart(places)
     if options.delete:
         check_beside(places)

@@ -78,7 +78,7 @@ def _count(most: int) -> Check:
 def _check_jump(what: str, value: str) -> None:
     check_argument(what, value)
     if value.startswith("-"):
-        raise UsageError(f'{what}: {value}: a jump host cannot start with "-"')
+        raise UsageError(f'{what}: a jump host cannot start with "-"')
 
 
 def _check_family(what: str, value: object) -> None:

@@ -34,6 +34,7 @@ _CALLS = {  # what a command's words stand for that are no options of a copy
     "pscp --clean": "pscp.clean()", "pscp --measure --save": "pscp.measure(save=True)",
     "--measure": "pscp.measure()", "--fan-out": "pscp.fan_out()",
     "--exclude": "exclude", "--include": "include", "--allowed-signers": "allowed_signers",
+    "--max-hosts": "max_hosts",
 }  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(hosts: Hosts) ->
         ([a, a], {}, "twice"),
         ([a, a.removesuffix("/")], {}, "twice"),
         ([a, "here"], {}, "is HOST:PATH"),
-        ([a, b], {"max_hosts": 0}, "1 or more"),
+        ([a, b], {"max_hosts": 0}, "max_hosts must be 1 or more"),
         ([a, b], {"files_from": "-"}, "read once"),
         ([a, b], {"direct": True}, "from host to host"),
     ):
