@@ -31,11 +31,6 @@ def judge(case: Case) -> Verdict:
     before = dict(verdict.there)
     walk = _Walk(case, verdict)
     walk.run()
-    if case.has("archive"):  # a name of a file that could not be copied cannot be linked to it
-        tops = tuple(at + b"/" for at in walk.failed.values())
-        failed = {node.inode for at, node in case.source.items() if (at + b"/").startswith(tops)}
-        places = verdict.places.items()
-        verdict.fails |= {to for to, at in places if case.source[at].inode in failed - {0}}
     if case.has("delete"):
         walk.mirror()
     verdict.codes = {1} if verdict.fails else verdict.codes
@@ -118,7 +113,6 @@ class _Walk:
         self.left_out: set[bytes] = set()
         self.folders: dict[bytes, bytes] = {}  # that a mirror is of -> their path for patterns
         self.through: set[bytes] = set()  # what was reached through a link
-        self.failed: dict[bytes, bytes] = {}  # what stands in the way of what
         self.replaced: set[bytes] = set()  # files that make way for folders
         self.blocked: dict[bytes, tuple[bytes, Node, bytes]] = {}  # by what the mirror may delete
         self.is_whole = True  # no source is missing
@@ -197,7 +191,6 @@ class _Walk:
             self._entry(at, to, name, is_deep, above)
         elif self._is_refused(found, old, is_deep=is_deep) and not (old and is_left):
             self.verdict.fails.add(to)
-            self.failed[to] = lead
         else:
             self.verdict.places[to] = at
             self._take(to, found, old)
@@ -402,12 +395,10 @@ class _Walk:
         return all(below)
 
     def remove_sources(self) -> None:
-        """Remove what has landed; what was reached through a link may stay, and a name of a file
-        that has failed by another one.
-        """
+        """Remove what has landed; what was reached through a link may stay."""
         verdict = self.verdict
         for to, outcome in verdict.outcomes.items():
-            may_stay = to in self.through or to in verdict.fails
+            may_stay = to in self.through
             if outcome <= TAKEN:
                 verdict.leaves[verdict.places[to]] = None if may_stay else True
             if may_stay:

@@ -120,3 +120,41 @@ def test_a_name_that_was_another_files_is_not_told_as_new(push: Way, remote: str
     write(push.destination / "y", "old", -9)
     ran = push.command("-a", "--itemize", "--remote", remote, names=["."])
     assert sorted(ran.out.splitlines()) == ["changed   y", "new       a", "new       z"], ran
+
+
+def names_of(folder: Path, *names: str) -> None:
+    """Make each a name of one small file, and a name of one large file beside it."""
+    for suffix, text in (("", "content"), (" large", "content" * 50_000)):
+        first, *further = (folder / f"{name}{suffix}" for name in names)
+        for path in (first, *further):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        first.write_text(text)
+        for other in further:
+            os.link(first, other)
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_name_that_cannot_be_had_leaves_its_file_to_the_next(push: Way, remote: str) -> None:
+    names_of(push.source, "a/f", "b", "y", "z")
+    push.destination.mkdir(exist_ok=True)
+    (push.destination / "a").write_text("in the way")
+    (push.destination / "b").mkdir()
+    (push.destination / "b" / "x").write_text("in the way")
+    for _ in range(2):
+        ran = push.command("-av", "--remote", remote, names=["."])
+        assert ran.code == 1 and "another name" not in ran.err, ran.err
+        assert ", 4 failed" in ran.err
+        assert all(f"/{each}: " in ran.err for each in ("a", "a/f", "a/f large", "b")), ran.err
+        files = [path for path in push.destination.glob("[byz]*") if path.is_file()]
+        found = {path.name: path.stat().st_nlink for path in files}
+        assert found == {"y": 2, "z": 2, "b large": 3, "y large": 3, "z large": 3}
+
+
+def test_a_name_in_a_folder_that_may_not_be_written(as_other: Way) -> None:
+    names_of(as_other.source / "t", "a/f", "a/g", "z", "zz")
+    (as_other.destination / "t" / "a").mkdir(parents=True)
+    os.chown(as_other.destination / "t", 65534, 65534)
+    ran = as_other.command("-a", names=["t"])
+    assert ran.code == 1 and ", 4 failed" in ran.err and "another name" not in ran.err, ran.err
+    found = {path.name: path.stat().st_nlink for path in (as_other.destination / "t").glob("z*")}
+    assert found == {"z": 2, "zz": 2, "z large": 2, "zz large": 2}

@@ -55,6 +55,7 @@ FOCI = {
     ),
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
+    "next name": Focus(ARCHIVE, (Step(),), has_clashes=True),
     "T7": Focus(
         {"archive": True, "update": True, "resume": False}, (Step(),), has_links=True, unread=True
     ),

@@ -90,14 +90,18 @@ MUTANTS = (
     ),
     Mutant(
         "N18", "transfer/walk/lookups.py",
-        '            results.skipped_firsts[entry.path] = item\n', "            pass\n",
+        "        results.leave_to_next(item)\n", "        pass\n",
         "the next name of a file that is skipped is not sent",
     ),
     Mutant(
         "T7", "transfer/walk/lookups.py",
-        "            results.skipped_firsts[entry.path] = item\n",
-        "            results.is_there(entry)\n",
+        "        results.leave_to_next(item)\n", "        results.is_there(entry)\n",
         "another name is linked to a file that is left out",
+    ),
+    Mutant(
+        "next name", "transfer/terms/results.py",
+        'if failure["kind"] in _OF_A_NAME and not is_of_file:', "if False:",
+        "a name that cannot be had takes all names of its file with it",
     ),
     Mutant(
         "P10", "transfer/terms/journal.py",

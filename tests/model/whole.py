@@ -112,6 +112,8 @@ CLASHES = {
     b"y": Made(FOLDER, mode=0o755), b"y/a": Made(FILE, 2, 40), b"y/A": Made(FILE, 3, 40),
     b"y/large": Made(FILE, 3, draws.SIZES[-1]),
     b"u": Made(FILE, 2, 40), b"v": Made(FILE, same_as=b"u"),
+    b"x2": Made(FILE, same_as=b"x"), b"x3": Made(FILE, same_as=b"x"),
+    b"y2": Made(FILE, same_as=b"y/large"),
 }  # fmt: skip
 CLASHES_THERE = {
     b"x": Made(FOLDER, mode=0o755), b"x/in": Made(FILE, 4, 40),

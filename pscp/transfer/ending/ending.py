@@ -248,7 +248,8 @@ class Ending:
         """Make hard links to the files that are at the destination as at the source.
 
         To link to what else has the name would give other bytes to this one. Where an option left a
-        file's first name out, its next name is copied as a file, and the others link to that.
+        file's first name out, or that cannot be had, its next name is copied as a file, and the
+        others link to that.
         """
         while len(self.links):
             with contextlib.closing(self.links) as links:
@@ -262,7 +263,7 @@ class Ending:
         results, next_names = self._results, dict[str, tree.Entry]()
         for *row, known_path in links.take():
             link = tree.Entry(*row)
-            first = results.skipped_firsts.get(link.target)
+            first = results.next_names.get(link.target)
             digest = results.digests.get(link.target, "")
             if link.target in results.firsts and not self._terms.job.is_expected(link.path, digest):
                 self._queue.run_alone(functools.partial(results.fail_expected, link.path))

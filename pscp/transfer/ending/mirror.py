@@ -133,7 +133,7 @@ class Mirror:
                 what = "a folder" if kind == tree.FOLDER else "a special file"
                 message = f"is {what} at the destination, which stays"
                 failure = failures.data(failures.DESTINATION, path, message)
-                self._queue.run_alone(partial(self._results.failed, failure))
+                self._queue.run_alone(partial(self._results.name_failed, item, failure))
         return freed
 
     def _delete(self) -> None:

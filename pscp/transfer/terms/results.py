@@ -77,6 +77,9 @@ _LACKED_BY_SFTP = {
 
 # These are about a whole file system, not about a folder of it.
 _OF_ALL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+# What the destination says of a name, unless it would say the same of the file's other names.
+_OF_A_NAME = frozenset([failures.SYSTEM, failures.DESTINATION, failures.UNSAFE])
+_OF_EVERY_NAME = _OF_ALL | {errno.EIO, errno.EFBIG}
 _ROOM = "make room there, then run the same command again: what has landed is not sent again"
 _HINTS = {
     errno.ENOSPC: _ROOM,
@@ -268,9 +271,10 @@ class Results:
         self.landed: Callable[[tree.Entry], object] = ignored
         self.link_landed: Callable[[tree.Entry], object] = ignored
         # Files of several names: those that are at the destination as at the source, by path there,
-        # and those that an option left out. The first alone get their other names.
+        # which get their other names; and those whose next name is copied instead, as an option
+        # left this one out, or it cannot be had there.
         self.firsts: set[str] = set()
-        self.skipped_firsts: dict[str, PlannedEntry] = {}
+        self.next_names: dict[str, PlannedEntry] = {}
         # Entries whose names have something that the mirror deletes first, and its kind; by path.
         self.blocked: dict[str, tuple[PlannedEntry, str]] = {}
         self.is_partial = False  # not all of the source was seen: a source was missing
@@ -353,6 +357,20 @@ class Results:
     def fail_expected(self, path: str) -> None:
         """Fail a file of another digest than is expected."""
         self.failed(failures.data(failures.VERIFY, path, _NOT_EXPECTED))
+
+    def name_failed(self, item: PlannedEntry, failure: Failure) -> None:
+        """Count and show an entry that was not copied. Where that is about its name alone, the next
+        name of its file is copied instead.
+        """
+        is_of_file = failure.get("of_source") or failure["errno"] in _OF_EVERY_NAME
+        if failure["kind"] in _OF_A_NAME and not is_of_file:
+            self.leave_to_next(item)
+        self.failed(failure)
+
+    def leave_to_next(self, item: PlannedEntry) -> None:
+        """Note that the next name of an entry's file, if it has one, is copied instead."""
+        if "linked" in item.entry.extra:
+            self.next_names[item.entry.path] = item
 
     def failed(self, failure: Failure, first: str = "", *, was_copied: bool = False) -> None:
         """Count and show a file that was not copied, maybe as another name of the file `first`;

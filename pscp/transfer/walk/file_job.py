@@ -187,7 +187,7 @@ class FileJob:
     def _then_sink(self, group: list[Extent], algorithm: str, answer: object) -> None:
         [wanted] = answers.digests(answer)
         if isinstance(wanted, dict):
-            self._ask_failed(wanted)
+            self._ask_failed(answers.from_source(wanted))
             return
         request = self._digests_of_part(group, algorithm)
         then = partial(self._compared, group, wanted)
@@ -253,7 +253,7 @@ class FileJob:
     def _then_reuse(self, group: list[Extent], answer: object) -> None:
         [wanted] = answers.digests(answer)
         if isinstance(wanted, dict):
-            self._ask_failed(wanted)
+            self._ask_failed(answers.from_source(wanted))
             return
         digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
         request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
@@ -346,7 +346,7 @@ class FileJob:
         def then(answer: object) -> None:
             [found] = answers.digests(answer)
             if isinstance(found, dict):
-                self._cannot_finish(found)
+                self._cannot_finish(answers.from_source(found))
             elif (digest := found[0]) is None:
                 changed = failures.data(
                     failures.CHANGED, self.item.known.path, "changed while it was copied"
@@ -410,7 +410,7 @@ class FileJob:
         def over(_: object) -> None:
             assert self._failure is not None
             self._close()
-            self._results.failed(self._failure)
+            self._results.name_failed(self.item, self._failure)
 
         discard = requests.Discard(self.item.entry.path, [""])
         self._queue.add(Ask(False, discard, over, over))

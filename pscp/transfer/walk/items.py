@@ -242,7 +242,8 @@ class Items:
                 damaged.append(item)
                 self._counters.add(chunks_resent=1, bytes_sent=item.entry.size)
             else:
-                results.failed(failure if isinstance(row, list) else answers.of_known(failure))
+                is_sinks = isinstance(row, list)
+                results.name_failed(item, failure if is_sinks else answers.of_known(failure))
         results.record_outcome("copied", digests)
         size_bytes = sum(entry.size for entry in landed)
         self._counters.add(

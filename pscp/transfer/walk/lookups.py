@@ -89,15 +89,15 @@ class DestinationLookup:
             found = [as_for(item.entry, row) for item, row in zip(items, rows, strict=True)]
             if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
                 found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
-            self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(pair[1])])
+            self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(*pair)])
 
         cost_bytes = len(items) * MEMORY_BYTES
         return Ask(False, lookup.Lookup(paths, wanted), then, self._bug, cost_bytes=cost_bytes)
 
-    def _is_seen(self, there: There) -> bool:
+    def _is_seen(self, item: PlannedEntry, there: There) -> bool:
         """Return whether it is known what is there, if anything; else the entry fails."""
         if there.failure is not None:
-            self._items.results.failed(there.failure)
+            self._items.results.name_failed(item, there.failure)
         return there.failure is None
 
     def _bug(self, failure: failures.Data) -> None:
@@ -178,7 +178,8 @@ class DestinationLookup:
             failure = failures.data(failures.DESTINATION, entry.path, message)
             options = self._terms.options
             may_mirror = options.recursive and not (options.files_from or options.ignore_existing)
-            self._items.results.failed({**failure, "hint": _MIRROR if may_mirror else ""})
+            hint = _MIRROR if may_mirror else ""
+            self._items.results.name_failed(item, {**failure, "hint": hint})
         elif action is Action.SKIP:
             self._skip(item)
         elif action is Action.LINK and not self._terms.options.dry_run:
@@ -194,8 +195,7 @@ class DestinationLookup:
         another name of the source's file is no link to that.
         """
         entry, results = item.entry, self._items.results
-        if "linked" in entry.extra:
-            results.skipped_firsts[entry.path] = item
+        results.leave_to_next(item)
         if entry.kind != tree.FOLDER:
             size_bytes = entry.size if entry.kind == tree.FILE else 0
             self._terms.counters.add(files_skipped=1, bytes_unneeded=size_bytes)
