@@ -43,7 +43,7 @@ class RunLog:
     """The log of one run of a command. Any thread may write."""
 
     def __init__(self, writes: Sequence[Write], of_files: Write | None = None) -> None:
-        """`of_files` gets the name of each file that is copied."""
+        """`of_files` gets the name of each file that is copied, deleted or removed."""
         self._writes, self._of_files = writes, of_files
 
     def write(self, text: str) -> None:
@@ -57,7 +57,7 @@ class RunLog:
 
 class Logging(Passing):
     """Hands everything on to the reporter inside, and its notes to a log as well; to that also the
-    names of what is copied, and of each file that failed.
+    names of what is copied, deleted or removed, and of each file that failed.
     """
 
     def __init__(self, inner: Reporter, write: Write, of_files: Write | None) -> None:
@@ -78,6 +78,11 @@ class Logging(Passing):
         super().file(path, outcome, digest, is_new)
         if self._of_files is not None and outcome in CHANGES:
             self._of_files(f"{outcome} {printable(path)}")
+
+    def gone(self, text: str) -> None:
+        super().gone(text)
+        if self._of_files is not None:
+            self._of_files(printable(text))
 
 
 def run_command(

@@ -300,8 +300,9 @@ class ConnectionOptions:
     )
     log_file: str | None = SHOWN.path(
         "--log-file FILE",
-        "write notes, errors, each file copied and the summary to FILE",
-        "For the command line: write notes, errors, each file copied and the summary to this file.",
+        "write notes, errors, each file copied or deleted and the summary to FILE",
+        "For the command line: write notes, errors, each file copied or deleted and the summary to "
+        "this file.",
     )
     syslog: bool = SHOWN.flag(
         "--syslog",

@@ -158,7 +158,7 @@ class _CommonFields(TypedDict, total=False):
     stats: bool
     """For the command line: end with a table of what was counted."""
     log_file: str | os.PathLike[str] | None
-    """For the command line: write notes, errors, each file copied and the summary to this file."""
+    """For the command line: write notes, errors, each file copied or deleted and the summary to this file."""
     syslog: bool
     """For the command line: send notes, errors and the summary to syslog as well."""
 

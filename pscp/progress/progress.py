@@ -165,6 +165,11 @@ class Reporter:
     def differs(self, path: str, why: str, is_new: bool) -> None:
         """Tell of a file that a dry run or a check finds to differ; people see it by line()."""
 
+    def gone(self, text: str) -> None:
+        """Tell of what was deleted at the destination, or removed at the source, where copied names
+        are wanted; people see the former by line().
+        """
+
     def stop(self, result: Result | None = None) -> None:
         """The copy is over; without a result it raised an exception."""
 
@@ -198,6 +203,9 @@ class Passing(Reporter):
 
     def differs(self, path: str, why: str, is_new: bool) -> None:
         self._inner.differs(path, why, is_new)
+
+    def gone(self, text: str) -> None:
+        self._inner.gone(text)
 
     def stop(self, result: Result | None = None) -> None:
         self._inner.stop(result)

@@ -121,6 +121,22 @@ def test_a_file_is_removed_only_once_all_have_it(hosts: Hosts) -> None:
     assert [each.name for each in hosts.source.iterdir()] == ["small"]
 
 
+def test_a_log_names_what_is_deleted_at_each_destination(hosts: Hosts) -> None:
+    hosts.fill("file", 1000)
+    log, to = hosts.folder / "log", [hosts.good("a"), hosts.good("b")]
+    for each in "ab":
+        (hosts.at(each) / "old").touch()
+    words = ("--fan-out", "-rq", "--delete", "--log-file", str(log), f"{hosts.source}/.", *to)
+    assert typed(hosts, *words).code == 0
+    lines = {line.partition("]: ")[2] for line in log.read_text().splitlines()}
+    assert {f"deleted {each}:{hosts.at(each)}/old" for each in "ab"} <= lines
+    log.unlink()
+    words = ("--fan-out", "-rq", "--remove-source-files", *words[3:])
+    assert typed(hosts, *words).code == 0
+    lines = {line.partition("]: ")[2] for line in log.read_text().splitlines()}
+    assert f"removed {hosts.source}/file" in lines
+
+
 def test_two_names_of_one_folder_remove_nothing(hosts: Hosts) -> None:
     """Which the first copy makes, so that the second finds it there."""
     hosts.fill("small", 1000)

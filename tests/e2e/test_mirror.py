@@ -116,17 +116,43 @@ def test_v_says_what_was_deleted(push: Way) -> None:
     assert "1 deleted" in ran.err
 
 
+def gone(log: Path) -> list[str]:
+    """Return what a log says of names that are no longer where they were."""
+    lines = [line.partition("]: ")[2] for line in log.read_text().splitlines()]
+    return sorted(line for line in lines if line.startswith(("deleted ", "removed ")))
+
+
+def test_a_log_names_what_is_deleted_and_what_is_removed_at_the_source(way: Way) -> None:
+    make(way.source, "t/a", "t/sub/b")
+    make(way.destination, "t/old", "t/gone/x")
+    log = way.source.parent / "log"
+    ran = way.command("-rq", "--delete", "--log-file", str(log), names=["t"])
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    at = f"deleted {way.sent_to}{way.destination}/t"
+    assert gone(log) == [f"{at}/gone/", f"{at}/gone/x", f"{at}/old"]
+    log.unlink()
+    ran = way.command("-rq", "--remove-source-files", "--log-file", str(log), names=["t"])
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    at = f"removed {way.sent_from}{way.source}/t"
+    assert gone(log) == [f"{at}/a", f"{at}/sub/b"]
+
+
 def test_between_two_far_ends(push: Way) -> None:
     make(push.source, "t/a", "t/sub/b")
     make(push.destination, "t/old", "t/gone/x")
-    host = push.server.host
-    words = ("-r", "--delete", f"{host}:{push.source}/t", f"{host}:{push.destination}")
+    host, log = push.server.host, push.source.parent / "log"
+    logged = ("-r", "--log-file", str(log))
+    words = (*logged, "--delete", f"{host}:{push.source}/t", f"{host}:{push.destination}")
     ran = push.typed(*words)
     assert ran.code == 0, ran.err
     assert_same_tree(push.source, push.destination)
-    moving = ("-r", "--remove-source-files", f"{host}:{push.source}/t/.")
+    moving = (*logged, "--remove-source-files", f"{host}:{push.source}/t/.")
     assert push.typed(*moving, f"{host}:{push.destination}/moved/").code == 0
     assert not [path for path in push.source.rglob("*") if path.is_file()]
+    assert gone(log) == [
+        *(f"deleted {host}:{push.destination}/t/{each}" for each in ("gone/", "gone/x", "old")),
+        *(f"removed {host}:{push.source}/t/{each}" for each in ("a", "sub/b")),
+    ]
 
 
 # --- what is protected

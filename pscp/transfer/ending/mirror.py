@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -360,8 +360,7 @@ class Mirror:
             gone = [row for place, row in enumerate(extras) if place not in failed]
             self._gone(gone)
             self._terms.counters.add(files_deleted=len(gone))
-            if self._terms.options.verbose:
-                self._queue.write_later(lambda: self._show(gone))
+            self._queue.write_later(lambda: self._tell(gone))
 
         request = mirror.Remove([(path, kind, seen) for path, kind, seen in extras])
         return Ask(False, request, then, self._results.failed, is_exclusive=True)
@@ -370,10 +369,22 @@ class Mirror:
         """Note whose names are free now, or would be."""
         self._freed |= {row[0] for row in rows} & self._results.blocked.keys()
 
+    def _tell(self, rows: Sequence[_Piece]) -> None:
+        """Name what was deleted: to people with -v, and in a log."""
+        reporter, places = self._terms.reporter, self._terms.places
+        if self._terms.options.verbose:
+            self._show(rows)
+        for row in rows if reporter.names_copied else ():
+            reporter.gone(f"deleted {places.of(_with_slash(row), of_source=False)}")
+
     def _show(self, rows: Iterable[_Piece]) -> None:
-        for path, kind, _ in rows:
-            slash = "/" if kind == tree.FOLDER else ""
-            self._terms.reporter.line(f"deleting {path}{slash}")
+        for row in rows:
+            self._terms.reporter.line(f"deleting {_with_slash(row)}")
+
+
+def _with_slash(row: _Piece) -> str:
+    path, kind, _ = row
+    return f"{path}/" if kind == tree.FOLDER else f"{path}"
 
 
 def _checked(row: object, piece: _Piece) -> mirror.Row:

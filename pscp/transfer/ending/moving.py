@@ -342,12 +342,22 @@ class Moving:
             for _, failure in failed:
                 self._results.failed(self._as_not_removed(failure), was_copied=True)
             self._terms.counters.add(files_removed=len(rows) - len(failed))
+            stays = {place for place, _ in failed}
+            gone = [known for place, (_, known) in enumerate(moved) if place not in stays]
+            self._queue.write_later(lambda: self._tell(gone))
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
         moved = [(kind, source.SourceFile(*known)) for kind, known, _ in rows]
         folder = self._moves.folder if self._moves is not None else ""
         return Ask(True, moving.RemoveSources(moved, folder), then, self._cannot_remove)
+
+    def _tell(self, gone: list[source.SourceFile]) -> None:
+        """Name in a log what is no longer at the source."""
+        reporter, places = self._terms.reporter, self._terms.places
+        into = f" to {self._moves.folder}" if self._moves and self._moves.folder else ""
+        for known in gone if reporter.names_copied else ():
+            reporter.gone(f"{'moved' if into else 'removed'} {places.of_entry(known)}{into}")
 
     def _cannot_remove(self, failure: Failure) -> None:
         self._results.failed(self._as_not_removed(failure), was_copied=True)

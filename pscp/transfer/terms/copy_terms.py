@@ -197,7 +197,7 @@ class FilePlaces:
             return f"{self._froms}{self._of_source(path)}"
         return f"{self._to}{_joined(self._root, path)}"
 
-    def of_entry(self, known: tree.Entry) -> str:
+    def of_entry(self, known: tree.Entry | source.SourceFile) -> str:
         if not 0 <= known.top < len(self._listed):
             return self.of(known.path, of_source=True)
         top = self._listed[known.top]

@@ -58,7 +58,7 @@ complete -c pscp-zfs -s vv -l itemize -d 'name each file with what becomes of it
 complete -c pscp-zfs -s d -l debug -d 'show what pscp, ssh and the agents do, with the lane of each'
 complete -c pscp-zfs -l progress -x -a 'auto\t"a bar on a terminal" bar\t"" plain\t"" json\t"" none\t"not even a closing line"' -d 'auto (a bar on a terminal), bar, plain, json, or none (not even a closing line)'
 complete -c pscp-zfs -l stats -d 'end with a table of what was counted'
-complete -c pscp-zfs -l log-file -r -F -d 'write notes, errors, each file copied and the summary to FILE'
+complete -c pscp-zfs -l log-file -r -F -d 'write notes, errors, each file copied or deleted and the summary to FILE'
 complete -c pscp-zfs -l syslog -d 'send notes, errors and the summary to syslog as well'
 complete -c pscp-zfs -s h -l help -d 'show this and exit'
 complete -c pscp-zfs -l version -d 'show the version and exit'
