@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     AnyCommand: TypeAlias = "Command | FanOut | PipeCommand | Measure | Clean | Connections"
 
+_RSYNCS_FORCE = (
+    "rsync's --force is what --delete does here: a folder goes for a file, and what else the "
+    "source has not"
+)
+
 
 class Command(NamedTuple):
     """A command line that makes sense."""
@@ -135,7 +140,8 @@ def as_no_copy(
     if "save" in others and "measure" not in others:
         raise UsageError("--save goes with --measure: it keeps what that found best")
     if others & {"yes", "force"} and "clean" not in others:
-        raise UsageError("--yes and --force go with --clean: they remove what that lists")
+        hint = _RSYNCS_FORCE if "force" in others else ""
+        raise UsageError("--yes and --force go with --clean: they remove what that lists", hint)
     if others >= {"measure", "clean"}:
         raise UsageError("--measure and --clean do not go together: give one of them")
     if "measure" in others:
@@ -178,7 +184,7 @@ def _taken(options: Options) -> str:
         return f"-i takes {options.identities[-1]!r} for a private key; rsync's -i is -vv here"
     if options.program != "ssh":
         return f"-S takes {options.program!r} for the ssh program; rsync's -S is so anyway"
-    if options.config_file:
+    if options.config_file and not os.path.isfile(options.config_file):
         return f"-F takes {options.config_file!r} for an ssh_config; rsync's -F is --exclude here"
     return ""
 

@@ -1,7 +1,8 @@
 """The commands' first step: to listen for signals while the program is loaded.
 
 Loading takes a tenth of a second, and longer on a busy machine. Nothing has begun by then, so a
-signal ends the process at once, with the exit code that it has later.
+signal ends the process at once, with the exit code that it has later. Before the first line here it
+is the interpreter that a signal ends: by itself, which a shell counts as 129 for SIGHUP.
 
 Not here: what the commands do (copy.py, pipe.py, run.py, serve.py, verify.py, zfs.py, complete.py),
 signals once something runs (ground/signals.py).

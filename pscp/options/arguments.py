@@ -50,7 +50,7 @@ EVERYDAY = {
     "-P": "", "-i": "", "-J": "", "-F": "", "-o": "",
     "-B": "never ask for a password or the like", "-q": "",
     "-v": "name each file that is copied or deleted", "--stats": "",
-    "--log-file": "write notes, errors, what is copied and deleted to it",
+    "--log-file": "write errors, what is copied and deleted to it",
     "--clean": "list what cut copies left below DIR",
     "--measure": "measure the path to HOST, in a minute",
 }  # fmt: skip

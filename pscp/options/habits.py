@@ -61,6 +61,11 @@ _EXPLAINED = {
     "--info": ("pscp shows its progress by itself", "--progress plain shows it in lines"),
     "-m": ("rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
     "--prune-empty-dirs": ("empty folders are copied as well", _BY_HAND),
+    "--dirs": (
+        "folders are copied with what is in them, or not at all",
+        "-a --files-from FILE makes the folders that FILE lists, alone",
+    ),
+    "--outbuf": ("each line is written at once", "leave it out"),
     "--omit-dir-times": ("with -p or -a folders have their source's times too", "leave it out"),
     "--delete-before": (
         "what is deleted goes once all has landed",

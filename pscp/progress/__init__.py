@@ -6,5 +6,5 @@ For other rooms: callbacks (FileEvent, ProgramReporter, log_notes), display (Ric
 make_reporter), progress (CHANGES, CallbackReporter, Counters, Failure, JsonLines, LiveCounters,
 NO_CIPHER, Notes, Outcome, Passing, PlainLines, Rate, Reporter, Result, Silent, Ticking, checked,
 count, count_failed, format_bytes, format_duration, problem_of, what_became), progress_words (Piece,
-count, describe, fit).
+count, describe, files_and_folders, fit).
 """

@@ -176,6 +176,10 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def files_and_folders(number: int) -> str:
+    return f"{number} {'file or folder' if number == 1 else 'files and folders'}"
+
+
 def format_bytes(number: float) -> str:
     """Return bytes in powers of 1000, as links' rates and disks' sizes are: "268.4 MB"."""
     if number < 999.5:

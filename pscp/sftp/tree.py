@@ -239,7 +239,7 @@ class Walk:
         why = failures.from_exception(status, "")["message"]
         problem = f"is a link that cannot be followed: {why}"
         if isinstance(target, bytes):
-            problem = f"is a dangling link (to {ascii(to_text(target))[1:-1]})"
+            problem = f"is a dangling link (to {to_text(target)})"
         return FolderEntry(name, failures.data(failures.UNSUPPORTED, "", problem), b"", b"")
 
     # --- entries

@@ -526,6 +526,13 @@ def test_a_folder_that_can_have_no_backups(push: Way, folder: str, why: str) -> 
     assert push.arrived == {"there", "there/t", "there/t/old"}
 
 
+def test_max_delete_of_one(push: Way) -> None:
+    make(push.source, "t/a")
+    make(push.destination, "t/old")
+    ran = push.command("-r", "--delete", "--max-delete", "0", names=["t"])
+    assert ran.code == 1 and "nothing was deleted: 1 file or folder would be, more" in ran.err
+
+
 @pytest.mark.parametrize(("most", "is_deleted"), [(3, False), (4, True)])
 def test_max_delete(way: Way, most: int, is_deleted: bool) -> None:
     make(way.source, "t/a")

@@ -5,6 +5,7 @@ Not here: each line of docs/coming-from.md (../e2e/test_coming_from.py).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,9 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-a --open-noatime", "leave it out"),
         ("-a --copy-unsafe-links", "-L follows them"),
         ("-a --munge-links", "leave it out"),
+        ("-a --force", "rsync's --force is what --delete does here"),
+        ("--dirs", "makes the folders that FILE lists, alone"),
+        ("-a --outbuf=L", "--outbuf: each line is written at once leave it out"),
         ("-ak", "-L follows them all"),
         ("-aN", "the time of creation"),
         ("-ay", "in the old file alone"),
@@ -157,6 +161,13 @@ def test_the_value_that_was_none(letter: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         cli.parse([f"-a{letter}", "src", "host:"])
     assert said in refused.value.hint
+
+
+def test_an_ssh_config_is_not_taken_for_a_source(tmp_path: Path) -> None:
+    (tmp_path / "config").touch()
+    with pytest.raises(UsageError) as refused:
+        cli.parse(["-F", str(tmp_path / "config"), "src"])
+    assert "rsync" not in refused.value.hint
 
 
 def test_letters_that_take_a_value_here() -> None:

@@ -266,5 +266,5 @@ def _close(fd: Optional[int]) -> None:
 
 def _link_problem(error: OSError, full: bytes) -> str:
     if isinstance(error, FileNotFoundError):
-        return "is a dangling link (to %s)" % ascii(to_text(os.readlink(full)))[1:-1]
+        return "is a dangling link (to %s)" % to_text(os.readlink(full))
     return "is a link that cannot be followed: %s" % os.strerror(error.errno or 0)

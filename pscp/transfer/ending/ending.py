@@ -19,7 +19,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import attributes, hardlinks, lookup
-from pscp.progress.progress_words import count
+from pscp.progress.progress_words import count, files_and_folders
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, PlannedEntry, groups
@@ -199,10 +199,7 @@ class Ending:
         def then(answer: object) -> None:
             lacking = self._with_attributes.keys() & {*answers.texts(answer)}
             numbers = {_ATTRIBUTES[kind]: self._with_attributes[kind] for kind in sorted(lacking)}
-            lost = [
-                f"{what} of {n} {'file or folder' if n == 1 else 'files and folders'}"
-                for what, n in numbers.items()
-            ]
+            lost = [f"{what} of {files_and_folders(n)}" for what, n in numbers.items()]
             if lost:
                 why = "the destination's file system has none"
                 self._terms.reporter.note(f"left out, as {why}: {', '.join(lost)}")

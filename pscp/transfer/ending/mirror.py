@@ -24,6 +24,7 @@ from pscp.endpoint.writing import removal
 from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
 from pscp.ground.errors import NOT_DELETED
 from pscp.options import filters
+from pscp.progress.progress_words import files_and_folders
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import QUESTION_ITEMS, Ask, PlannedEntry
 from pscp.transfer.pieces.spool import Spool, grouped_rows
@@ -154,7 +155,7 @@ class Mirror:
         if is_dry:
             self._list(is_too_much)
         if is_too_much:
-            why = f"{count} files and folders would be, more than --max-delete {most}"
+            why = f"{files_and_folders(count)} would be, more than --max-delete {most}"
             hint = _LET_THEM if is_dry else f"--dry-run lists them; {_LET_THEM}"
             self._fail(f"{NOT_DELETED}: {why}", hint)
         elif not is_dry:
