@@ -150,6 +150,15 @@ def test_a_name_that_cannot_be_had_leaves_its_file_to_the_next(push: Way, remote
         assert found == {"y": 2, "z": 2, "b large": 3, "y large": 3, "z large": 3}
 
 
+def test_not_each_of_thousands_of_names_is_tried(push: Way) -> None:
+    names_of(push.source, *(f"a/{number}" for number in range(40)), "z")
+    push.destination.mkdir(exist_ok=True)
+    (push.destination / "a").write_text("in the way")
+    ran = push.command("-av", names=["."])
+    assert ran.code == 1 and ", 83 failed" in ran.err, ran.err
+    assert ran.err.count("is another name of a/") == 2 * (41 - 32)
+
+
 def test_a_name_in_a_folder_that_may_not_be_written(as_other: Way) -> None:
     names_of(as_other.source / "t", "a/f", "a/g", "z", "zz")
     (as_other.destination / "t" / "a").mkdir(parents=True)

@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "next name", "transfer/terms/results.py",
-        'if failure["kind"] in _OF_A_NAME and not is_of_file:', "if False:",
+        'if failure["kind"] in _OF_A_NAME and not is_of_file and', "if False and",
         "a name that cannot be had takes all names of its file with it",
     ),
     Mutant(

@@ -80,6 +80,7 @@ _OF_ALL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 # What the destination says of a name, unless it would say the same of the file's other names.
 _OF_A_NAME = frozenset([failures.SYSTEM, failures.DESTINATION, failures.UNSAFE])
 _OF_EVERY_NAME = _OF_ALL | {errno.EIO, errno.EFBIG}
+_NAMES_TRIED_MOST = 32  # of a file: each costs a round trip, and there may be thousands
 _ROOM = "make room there, then run the same command again: what has landed is not sent again"
 _HINTS = {
     errno.ENOSPC: _ROOM,
@@ -275,6 +276,7 @@ class Results:
         # left this one out, or it cannot be had there.
         self.firsts: set[str] = set()
         self.next_names: dict[str, PlannedEntry] = {}
+        self._names_tried = Counter[int]()  # by inode at the source, names that cannot be had
         # Entries whose names have something that the mirror deletes first, and its kind; by path.
         self.blocked: dict[str, tuple[PlannedEntry, str]] = {}
         self.is_partial = False  # not all of the source was seen: a source was missing
@@ -363,8 +365,10 @@ class Results:
         name of its file is copied instead.
         """
         is_of_file = failure.get("of_source") or failure["errno"] in _OF_EVERY_NAME
-        if failure["kind"] in _OF_A_NAME and not is_of_file:
-            self.leave_to_next(item)
+        if failure["kind"] in _OF_A_NAME and not is_of_file and "linked" in item.entry.extra:
+            self._names_tried[item.known.inode] += 1
+            if self._names_tried[item.known.inode] < _NAMES_TRIED_MOST:
+                self.leave_to_next(item)
         self.failed(failure)
 
     def leave_to_next(self, item: PlannedEntry) -> None:
