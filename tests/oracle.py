@@ -268,13 +268,9 @@ class _Walk:
         return {name for name in named if getattr(will, name) != getattr(old, name)}
 
     def _is_newer(self, node: Node, old: Node) -> bool:
-        """Does --update leave it out? As with rsync a file of that time, of another size, goes."""
-        case, ages = self.case, [each.mtime_ns // self.case.unit_ns for each in (node, old)]
-        is_unread = self._is_timed and case.options.get("resume", True)
-        is_hashed = is_unread or case.has("remove_source_files")
-        is_alike = ages[0] == ages[1] and node.size == old.size and not is_hashed
-        is_newer = ages[1] > ages[0] or is_alike
-        return bool(case.has("update")) and node.kind == old.kind == FILE and is_newer
+        """Does --update leave it out?"""
+        here, there = (each.mtime_ns // self.case.unit_ns for each in (node, old))
+        return bool(self.case.has("update")) and node.kind == old.kind == FILE and there > here
 
     @property
     def _hashes(self) -> bool:

@@ -91,23 +91,32 @@ def test_sizes_and_ages(way: Way) -> None:
     assert (way.destination / "folder").is_dir()
 
 
-def test_update(way: Way) -> None:
+@pytest.mark.parametrize("words", ["-r", "-a --checksum", "-a --no-resume", "-rps", "-a"])
+def test_update(way: Way, words: str) -> None:
+    """What has its source's time was skipped, whatever was in it, but where times decide."""
     make(way.source, ("new", "older", "newer"), OLD_NS + 1)
     make(way.source, ("same", "same time, other size"), OLD_NS)
-    make(way.destination, ("older",), OLD_NS)
+    make(way.destination, ("older",), OLD_NS - 10**9)
     make(way.destination, ("newer",), NEW_NS)
     make(way.destination, ("same", "same time, other size"), OLD_NS)
-    (way.destination / "same").write_text("same of SOURCE")  # as large: only the time tells
+    (way.destination / "same").write_text("same of SOURCE")  # as large
     os.utime(way.destination / "same", ns=(OLD_NS, OLD_NS))
-    result = way.copy(".", update=True)
-    assert (result.ok, result.files, result.files_skipped) == (True, 3, 2)
-    assert {name: (way.destination / name).read_text() for name in way.files} == {
-        "new": "new of source",
-        "older": "older of source",
-        "newer": "newer of destination",
-        "same": "same of SOURCE",
-        "same time, other size": "same time, other size of source",
-    }
+    (way.source / "same").chmod(0o600)
+    changed = {"new", "older", "same time, other size"} | ({"same"} if words != "-a" else set())
+    listed = way.command(*words.split(), "-u", "-n", names=["."])
+    assert set(listed.out.splitlines()) == changed | {"same"}
+    checked = way.command(*words.split(), "-u", "--check", names=["."])
+    told = {line.partition(":")[0] for line in checked.out.splitlines()}
+    assert (checked.code, told) == (1, changed | {"same"})
+    ran = way.command(*words.split(), "-u", names=["."])
+    assert (ran.code, ran.err.count("1 skipped")) == (0, 1), ran.err
+    wanted = {name: f"{name} of source" for name in changed}
+    if words == "-a":
+        wanted["same"] = "same of SOURCE"
+    wanted["newer"] = "newer of destination"
+    assert {name: (way.destination / name).read_text() for name in way.files} == wanted
+    keeps_mode = words != "-r"
+    assert ((way.destination / "same").stat().st_mode & 0o777 == 0o600) == keeps_mode
 
 
 def test_a_dry_run_lists_and_writes_nothing(way: Way) -> None:

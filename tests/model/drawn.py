@@ -56,8 +56,9 @@ FOCI = {
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
     "next name": Focus(ARCHIVE, (Step(),), has_clashes=True),
-    "T7": Focus(
-        {"archive": True, "update": True, "resume": False}, (Step(),), has_links=True, unread=True
+    "T7": Focus({"archive": True, "update": True, "resume": False}, (Step(),), has_links=True),
+    "as old": Focus(
+        {"archive": True, "update": True, "checksum": True}, (Step(),), has_links=True, unread=True
     ),
     "in the way": Focus(
         {"archive": True, "delete": True, "filters": (("exclude", "x/"),)}, (Step(),),
@@ -106,6 +107,7 @@ MOST = {
 MEETING = (
     {"archive": True}, {"archive": True, "delete": True}, {"archive": True, "update": True},
     {"archive": True, "ignore_existing": True}, {"archive": True, "update": True, "resume": False},
+    {"archive": True, "update": True, "checksum": True},
     {"archive": True, "delete": True, "ignore_existing": True}, {"existing": True},
     {"backup": True, "resume": False},
     {"remove_source_files": True}, {"archive": True, "remove_source_files": True}, {"strong": True},

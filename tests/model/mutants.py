@@ -104,6 +104,11 @@ MUTANTS = (
         "a name that cannot be had takes all names of its file with it",
     ),
     Mutant(
+        "as old", "transfer/walk/decide.py",
+        "there.mtime_ns > entry.mtime_ns", "there.mtime_ns >= entry.mtime_ns",
+        "-u leaves out what has its source's time, and other bytes",
+    ),
+    Mutant(
         "P10", "transfer/terms/journal.py",
         "PartUse.AS_NOTED if by_time and is_untouched else PartUse.NOTED_COMPARED",
         "PartUse.AS_NOTED",  # by each of the two the ends hash it

@@ -39,9 +39,8 @@ WAYS = (
     Way("pull", plane="tls", lanes=2), Way("far", plane="tls"), Way("far", remote="sftp"),
     Way("fan"), Way("fan", plane="plain"), Way("job"), Way("job"),
 )  # fmt: skip
-# Refused there, or (update) not to be told apart within a second.
-NOT_OVER_SFTP = {"update", "backup", "backup_dir", "link_dest", "one_file_system", "transfer_test",
-                 "chown"}  # fmt: skip
+# Refused there.
+NOT_OVER_SFTP = {"backup", "backup_dir", "link_dest", "one_file_system", "transfer_test", "chown"}
 # What a job has no words for, and what both destinations decide together. Known: jobs.toml refuses
 # link-dest and chown, even with archive = true ("needs -r or -a").
 NOT_OF_TWO = {"remove_source_files", "manifest", "dry_run", "check", "transfer_test", "filters",

@@ -58,13 +58,11 @@ class Fact(enum.Enum):
     EXISTING = "--existing"
     IGNORE_EXISTING = "--ignore-existing"
     NEWER = "-u, and what is there is newer"
-    AS_OLD = "-u, and what is there has its time"
     NO_RESUME = "--no-resume"
     LISTS = "-n or --check"
     TELLS_TIMES = "--check, where times decide"
     PART = "an earlier run left a part of this large file"
     MIRRORS = "--delete"
-    MOVES = "--remove-source-files"
 
 
 class There(NamedTuple):
@@ -120,7 +118,6 @@ ROWS = (
     _row("hardlink", "any", Action.LINK),
     _row("file", "SAME SIZE OTHER", Action.SKIP, when=Fact.NEWER),
     _row("file link", "SAME", Action.UNCHANGED, unless=Fact.NO_RESUME),
-    _row("file", "SAME SIZE", Action.SKIP, when=Fact.AS_OLD, unless=Fact.MOVES),
     _row("file", "SAME SIZE", Action.SEND, when=Fact.TELLS_TIMES),
     _row("file", "SIZE", Action.SEND, when=Fact.PART),  # whose run has found that it differs
     _row("file", "SIZE", Action.HASH, unless=Fact.NO_RESUME),
@@ -148,7 +145,6 @@ class Terms(NamedTuple):
             Fact.NO_RESUME: not (options.resume or options.check),
             Fact.LISTS: options.dry_run,
             Fact.MIRRORS: options.delete,
-            Fact.MOVES: options.remove_source_files,
             Fact.TELLS_TIMES: options.check and by_time,
         }
         facts = frozenset(fact for fact, is_so in said.items() if is_so)
@@ -170,8 +166,8 @@ def decide(
     if there is None:
         return _decided(entry.kind, State.NOTHING, terms.facts)
     facts = terms.facts
-    if terms.update and there.kind == tree.FILE and there.mtime_ns >= entry.mtime_ns:
-        facts |= {Fact.NEWER if there.mtime_ns > entry.mtime_ns else Fact.AS_OLD}
+    if terms.update and there.kind == tree.FILE and there.mtime_ns > entry.mtime_ns:
+        facts |= {Fact.NEWER}
     if has_part:
         facts |= {Fact.PART}
     return _decided(entry.kind, state_of(entry, there, terms), facts)
