@@ -93,7 +93,7 @@ def test_a_path_of_a_list_that_is_wrong_is_named_and_the_rest_copied(
 ) -> None:
     fill(way.source)
     listed = tmp_path / "list"
-    listed.write_text("missing\na/../x\nto a/x\nno/such/y\na/b/c\ntop/z\n")
+    listed.write_text("missing\na/../x\nto a/x\nno/such/y\na/./b/c\ntop/z\n")
     result = way.copy(".", archive=True, files_from=str(listed))
     assert {each.path: each.error for each in result.failures} == {
         "missing": "SystemFailure",

@@ -177,8 +177,9 @@ class DestinationLookup:
             message = f"is {_IN_THE_WAY.get(there.kind, 'a file or a link')} at the destination"
             failure = failures.data(failures.DESTINATION, entry.path, message)
             options = self._terms.options
-            may_mirror = options.recursive and not (options.files_from or options.ignore_existing)
-            hint = _MIRROR if may_mirror else ""
+            hint = _MIRROR if options.recursive and not options.files_from else ""
+            if hint and options.ignore_existing:
+                hint = "without --ignore-existing, " + hint
             self._items.results.name_failed(item, {**failure, "hint": hint})
         elif action is Action.SKIP:
             self._skip(item)
