@@ -157,7 +157,7 @@ def before(
         "same": (_same,),
         "older": (_same, _older),
         "newer": (_same, _newer, _newer),
-        "mixed": (_same, _older, _newer, _other, _gone, _moded, _unread),
+        "mixed": (_same, _older, _newer, _other, _gone, _moded, _aged, _unread),
     }[history]
     found: dict[bytes, Made] = {}
     for path, made in sorted(tree.items()):
@@ -210,6 +210,10 @@ def _other(made: Made) -> Made:
 
 def _moded(made: Made) -> Made:
     return made._replace(mode=0o711)
+
+
+def _aged(made: Made) -> Made:
+    return made._replace(mtime_ns=made.mtime_ns - 3600 * SECOND_NS)
 
 
 def _unread(made: Made) -> Made:

@@ -248,6 +248,8 @@ class _Walk:
         )
         lacks = self._lacks(node, old, expected) if old and is_same else set()
         self.differs |= bool(lacks)
+        if is_same and is_aged and case.has("preserve") and node.kind != LINK:
+            lacks.add("mtime_ns")
         if node.kind != FOLDER:
             is_sure = bool(lacks) and not node.inode  # else another name may be given it first
             others = set() if lacks or node.inode or case.over_sftp else {"metadata"}

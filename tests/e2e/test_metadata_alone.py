@@ -74,6 +74,27 @@ def test_a_changed_mode_is_told_and_set(way: Way, words: str) -> None:
     assert way.command("-a", "--check", names=["."]).code == 0
 
 
+@pytest.mark.parametrize("words", ["", "--checksum", "-s", "--size-only"])
+def test_a_changed_time_is_told_and_set(way: Way, words: str) -> None:
+    """Nothing told of it, and the copy set it."""
+    fill(way)
+    more, names = words.split(), ["a", "large", "sub/b"]
+    assert way.command("-a", names=["."]).code == 0
+    for name in names:
+        os.utime(way.source / name, ns=(2 * OLD_NS, 2 * OLD_NS))
+    checked = way.command("-a", "--check", *more, names=["."])
+    lines = [] if more else [f"{name}: differs in time" for name in names]
+    assert (checked.code, sorted(checked.out.splitlines())) == (int(bool(lines)), lines)
+    assert sorted(way.command("-anv", *more, names=["."]).out.splitlines()) == names
+    would, closing, _ = told(way, "-n", *more)
+    assert would == [f"metadata  {name}" for name in names]
+    assert "it would have been 0 files, 0 B, and metadata of 3 set" in closing
+    did, closing, _ = told(way, *more)
+    assert did == would and "metadata of 3 set" in closing
+    assert {(way.destination / name).stat().st_mtime_ns for name in names} == {2 * OLD_NS}
+    assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
+
+
 def test_what_is_skipped_or_sent_is_no_more_than_that(way: Way) -> None:
     fill(way)
     assert way.command("-a", names=["."]).code == 0

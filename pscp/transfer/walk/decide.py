@@ -283,7 +283,6 @@ MODE = "differs in mode"
 OWNER = "differs in owner"
 ATTRIBUTES = "differs in ACLs or attributes"
 _NAMED = {"owner": OWNER, "attributes": ATTRIBUTES}
-UNTOLD = (TIME,)  # of what is the same else: it is given that, and counts as unchanged
 CONTENT = "differs in content"
 TARGET = "leads elsewhere there"
 KIND = "is something else there"

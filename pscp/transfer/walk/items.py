@@ -27,7 +27,7 @@ from pscp.transfer.pieces.plan import (
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.journal import FileNotes
 from pscp.transfer.terms.results import Results
-from pscp.transfer.walk.decide import KIND, MISSING, UNTOLD
+from pscp.transfer.walk.decide import KIND, MISSING, TIME
 from pscp.transfer.walk.file_job import FileJob
 
 _SPECIAL = frozenset([tree.FIFO, tree.DEVICE])
@@ -154,14 +154,13 @@ class Items:
         if self._options.dry_run:
             others = [self._is_told(*each) for each in differing].count(True)
             differing = []
-        told = {entry.path for entry, why in differing if why not in UNTOLD}
+        told = {entry.path for entry, _ in differing}
         unchanged = [(path, digest) for path, digest in found.items() if path not in told]
         self.results.record_outcome("unchanged", unchanged)
 
         def adopted(entries: list[tree.Entry]) -> None:
-            set_now = [(each.path, found[each.path]) for each in entries if each.path in told]
-            self._counters.add(metadata_set=len(set_now))
-            self.results.record_outcome("metadata", set_now)
+            self._counters.add(metadata_set=len(entries))
+            self.results.record_outcome("metadata", [(e.path, found[e.path]) for e in entries])
 
         for group in groups(entry for entry, _ in differing):
             self.ending.ask(lookup.Adopt, group, adopted)
@@ -171,8 +170,8 @@ class Items:
         """Tell, if it is so, that metadata differs (-n, --check). Return whether that makes the
         entry another outcome than unchanged.
         """
-        if why in UNTOLD and not (self._options.check and entry.kind in _SPECIAL):
-            return False
+        if self._options.check and why == TIME and entry.kind not in _SPECIAL:
+            return False  # of what was hashed only the content counts, and what else differs
         # A file of several names is replaced where its metadata is another, but over SFTP.
         is_linked_anew = entry.kind == tree.HARDLINK and self.terms.reuses
         if self._options.check or is_linked_anew:
