@@ -24,6 +24,7 @@ from pscp.ground.terminal_text import is_progress_paused, is_terminal, printable
 from pscp.options.options import Options
 from pscp.progress.display import RichBar
 from pscp.progress.progress import (
+    CHANGES,
     JsonLines,
     Notes,
     Outcome,
@@ -186,7 +187,7 @@ class RowReporter(Reporter):
     def file(self, path: str, outcome: Outcome, digest: str, is_new: bool = True) -> None:
         if self.wants_files:
             self._display.file_of(self._row.place, path, what_became(outcome, is_new), digest)
-        elif outcome == "copied":
+        elif outcome in CHANGES:
             self.line(path)
 
     def stop(self, result: Result | None = None) -> None:

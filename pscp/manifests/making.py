@@ -70,7 +70,7 @@ class Making:
         """Return the function that gets to know each file, and passes it on to `then`."""
 
         def note(event: FileEvent) -> None:
-            if event.outcome in ("copied", "unchanged", "linked"):
+            if event.outcome in ("copied", "unchanged", "metadata", "linked"):
                 self._good.add([event.path, event.digest])
             if then is not None:
                 then(event)

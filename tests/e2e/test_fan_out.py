@@ -249,6 +249,16 @@ def test_what_would_be_is_told_of_each_destination(hosts: Hosts, word: str) -> N
     ], ran  # fmt: skip
 
 
+def test_what_gets_other_metadata_alone_is_named(hosts: Hosts) -> None:
+    hosts.fill("file", 100)
+    to = [hosts.good("a"), hosts.good("b")]
+    words = ("--fan-out", "-av", f"{hosts.source}/file", *to)
+    assert typed(hosts, *words).code == 0
+    (hosts.source / "file").chmod(0o604)
+    ran = typed(hosts, *words)
+    assert sorted(ran.out.splitlines()) == [f"{each}: file" for each in to], ran
+
+
 def test_json_names_the_destination_of_each_event(hosts: Hosts) -> None:
     hosts.fill("big", BIG_BYTES)
     words = ("--fan-out", "--max-hosts", "1", "--progress", "json", "-vv")

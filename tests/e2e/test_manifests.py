@@ -170,6 +170,9 @@ def test_what_was_there_already_is_listed_too(push: Way, manifest: Path) -> None
     first = records(manifest)
     assert records(made(push, "-p")) == first  # by size and time
     assert records(made(push)) == first  # by content
+    (push.source / "data" / "exact").chmod(0o600)
+    os.utime(push.source / "data" / "none", (1, 1))
+    assert records(made(push, "-p")).keys() == first.keys()  # and given other metadata
 
 
 def links(data: Path) -> dict[str, str]:
