@@ -76,6 +76,7 @@ FOCI = {
         has_clashes=True,
     ),
     "unfinished": Focus({"archive": True, "delete": True}, (Step(),), has_clashes=True),
+    "listed": Focus({"archive": True, "manifest": True}, (Step(),), history="mixed"),
     "P10": Focus(
         {"checksum": True, "archive": True, "chunk_bytes": 65_536},
         (A_PART, Step(large="in place")), mark=1,

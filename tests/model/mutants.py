@@ -109,6 +109,11 @@ MUTANTS = (
         "-u leaves out what has its source's time, and other bytes",
     ),
     Mutant(
+        "listed", "manifests/making.py",
+        '"unchanged", "metadata", "linked"', '"unchanged", "linked"',
+        "what gets other metadata alone is not in the manifest",
+    ),
+    Mutant(
         "P10", "transfer/terms/journal.py",
         "PartUse.AS_NOTED if by_time and is_untouched else PartUse.NOTED_COMPARED",
         "PartUse.AS_NOTED",  # by each of the two the ends hash it

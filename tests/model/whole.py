@@ -547,6 +547,7 @@ class Whole(Trial):
         )
         found = list(verdict.complaints(self.case, source, there, code))
         found += ["a traceback"] if "Traceback" in said else []
+        found += self._unlisted(verdict, code)
         if code == 0 and not self.may_leave:
             left = [path for root in (self.source, self.there) for path in scan(root)]
             found += [line for line in check_clean(left) if not _is_left_by_kills(line)]

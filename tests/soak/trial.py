@@ -6,6 +6,7 @@ Read next: ../oracle.py.
 
 from __future__ import annotations
 
+import base64
 import copy
 import dataclasses
 import json
@@ -21,8 +22,8 @@ from typing import Any
 
 import draws
 import oracle
-from cases import OWN, Case
-from tree_data import FOLDER, Made, Node, plant, scan
+from cases import OWN, Case, Verdict
+from tree_data import FILE, FOLDER, Made, Node, plant, scan
 
 from pscp.calls.api import Session
 from pscp.ground.errors import PscpError
@@ -269,8 +270,21 @@ class Trial:
         source, there = scan(self.source), scan(self.there)
         found = list(verdict.complaints(self.case, source, there, code))
         found += ["a traceback"] if "Traceback" in said else []
+        found += self._unlisted(verdict, code)
         self.has_known = any(map(self.is_known, found))
         return [each for each in found if not self.is_known(each)]
+
+    def _unlisted(self, verdict: Verdict, code: int) -> Iterator[str]:
+        """Say which files are good at the destination, and not in the manifest of the copy."""
+        if code or not self.case.has("manifest"):
+            return
+        lines = (self.home / "manifest.jsonl").read_text().splitlines()[1:-1]
+        listed = {_listed_end(json.loads(line)) for line in lines}
+        for to, at in verdict.places.items():
+            is_good = "skipped" not in verdict.outcomes.get(to, {"skipped"})
+            is_file = self.case.source[at].kind == FILE
+            if is_good and is_file and os.path.basename(to) not in listed:
+                yield f"{to!r} is not in the manifest"
 
     def wrong_but_times(self, code: int, said: str) -> list[str]:
         """The same after a call has failed: a folder may have the time of the last change in it."""
@@ -292,6 +306,11 @@ class Trial:
 
 def is_own(path: bytes) -> bool:
     return path.endswith(OWN)
+
+
+def _listed_end(row: Mapping[str, Any]) -> bytes:
+    coded = row.get("path_base64")
+    return _end(row["path"]) if coded is None else os.path.basename(base64.b64decode(coded))
 
 
 def _end(path: str) -> bytes:
