@@ -166,6 +166,8 @@ FILLED = "t/", "t/large", "t/small"
 def test_each_file_is_named_with_what_became_of_it(filled: Way) -> None:
     ran = filled.command("-rv", names=["t"])  # as rsync's: the names of what is copied
     assert (sorted(ran.out.splitlines()), "cipher" in ran.err) == ([*FILLED], False)
+    aged = filled.command("-rpv", names=["t"]).out.splitlines()
+    assert sorted(aged) == ["t/large", "t/small"]  # that get their times
     assert filled.command("-rpv", names=["t"]).out == ""
     shutil.rmtree(filled.destination / "t")
     ran = filled.command("-vv", "-r", names=["t"])

@@ -334,7 +334,7 @@ def test_what_is_there_stays_with_ignore_existing(way: Way) -> None:
     make(way.destination, "t/d")
     result = way.copy("t", delete=True, ignore_existing=True)
     hints = {each.path: each.hint for each in result.failures}
-    assert hints["t/d"].startswith("without --ignore-existing, --delete replaces it")
+    assert hints["t/d"].startswith("without ignore_existing, delete replaces it")
     assert (way.destination / "t" / "d").read_text() == "t/d"
 
 
