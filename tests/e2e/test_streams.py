@@ -674,7 +674,7 @@ WRONG: tuple[tuple[int, list[str], str], ...] = (
     (255, ["HOST", "--"], "a command is missing"),
     (255, ["HOST:/path", "cat"], ":/path is not a host alone"),
     (255, ["--from", "--producer", "true", "HOST", "true"], "--producer runs here"),
-    (255, ["--window", "1M", "HOST", "cat"], "the window"),
+    (255, ["--window", "1M", "HOST", "cat"], "--window must be"),
     (255, ["--window", "x", "HOST", "cat"], "'x' is not a size"),
     (255, ["--archive", "HOST", "cat"], "archive"),
     (2, ["-", "file"], '"-" goes with HOST:FILE'),
