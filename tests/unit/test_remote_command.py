@@ -34,7 +34,10 @@ from pscp.endpoint.reading import tree
 from pscp.transports import remote_command as remote
 
 MARKER = b"a marker of 16 B"
-ROLE = requests.BeginSink("", "", "", [], "sha256", False, False, False, True, {})
+ROLE = requests.BeginSink(
+    "", "", "", [], "sha256", False, False, False, True, {},
+    modules=agent_program.copy_modules(["null_sink"]),
+)  # fmt: skip
 
 
 def agent_input(*frames: bytes) -> bytes:
