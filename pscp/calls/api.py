@@ -25,7 +25,9 @@ from pscp.calls.call_arguments import (
     Source,
     check_functions,
     command_words,
+    connections_to,
     filtered,
+    for_hosts,
     host_of,
     is_client,
     is_large,
@@ -83,7 +85,7 @@ def copy(
     wait: bool | float = False,
     **fields: Unpack[OptionFields],
 ) -> Result:
-    """Copy files and folders to or from one host, over several SSH connections.
+    """Copy files and folders to or from one host, or several as one, over SSH connections.
 
     Args:
         sources: one location or several ("path", "host:path", a Path of this machine, a Location),
@@ -110,7 +112,7 @@ def copy(
     """
     chosen = filtered(with_fields(options or Options(), fields, copy), exclude, include)
     froms, to = locations(sources, destination)
-    with Session(to if to.is_remote else froms[0], chosen) as session:
+    with _OneCopy(to if to.is_remote else froms[0], chosen) as session:
         session.connections.keeps = chosen.manifest is not None
         shown = reporter, progress, on_file
         result = session._copy(
@@ -136,6 +138,8 @@ class Session:
     that call pscp, which block; pscp.aio.Session sees to that.
     """
 
+    _connect: Callable[[Location], Connections] = Connections
+
     @in_keywords()
     def __init__(
         self,
@@ -159,7 +163,7 @@ class Session:
         self._is_any_host = host is None
         if client is None:
             assert host is not None
-            self.host, self.connections = host, Connections(host)
+            self.host, self.connections = host, self._connect(host)
             return
         from pscp.connect.external import ExternalOpener
         from pscp.transports.libraries.external import place_of  # here: few programs hand one in
@@ -348,6 +352,7 @@ class Session:
     ) -> Result:
         for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
             options = options.with_agent(what) if is_so else options
+        options = for_hosts(options, terms, (froms[0], to))
         given, progress, on_file = reporters
         check_functions(progress=progress, on_file=on_file)
         with self._call() as stop, stop.here(), making_of(options, froms, to) as making:
@@ -410,6 +415,12 @@ class Session:
             reporter.stop(result)
             if listed is not None:
                 listed.close()
+
+
+class _OneCopy(Session):
+    """The session of a single copy, whose host may be several that see one place."""
+
+    _connect = staticmethod(connections_to)
 
 
 def _check(logins: Connections, options: Options, is_push: bool, reporter: Reporter) -> None:

@@ -12,12 +12,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pscp.connect.connections import Connections
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction
+from pscp.options.option_pairs import check_several_hosts
 from pscp.options.options import Options
 
 if TYPE_CHECKING:
     from pscp.manifests.making import Making
+    from pscp.transfer.terms.copy_terms import JobTerms
     from pscp.transfer.terms.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -33,7 +36,24 @@ def is_client(value: object) -> bool:
 
 
 def host_of(host: Location) -> tuple[object, ...]:
-    return host.user, host.host, host.port
+    return host.login, host.port
+
+
+def connections_to(host: Location) -> Connections:
+    """Return the connections of a copy: to one host, or to several that see one place."""
+    if not host.others:
+        return Connections(host)
+    from pscp.transfer.far_hosts import FarHosts  # here: few copies need it
+
+    return FarHosts(host)
+
+
+def for_hosts(options: Options, terms: JobTerms | None, places: Iterable[Location]) -> Options:
+    """Return the options of a copy with these ends. Raises UsageError for what is one host's."""
+    if not any(each.others for each in places):
+        return options
+    check_several_hosts(options if terms is None else terms.options(options))
+    return options.with_agent("a copy to several hosts")
 
 
 def is_large(froms: list[Location]) -> bool:

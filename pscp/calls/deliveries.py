@@ -235,7 +235,7 @@ def _check_apart(places: Sequence[Location]) -> None:
     for place in places:
         if not place.is_remote:
             raise errors.UsageError(f"{place.text}: a destination of a fan-out is HOST:PATH")
-        key = place.user, place.host, place.port, posixpath.normpath(place.path or ".")
+        key = place.login, place.port, posixpath.normpath(place.path or ".")
         if seen & {key, place.text}:  # by its text everybody knows it
             raise errors.UsageError(f"{place.text} is named twice", "name each destination once")
         seen |= {key, place.text}

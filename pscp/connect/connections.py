@@ -64,8 +64,15 @@ class Connections:
     """
 
     def __init__(self, host: Location, opener: Opener | None = None) -> None:
-        """`opener` is what opens channels; None: processes of --transport."""
+        """`opener` is what opens channels; None: processes of --transport.
+
+        Raises UsageError for a list of hosts (transfer/far_hosts.py).
+        """
+        if host.others:
+            raise errors.UsageError(f"{host.prefix[:-1]}: only a copy goes to several hosts")
         self.host = host
+        # Of several hosts, those that answered, and those that give no lanes.
+        self.count, self.left_out = 1, 0
         self._pid = os.getpid()  # a process that is forked from it gets descriptors, and no threads
         self.keeps = True  # connections outlive a copy; set before the first one
         self.idle = IdleConnections()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pscp.ground.errors import UsageError
 
@@ -18,7 +18,7 @@ MAX_PORT = 65535
 # Patterns. `re` compiles one where it is first used, so that a command pays for few of them.
 CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 # What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
-UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@\s]"
+UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@,\s]"
 _UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
 _AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
 _BRACKETS_BEGIN = r"\[|[^/:]*@\["
@@ -27,13 +27,17 @@ _IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
 
 @dataclass(frozen=True)
 class Location:
-    """`[user@]host:path`, `ssh://[user@]host[:port]/path`, or a local path, as typed."""
+    """`[user@]host:path`, `ssh://[user@]host[:port]/path`, or a local path, as typed.
+
+    `host1,host2:path` is a place that several hosts see; the first one's name is in `host`.
+    """
 
     text: str  # as typed
     path: str  # any bytes but NUL (os.fsdecode: surrogateescape); "" is the home folder
     host: str | None = None  # None: this machine
     user: str | None = None
     port: int | None = None
+    others: tuple[Location, ...] = ()  # the same path, as further hosts have it
 
     def __post_init__(self) -> None:
         check_path(self.path)
@@ -62,18 +66,29 @@ class Location:
         if self.host is None:
             return ""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.user}@{host}:" if self.user is not None else f"{host}:"
+        names = [f"{self.user}@{host}" if self.user is not None else host]
+        return ",".join(names + [each.prefix[:-1] for each in self.others]) + ":"
 
     @property
     def login(self) -> str:
         """`user@host` or `host`, as ssh takes it; empty for a local path."""
         host = self.host or ""
-        return f"{self.user}@{host}" if self.user is not None else host
+        names = [f"{self.user}@{host}" if self.user is not None else host]
+        return ",".join(names + [each.login for each in self.others])
+
+    @property
+    def each_host(self) -> tuple[Location, ...]:
+        """The path as each of its hosts has it alone: one location, if there is one host."""
+        if not self.others:
+            return (self,)
+        first = replace(self, others=())
+        return (replace(first, text=first.prefix + self.path), *self.others)
 
 
 def parse_location(text: str) -> Location:
     """Read a location as scp(1) does: a "/" before the first ":" means a local path.
 
+    `[user@]host1,[user@]host2:path` is a place that several hosts see.
     In the URL form the path begins after the slash that ends the host, so that one slash means
     the home folder and two mean the root. A "+" there is a plus (RFC 3986), not a blank.
     """
@@ -88,7 +103,14 @@ def parse_location(text: str) -> Location:
     if text.startswith((":", "//"), at + 1) and (text[at + 1] == ":" or host == "rsync"):
         hint = "HOST:PATH goes over SSH; a name that begins with a colon is HOST:./:NAME"
         raise UsageError(f"{text}: rsync's daemon is not spoken here", hint)
-    return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
+    if "," not in text[:at]:
+        return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)
+    each = [parse_location(f"{name}:{text[at + 1 :]}") for name in text[:at].split(",")]
+    if not all(place.is_remote for place in each) or len({place.login for place in each}) < len(
+        each
+    ):
+        raise UsageError(f"{text}: a host is missing, or named twice")
+    return replace(each[0], text=text, others=tuple(each[1:]))
 
 
 def as_location(value: str | os.PathLike[str] | Location) -> Location:
@@ -111,7 +133,7 @@ def parse_host(text: str) -> Location:
     location = parse_location(text)
     if not location.is_remote and "/" not in text:
         location = parse_location(f"{text}:")
-    if not location.is_remote or location.path:
+    if not location.is_remote or location.path or location.others:
         raise UsageError(f"{text} is not a host alone")
     return location
 
@@ -125,16 +147,20 @@ def check_beside(places: Sequence[Location]) -> None:
     named = list(zip(places, map(os.path.normpath, paths), strict=True))
     for place, path in named:
         for other, above in named:
-            is_there = (place.login, place.port) == (other.login, other.port)
+            is_there = place.port == other.port and bool(_logins(place) & _logins(other))
             if is_there and path != above and path.startswith(above.rstrip("/") + "/"):
                 raise UsageError(f"{place.text} lies in {other.text}, which becomes a mirror")
+
+
+def _logins(place: Location) -> set[str]:
+    return {each.login for each in place.each_host}
 
 
 def check_direction(sources: Sequence[Location], destination: Location) -> None:
     """Refuse sources on several hosts, and a copy that stays on this machine."""
     if not sources:
         raise UsageError("a source is missing: give SOURCE... and DEST")
-    hosts = {(source.user, source.host, source.port) for source in sources}
+    hosts = {(source.login, source.port) for source in sources}
     if len(hosts) > 1:
         hint = "name the host before each path (h:a h:b, not h:a :b); run pscp once for each host"
         if destination.is_remote and not sources[0].is_remote:
@@ -205,6 +231,8 @@ def check_path(path: str) -> None:
 
 def _check_name(what: str, name: str, unsafe: str) -> None:
     hint = "a local file with a colon in its name is written ./NAME"
+    if what == "host" and "," in name:
+        raise UsageError(f"{name}: several hosts are written HOST,HOST:PATH, and not as a URL")
     if not name:
         raise UsageError(f"the {what} name is empty", hint)
     if name.startswith("-"):

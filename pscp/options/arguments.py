@@ -28,7 +28,8 @@ SEVERAL = Group("to several destinations")
 USAGE = "pscp [options] SOURCE... DEST, or --measure [options] HOST, or --clean [options] DIR"
 DESCRIPTION = (
     "Copy files and folders over several SSH connections at once; every chunk is verified. "
-    "SOURCE, DEST or both are [USER@]HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, else a path here."
+    "SOURCE, DEST or both are [USER@]HOST[,HOST]:PATH or ssh://[USER@]HOST[:PORT]/PATH, else a "
+    "path here."
 )
 EPILOG = (
     "DEST/ is a folder to copy into, made if it is missing. Sizes take K, M, G or T (powers of "

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pscp.ground.errors import UsageError
+
 # What takes part in deciding what becomes of an entry.
 COMBINED = (
     "recursive", "preserve", "archive", "copy_links", "one_file_system", "relative", "dry_run",
@@ -172,6 +174,16 @@ MEANT = (
     Pair("direct", "remote=sftp", "refused: the data goes from agent to agent"),
 )  # fmt: skip
 
+# What a copy to or from several hosts (HOST,HOST:PATH) does not take.
+NOT_OF_SEVERAL_HOSTS = (
+    Pair("has_plane", "", "its lanes are one host's"),
+    Pair("direct", "", "its lanes are one host's"),
+    Pair("persist", "", "it keeps connections to one host"),
+    Pair("remote=sftp", "", "it has no locks that other hosts see"),
+    Pair("manifest", "", "one host is asked for it"),
+    Pair("remove_source_files", "", "whether DEST is the source cannot be told"),
+)
+
 
 def spelled(name: str) -> str:
     """Return an option as the command line has it."""
@@ -191,6 +203,14 @@ def not_of_a_stream(options: object) -> list[str]:
     """Return those of COMBINED that are given and that a stream does not take, as spelled."""
     names = [name for name in COMBINED if name not in OF_A_STREAM]
     return [spelled(name) for name in names if is_given(options, name)]
+
+
+def check_several_hosts(options: object) -> None:
+    """Raise UsageError for an option that is given and is one host's alone."""
+    for name, _, why, hint in NOT_OF_SEVERAL_HOSTS:
+        if is_given(options, name) and getattr(options, name, "") != "no":
+            message = f"{spelled(name)} does not go with several hosts: {why}"
+            raise UsageError(message, hint or "name one host, or leave it out")
 
 
 def problems(options: object) -> Iterator[tuple[str, str]]:

@@ -79,6 +79,7 @@ class Result:
     verified: bool = True  # what landed was compared with what was read
     connections: int = 0  # most at once
     connections_lost: int = 0
+    hosts_left_out: int = 0  # of a location's hosts, those that gave no lanes
     plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
     seconds: float = 0.0
     manifest_seconds: float = 0.0  # that the hashing for the manifest took, after those

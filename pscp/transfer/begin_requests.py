@@ -6,7 +6,7 @@ Not here: what is settled with both ends before (negotiation.py), who sends the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent
@@ -22,13 +22,20 @@ from pscp.transfer.negotiation import NO_CLAIM, FenceClaim
 _LIMITED_BLOCK_BYTES = 256 * KIB  # a block goes at once: larger ones would make -l a row of bursts
 
 
-def choose_hash(far: RemoteAgent, source: RemoteAgent | None = None) -> str:
-    """Return the fastest digest that both ends have: the far one, and this one or `source`.
+def in_common(agents: Sequence[RemoteAgent]) -> Mapping[str, float]:
+    """Return the digests that all agents of an end have, and each one's least speed."""
+    first, *others = (far.hashes for far in agents)
+    shared = [name for name in first if all(name in each for each in others)]
+    return {name: min(each[name] for each in (first, *others)) for name in shared}
+
+
+def choose_hash(far: Sequence[RemoteAgent], sources: Sequence[RemoteAgent] = ()) -> str:
+    """Return the fastest digest that both ends have: the far one, and this one or the sources'.
 
     Raises ProtocolError if there is none.
     """
     try:
-        return fastest(source.hashes if source else hashes.speeds(), far.hashes)
+        return fastest(in_common(sources) if sources else hashes.speeds(), in_common(far))
     except ValueError:
         raise errors.ProtocolError("the two ends have no digest in common") from None
 

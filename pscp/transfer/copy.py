@@ -8,7 +8,6 @@ Read next: coordinator.py.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -29,7 +28,7 @@ from pscp.ground.log import Log
 from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, LiveCounters, Result, count
-from pscp.transfer.begin_requests import choose_hash, sink_request, source_request
+from pscp.transfer.begin_requests import choose_hash, in_common, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
@@ -38,9 +37,11 @@ from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
+from pscp.transfer.one_place import admit_by_fence, check_hosts
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
-from pscp.transfer.terms.journal import Journal, open_when_free, token_of
+from pscp.transfer.terms.journal import Journal, open_when_free
 from pscp.transfer.terms.relative import folders_above
+from pscp.transfer.terms.tokens import remember_token, token_of_request
 from pscp.transfer.walk.decide import may_check_folders
 
 if TYPE_CHECKING:
@@ -143,18 +144,7 @@ class Run:
             return Journal(None)
 
     def _token(self) -> str:
-        """Return the token, which is the same for the same command, user, machine and state folder.
-
-        Machines with one name, and runs with different state folders, do not know of each other, so
-        their copies are not the same. A job's name stands for its sources.
-        """
-        request, is_push = self._request, self._request.is_push
-        where = (os.uname().nodename, str(os.getuid()), _machine_id(), state.folder())
-        froms = [f.text if f.is_remote else _absolute(f.path) for f in request.froms]
-        if request.job.name:
-            froms = ["job", request.job.name]
-        to = request.to.text if is_push else _absolute(request.to.path)
-        return token_of(*where, str(is_push), *froms, to)
+        return token_of_request(self._request)
 
     def _copy(
         self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: Journal
@@ -171,11 +161,11 @@ class Run:
         tops = tops or self._far_tops(agents, sources)
         if not tops:
             return self._nothing()
-        agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
+        agreed = self._agree(agents, tops, token, journal)
         far, self._root = agents[0], agreed.target.root
-        algorithm = choose_hash(far, *sources[:1])
+        algorithm = choose_hash(agents, sources)
         pool = self._make_pool(far)
-        terms = self._terms(pool, far, agreed, algorithm, tops=tops, journal=journal)
+        terms = self._terms(pool, agents, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
         coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
         coordinator.results.failures += self._negotiation.missing
@@ -205,6 +195,19 @@ class Run:
             agents += pool.kept
         self._learn(pool)
         return self._result(coordinator, pool)
+
+    def _agree(
+        self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: Journal
+    ) -> Agreement:
+        """Settle where the copy lands; where an end has several hosts, they see that it is one."""
+        request = self._request
+        check_hosts(request, agents, tops, token, self._nonce)
+        agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
+        if self._nonce:
+            remember_token(request, token)
+            if request.is_push:
+                admit_by_fence(request.connections, agreed.target.root, token)
+        return agreed
 
     def _make_pool(self, far: RemoteAgent) -> LanePool:
         request = self._request
@@ -245,7 +248,8 @@ class Run:
         )
         may_replace = self._options.delete and not self._options.ignore_existing
         replaces = list(agreed.target.names) if may_replace else []
-        return of_sink._replace(made=agreed.target.made, replaces=replaces)
+        is_one = bool(self._request.to.others)  # another host may have nothing mounted there
+        return of_sink._replace(made=agreed.target.made, replaces=replaces, one_device=is_one)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""
@@ -261,14 +265,14 @@ class Run:
     def _terms(
         self,
         pool: LanePool,
-        far: RemoteAgent,
+        agents: list[RemoteAgent],
         agreed: Agreement,
         algorithm: str,
         *,
         tops: list[source.Top],
         journal: Journal,
     ) -> CopyTerms:
-        request, root = self._request, agreed.target.root
+        request, root, far = self._request, agreed.target.root, agents[0]
         can_check_folders = not (
             far.is_sftp
             or request.reporter.wants_files  # each file is to be named
@@ -281,7 +285,7 @@ class Run:
             journal=journal,
             context=pool.context,
             algorithm=algorithm,
-            algorithms={algorithm} | hashes.ALGORITHMS.keys() & far.hashes.keys(),
+            algorithms={algorithm} | hashes.ALGORITHMS.keys() & in_common(agents).keys(),
             chunk_bytes=self._options.chunk_bytes or self._chunk_bytes(far),
             tops=tops,
             target=agreed.target,
@@ -326,6 +330,12 @@ class Run:
         elif self._options.preserve:
             note("over SFTP times are kept in whole seconds")
 
+    def _left_out(self) -> int:
+        """Return how many hosts of either end gave no lanes, or not to the end."""
+        far_source = self._request.far_source
+        of_source = far_source.connections.left_out if far_source is not None else 0
+        return self._request.connections.left_out + of_source
+
     def _nothing(self) -> Result:
         """Return the result of a copy of which no source is there."""
         if self._options.delete:
@@ -340,6 +350,7 @@ class Run:
             differing=counters.files_done if self._options.check else 0,
             bytes=counters.bytes_done + counters.bytes_resumed,
             connections=pool.most_alive if pool else 1,
+            hosts_left_out=self._left_out(),
             plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
@@ -367,7 +378,7 @@ def make_pool(
     Where neither end is here, the path is the one from the source's host to the sink's. Without a
     limiter, the options' limit holds.
     """
-    rtt_s = sum(map(path_rtt_s, [far, *(far_source.agents if far_source is not None else [])]))
+    rtt_s = sum(map(path_rtt_s, [far, *(far_source.agents[:1] if far_source is not None else [])]))
     is_far = is_push and rtt_s > LOSSY_S  # nearer, BBR gains nothing
     has_bbr = is_far and not options.congestion and connections.has_bbr(options)
     login_s, is_kept = connections.first.clock.login_s, connections.first.is_kept
@@ -383,7 +394,8 @@ def make_pool(
     known = known.over(path.rtt_s, path.cpus, kind).believed(usual_lanes(path))
     known = known._replace(lanes=memory.advice()[0] or known.lanes)
     if connections.has_one_login and not options.quiet:
-        note("one login: all lanes share one connection, one CPU core and one TCP buffer")
+        who = "one login: all" if connections.count == 1 else "one login at each host: its"
+        note(f"{who} lanes share one connection, one CPU core and one TCP buffer")
     limit = options.limit_kbit_s
     context = LaneContext(
         WorkQueue(stream is not None),
@@ -418,18 +430,6 @@ def path_rtt_s(far: RemoteAgent) -> float:
     if sending is None or sending.min_rtt_s * _TUNNEL < rtt_s:
         return rtt_s
     return min(rtt_s, sending.min_rtt_s)
-
-
-def _absolute(path: str) -> str:
-    """Return the absolute path. A slash at its end is kept, since it has a meaning."""
-    return os.path.abspath(path) + ("/" if path.endswith(("/", "/.")) else "")
-
-
-def _machine_id() -> str:
-    """Return the machine-id(5), which differs even where names do not; "" if there is none."""
-    with contextlib.suppress(OSError), open("/etc/machine-id") as file:
-        return file.read(64).strip()
-    return ""
 
 
 def shared_cpus(far: RemoteAgent) -> int:

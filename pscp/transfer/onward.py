@@ -24,6 +24,7 @@ from pscp.endpoint.reading.source import listed
 from pscp.endpoint.serving import onward
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
+from pscp.transfer.far_hosts import FarHosts
 from pscp.transfer.lanes.lane_context import Lost
 from pscp.transfer.lanes.relay import FarSource, Packed, RelayEnd
 from pscp.transfer.pieces.answers import as_copy_error
@@ -44,7 +45,8 @@ def with_far_source(request: CopyRequest) -> Iterator[CopyRequest]:
         far_source = direct = DirectSource(request.connections, request.options)
         request = dataclasses.replace(request, connections=direct.onward(source, sink))
     else:
-        far_source = FarSource(Connections(source), request.options)
+        made = FarHosts(source) if source.others else Connections(source)
+        far_source = FarSource(made, request.options)
     is_cut = True
     try:
         yield dataclasses.replace(request, far_source=far_source)

@@ -143,7 +143,7 @@ def pool_of(
     """A pool whose workers are not started."""
     session: Any = SimpleNamespace(
         connect=lambda *wanted: pytest.fail("nobody connects"), keeps=False, idle=IdleConnections(),
-        has_one_login=False, has_early=lambda: False,
+        has_one_login=False, has_early=lambda: False, count=1,
     )  # fmt: skip
     context = LaneContext(WorkQueue(), is_push=is_push, rtt_s=0.0, keeps=False)
     return lane_pool.LanePool(

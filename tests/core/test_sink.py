@@ -7,6 +7,7 @@ of system calls (tests/model).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import queue
@@ -155,6 +156,25 @@ def test_a_chunk_that_is_given_up_leaves_no_trace(root: Path, make_lane: MakeLan
     assert here(root) == []
     assert lane.finish(lane.whole()) is None
     assert (root / "large").read_bytes() == WHOLE
+
+
+def test_a_chunk_is_on_the_disk_before_it_is_acknowledged_where_other_hosts_may_finish(
+    root: Path, make_lane: MakeLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fsync of another host says nothing of what this one has in memory."""
+    lane, synced = make_lane(), list[int]()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    assert lane.chunk(0, FIRST)[0] and synced == []
+    lane.sink.root.device = root.stat().st_dev
+    _, receipt, failure = lane.chunk(len(FIRST), SECOND)
+    assert failure is None and synced == [receipt]
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    matches, _, failure = lane.chunk(0, FIRST)
+    assert not matches and failure["errno"] == errno.EIO
 
 
 def test_both_lanes_may_finish(root: Path, make_lane: MakeLane) -> None:

@@ -100,6 +100,14 @@ def check_fan_out(world: World, ran: Ran) -> None:
         ).stat().st_size
 
 
+def check_many_hosts(world: World, ran: Ran) -> None:
+    here, there = world.here, world.there
+    assert (there / "backup" / "big.iso").read_bytes() == (here / "big.iso").read_bytes()
+    assert_same_tree(here / "data", there / "backup" / "data", modes=True, times=True)
+    assert_same_tree(there / "logs", here / "copied" / "logs", modes=True, times=True)
+    assert_same_tree(there / "logs", there / "archive" / "logs", modes=True, times=True)
+
+
 def check_fan_out_python(world: World, ran: Ran) -> None:
     lines = ["host:backup/ complete", "host:archive/ complete"]
     assert ran.out.splitlines() == lines

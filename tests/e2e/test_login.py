@@ -15,8 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from many_hosts_world import Cluster
 from servers import LoginServer, PasswordSshd
 from servers.private import PrivateServer
 
@@ -141,6 +143,18 @@ def test_a_password_of_a_real_account(
     shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed)
     assert len(re.findall(prompt, shown)) == int(is_typed)
     assert server.accepted >= 2 and server.refused == 0
+
+
+def test_each_of_several_hosts_asks_once(
+    source: Path, there: Path, tmp_path: Path, make_password_sshd: Callable[..., PasswordSshd]
+) -> None:
+    """All connections to a host have the answer to its question."""
+    one, other = make_password_sshd(SECRET, False), make_password_sshd(SECRET, False)
+    words = ["-c", "4", "--chunk-size", "256k", "-l", "25000"]
+    hosts: Any = Cluster(tmp_path, one, other)
+    shown = answered(hosts, source, *words, answers=[(PASSWORD, SECRET)] * 2)
+    assert len(re.findall(PASSWORD, shown)) == 2
+    assert (one.accepted, other.accepted, one.refused, other.refused) == (2, 2, 0, 0)
 
 
 @pytest.mark.parametrize("transport", ["openssh", "asyncssh"])

@@ -79,7 +79,9 @@ def make_world(
     fill_there(world.there)
     world.programs.mkdir()
     (here / "ssh_config").write_text(
-        Path(server.ssh_config).read_text().replace(f"Host {server.host}\n", "Host host\n")
+        Path(server.ssh_config)
+        .read_text()
+        .replace(f"Host {server.host}\n", "Host host dm1 dm2 dm3\n")
     )
     ssh = (shutil.which("ssh") or "ssh", "-F", str(here / "ssh_config"))
     python = (sys.executable,)

@@ -51,4 +51,7 @@ def sshd(home: Path) -> Iterator[SshdServer]:
     path = f"{home}/far:/usr/local/bin:/usr/bin:/bin"
     environment = {"HOME": str(home / "far"), "PATH": path, "TMPDIR": str(home / "tmp")}
     with SshdServer(QUICK_LOGINS, environment=environment) as server:
+        config = Path(server.ssh_config)
+        names = " ".join([server.host, *(f"{server.host}-{number}" for number in (2, 3))])
+        config.write_text(config.read_text().replace(f"Host {server.host}\n", f"Host {names}\n"))
         yield server

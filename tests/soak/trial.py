@@ -53,6 +53,7 @@ class Way:
     remote: Any = "agent"
     plane: Any = "auto"
     lanes: int = 1
+    hosts: int = 1  # names of the server, to all of which lanes go
 
     def words(self) -> list[str]:
         words = ["--transport", self.transport, "--remote", self.remote, "--plane", self.plane]
@@ -60,7 +61,8 @@ class Way:
 
     def __str__(self) -> str:
         over = "sftp" if self.remote == "sftp" else self.plane.replace("auto", "ssh")
-        return f"{self.direction} {self.transport} {over} -c {self.lanes}"
+        hosts = f" {self.hosts} hosts" if self.hosts > 1 else ""
+        return f"{self.direction} {self.transport} {over} -c {self.lanes}{hosts}"
 
 
 class Trial:
@@ -166,7 +168,10 @@ class Trial:
     # --- how it is asked for
 
     def locations(self, host: str) -> tuple[list[str], str]:
-        here, far = "", f"{host}:"
+        here = ""
+        far = (
+            ",".join([host, *(f"{host}-{number}" for number in range(2, self.way.hosts + 1))]) + ":"
+        )
         source_at = far if self.way.direction in ("pull", "far") else here
         there_at = here if self.way.direction == "pull" else far
         middle = "/./" if self.given.get("relative") else "/"

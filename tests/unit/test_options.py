@@ -45,7 +45,38 @@ def test_remote(text: str, user: str | None, host: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "./a:b", "/a:b", ":a", "-", "-x", "a/b@[c]:d", "[a", "[::1]", "me@[x:y", "\udcff"]
+    ("text", "each"),
+    [
+        ("dm1,dm2:/in/", ["dm1:/in/", "dm2:/in/"]),
+        ("ann@dm1,dm2,bob@dm3:", ["ann@dm1:", "dm2:", "bob@dm3:"]),
+        ("[fe80::1],me@[fe80::2]:a:b,c", ["[fe80::1]:a:b,c", "me@[fe80::2]:a:b,c"]),
+    ],
+)
+def test_several_hosts(text: str, each: list[str]) -> None:
+    location = parse_location(text)
+    assert location.text == text == location.prefix + location.path
+    assert location.each_host == tuple(map(parse_location, each))
+    assert location.login == ",".join(one.login for one in location.each_host)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b",
+        "./a,b:c",
+        "a,/b:c",
+        "a",
+        "./a:b",
+        "/a:b",
+        ":a",
+        "-",
+        "-x",
+        "a/b@[c]:d",
+        "[a",
+        "[::1]",
+        "me@[x:y",
+        "\udcff",
+    ],
 )
 def test_local(text: str) -> None:
     location = parse_location(text)
@@ -81,6 +112,7 @@ def test_url(text: str, login: str, port: int | None, path: str) -> None:
         "ssh://%2dx@host/a", "ssh://host:/a", "ssh://host:x/a", "ssh://host:0/a",
         "ssh://host:65536/a", "ssh://host:-1/a", "ssh://host:" + "9" * 5000 + "/a", "ssh://::1/a",
         "ssh://[::1/a", "ssh://host/%", "ssh://host/%zz", "ssh://host/a%00",
+        "a,:x", ",a:x", "a,,b:x", "a,b@:x", "a,a:x", "a,b c:x", "a,-b:x", "ssh://a,b/x", "a,b::x",
     ],
 )  # fmt: skip
 def test_refused(text: str) -> None:

@@ -122,6 +122,8 @@ class Root:
         # source's modes at the end of the copy; else None.
         self.opens_up: Optional[Callable[[], ContextManager[None]]] = None
         self._is_as_is = False  # with the lock held: closed folders stay so
+        # The device that all folders are on, where other hosts write there too; None: any.
+        self.device: Optional[int] = None
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -221,10 +223,11 @@ class Root:
                         raise FileNotFoundError(errno.ENOENT, "")
                     self.make_way(known)
                     fd = self._open(fd, to_bytes(name), path, make)
-                self._enter(fd)
+                fd = _Folder(fd)
+                self._enter(fd, path)
                 if make and known == self._marked:
                     self._put_marker(fd)
-                self._folders[known] = fd = _Folder(fd)
+                self._folders[known] = fd
                 if len(self._folders) > _FOLDERS_KEPT:
                     self._folders.popitem(last=False)
         if folder:
@@ -259,7 +262,9 @@ class Root:
                 os.fchmod(fd, UNFINISHED)
         return fd
 
-    def _enter(self, fd: int) -> None:
+    def _enter(self, fd: int, path: str) -> None:
+        if self.device not in (None, os.fstat(fd).st_dev):
+            raise Refusal(UNSAFE, path, "another file system is mounted on the way")
         if not self._is_as_is:
             self.open_up(fd, _ENTERED)
 

@@ -145,6 +145,8 @@ class End:
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
+        if request.one_device:
+            made.root.device = os.fstat(made.root.fd).st_dev
         if request.made:
             made.root.mark(request.made, marker_name(request.token))
         if request.backup:

@@ -117,6 +117,7 @@ class _Taker:
                     self._held[offset] = view
                     used_bytes += length
             self._write()
+            self._sink.sync(self._part.fd)
             return self._sink.parts.receipt(self._part.fd), taken
         finally:
             self._part.close()

@@ -160,9 +160,25 @@ class Sink(VerifyingSink):
             return False, 0, None
         if self._held:
             self._write([*self._held], id_, offset + length)
+        if self._failure is None and self.root.device is not None:
+            self._sync(id_)
         if self._failure is not None:
             return False, 0, self._failure
         return True, self._receipt, None
+
+    def _sync(self, id_: int) -> None:
+        value = self._entry(id_)
+        try:
+            self.sync(self._open.get(id_, value).fd)
+        except (OSError, failures.Refusal) as error:
+            self._failure = failures.from_exception(error, value.path)
+
+    def sync(self, fd: int) -> None:
+        """Bring to the disk what was written here, where a lane at another host, which has its own
+        caches, may make the file final. Raises OSError.
+        """
+        if self.root.device is not None:
+            os.fsync(fd)
 
     def make(self, value: tree.Entry) -> int:
         file = self.open_part(value)

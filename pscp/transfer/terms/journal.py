@@ -18,7 +18,8 @@ notes, and the user takes such a file for the same; or both ends hash all of the
 holes, so what lies in those has to be known: the run that made the part has written that into the
 journal. No option gets by this.
 
-Not here: what is then asked of the sink (../walk/lookups.py), what is sent (../walk/file_job.py).
+Not here: the key (tokens.py), what is then asked of the sink (../walk/lookups.py), what is sent
+(../walk/file_job.py).
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ def decide_part_use(
     return PartUse.AS_NOTED if by_time and is_untouched else PartUse.NOTED_COMPARED
 
 
+def path_of(key: str) -> str:
+    """Return the path of the journal that the key names."""
+    return os.path.join(state.folder(), f"{key}.journal")
+
+
 class Journal:
     """The journal of one copy, locked against a second run of it. One thread at a time uses it."""
 
@@ -128,7 +134,7 @@ class Journal:
         With `keep` False what landed earlier is forgotten. Raises CopyRunning, and OSError where no
         journal can be kept.
         """
-        self._path = os.path.join(state.folder(), f"{key}.journal")
+        self._path = path_of(str(key))
         self._number = 0
         self._under_way: set[int] = set()  # files that have neither landed nor failed
         self._found: dict[str, tuple[Identity, FileNotes]] = {}

@@ -1,0 +1,394 @@
+"""Copies to and from several hosts that see one file system, and what is taken for one and is none.
+
+Not here: which hosts a location names (../unit/test_options.py), the page's commands
+(../e2e/test_docs.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeFar, MakeServer, unavailable
+from many_hosts_world import ApartSshd, Cluster
+from servers import why_no_mounts
+
+import pscp
+from faults.conftest import MIB, Breaking, Running, Way, fill, until
+from pscp.endpoint.frames import wire
+from pscp.ground.processes import descendants
+from pscp.progress.progress import Reporter
+
+MakeCluster = Callable[..., Way]
+
+
+class Notes(Reporter):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def hosts(way: Way, make_sshd: MakeServer, tmp_path: Path) -> Way:
+    """The way to or from three hosts that share all files."""
+    cluster = Cluster(tmp_path, *(make_sshd() for _ in range(3)))
+    return dataclasses.replace(way, server=cluster)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def apart(make_far: MakeFar, until_end: Any) -> Callable[[str], ApartSshd]:
+    """apart(mounts): an sshd that has mounted something by itself."""
+    if why := why_no_mounts():
+        unavailable(why)
+
+    def make(mounts: str) -> ApartSshd:
+        server: ApartSshd = until_end.enter_context(ApartSshd(mounts, environment=make_far()))
+        return server
+
+    return make
+
+
+def with_hosts(way: Way, folder: Path, *servers: Any) -> Way:
+    return dataclasses.replace(way, server=Cluster(folder, *servers))  # type: ignore[arg-type]
+
+
+def cluster_of(way: Way) -> Cluster:
+    cluster: Any = way.server
+    assert isinstance(cluster, Cluster)
+    return cluster
+
+
+def copied(way: Way, **fields: Any) -> tuple[pscp.Result, list[str]]:
+    """Copy all, and return the result with what people were told."""
+    notes = Notes()
+    source, destination = way.locations()
+    chosen: dict[str, Any] = {
+        "config_file": way.server.ssh_config, "batch": True, "recursive": True, "connections": 6,
+        "chunk_bytes": MIB, **fields,
+    }  # fmt: skip
+    result = pscp.copy(source, destination, reporter=notes, raises=False, **chosen)
+    return result, notes.texts
+
+
+def fill_tree(way: Way, small: int = 300, big: int = 24 * MIB) -> int:
+    """A large file and small ones; return the bytes of all."""
+    fill(way.source / "big", big)
+    for number in range(small):
+        fill(way.source / f"d{number % 7}" / f"{number}", 500 + number)
+    return big + sum(500 + number for number in range(small))
+
+
+def assert_whole(way: Way) -> None:
+    until(lambda: not any(descendants(each.pid) for each in cluster_of(way).servers), "agents end")
+    assert_same_tree(way.source, way.destination)
+    assert not way.parts() and not way.journals
+
+
+def at_dm1(way: Way) -> Breaking:
+    """Rules for connections to dm1 alone, which are counted from 0 on."""
+    breaking = way.breaking()
+    script = breaking.folder / "to-dm1"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" dm1 "*) exec {breaking.program} "$@";; esac\nexec ssh "$@"\n'
+    )
+    script.chmod(0o755)
+    breaking.program = str(script)
+    return breaking
+
+
+def left_at(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*")]
+
+
+# --- all is well
+
+
+def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(hosts: Way) -> None:
+    """At this rate all connect while there is work."""
+    fill_tree(hosts)
+    result, notes = copied(hosts, archive=True, limit_kbit_s=80_000)
+    assert result.ok and result.hosts_left_out == 0 and notes == []
+    assert_whole(hosts)
+    logins = cluster_of(hosts).logins()
+    assert min(logins) >= 1 and max(logins) <= 2, logins
+
+
+def test_from_hosts_to_hosts(hosts: Way) -> None:
+    fill_tree(hosts)
+    both = f"dm3,dm1:{hosts.source}/."
+    result = pscp.copy(
+        both, f"dm2,dm3:{hosts.destination}", config_file=hosts.server.ssh_config, batch=True,
+        recursive=True, connections=3, raises=False,
+    )  # fmt: skip
+    assert result.ok
+    assert_whole(hosts)
+    assert min(cluster_of(hosts).logins()) >= 1
+
+
+def test_a_mirror_is_made_and_a_dry_run_asks_one_host(hosts: Way) -> None:
+    fill_tree(hosts, small=20, big=MIB)
+    fill(hosts.destination / "d1" / "unwanted", 10)
+    result, _ = copied(hosts, archive=True, delete=True, dry_run=True)
+    assert result.files_deleted == 1 and (hosts.destination / "d1" / "unwanted").exists()
+    assert cluster_of(hosts).logins() == [1, 0, 0]
+    result, _ = copied(hosts, archive=True, delete=True)
+    assert result.ok and result.files_deleted == 1
+    assert_whole(hosts)
+
+
+def test_a_host_that_has_fewer_digests_takes_part(
+    way: Way, make_sshd: MakeServer, tmp_path: Path, far_pythons: list[str]
+) -> None:
+    """All use what each of them has; to this one the C library of XXH3 is broken."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libxxhash.so.0").touch()
+    broken = {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    bare = make_sshd(python=far_pythons[0], environment=broken)
+    hosts = with_hosts(way, tmp_path, make_sshd(), bare)
+    fill_tree(hosts)
+    result, _ = copied(hosts, connections=2)
+    assert result.ok, result.failures
+    assert result.connections == 2 and result.connections_lost == 0
+    assert_whole(hosts)
+
+
+@pytest.mark.parametrize("does_not", ["--plane", "--persist", "--remote", "--manifest"])
+def test_what_is_one_hosts_alone_is_refused(hosts: Way, does_not: str) -> None:
+    value = {"--plane": "tls", "--persist": "60s", "--remote": "sftp", "--manifest": "x.jsonl"}
+    ended = hosts.run(does_not, value[does_not])
+    assert ended.code == 2 and "several hosts" in ended.err, ended.err
+    assert sum(cluster_of(hosts).logins()) == 0
+
+
+def test_only_a_copy_goes_to_several_hosts(hosts: Way) -> None:
+    place = f"dm1,dm2:{hosts.destination}"
+    calls: list[Callable[[], object]] = [
+        lambda: pscp.Session("dm1,dm2"), lambda: pscp.clean(place), lambda: pscp.look(place),
+        lambda: pscp.measure("dm1,dm2"), lambda: pscp.verify("m", place),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(pscp.UsageError):
+            call()
+
+
+# --- one file system, or not
+
+
+def test_a_host_with_other_files_is_refused(
+    way: Way, make_sshd: MakeServer, apart: Callable[[str], ApartSshd], tmp_path: Path
+) -> None:
+    """Nothing is written, and nothing left, at either."""
+    fill_tree(way, small=3, big=MIB)
+    place = way.destination if way.is_push else way.source
+    other = apart(f"mount -t tmpfs none {place}")
+    hosts = with_hosts(way, tmp_path, make_sshd(), other)
+    with pytest.raises(pscp.CopyError, match=r"dm2:.*: it (does not see|has other files)"):
+        copied(hosts)
+    assert left_at(way.destination) == []
+    assert not way.journals
+
+
+def test_a_source_in_which_files_are_being_made_is_one(hosts: Way) -> None:
+    """What the hosts say of it differs, as nobody asks them at the same time."""
+    if hosts.is_push:
+        pytest.skip("a destination is asked for what the check itself makes there")
+    fill_tree(hosts, small=20, big=MIB)
+    is_over, made = threading.Event(), list[Path]()
+
+    def write() -> None:
+        while not is_over.wait(0.001):
+            made.append(hosts.source / f".{len(made)}")
+            made[-1].touch()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        result, _ = copied(hosts)
+    finally:
+        is_over.set()
+        writer.join()
+    assert result.ok, result.failures
+    assert (hosts.destination / "big").read_bytes() == (hosts.source / "big").read_bytes()
+
+
+def test_locks_that_are_not_seen_are_refused(
+    push: Way, make_sshd: MakeServer, apart: Callable[[str], ApartSshd], tmp_path: Path
+) -> None:
+    """Two mounts of one folder by sshfs: each has locks, and inode numbers, of its own."""
+    if not push.is_push:
+        pytest.skip("a source is not locked")
+    if shutil.which("sshfs") is None or not os.path.exists("/dev/fuse"):
+        unavailable("no sshfs")
+    fill_tree(push, small=3, big=MIB)
+    behind, real = make_sshd(), tmp_path / "real"
+    real.mkdir()
+    options = "-o dir_cache=no,entry_timeout=0,negative_timeout=0,attr_timeout=0"
+    mount = f"sshfs -f -F {behind.ssh_config} {behind.host}:{real} {push.destination} {options}"
+    mounts = f"{{ {mount} & until mountpoint -q {push.destination}; do sleep 0.01; done; }}"
+    hosts = with_hosts(push, tmp_path, apart(mounts), apart(mounts))
+    with pytest.raises(pscp.DestinationError) as raised:
+        copied(hosts)
+    assert raised.value.message.endswith(": a lock that dm1 holds is not seen")
+    assert "mount it so" in raised.value.hint
+    assert left_at(real) == []
+
+
+def test_what_is_mounted_below_is_not_written_to(
+    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+) -> None:
+    """Each host would have a part of its own there."""
+    if not way.is_push:
+        pytest.skip("a source's files are told by their inode numbers")
+    fill(way.source / "sub" / "big", 8 * MIB)
+    fill(way.source / "good", 3)
+    (way.destination / "sub").mkdir()
+    mounts = f"mount -t tmpfs none {way.destination}/sub"
+    hosts = with_hosts(way, tmp_path, apart(mounts), apart(mounts))
+    result, _ = copied(hosts)
+    assert {each.path for each in result.failures} == {"sub/big"}
+    assert (way.destination / "good").exists()
+
+
+def test_the_first_host_dies_while_it_shows_what_it_makes(hosts: Way) -> None:
+    """Another one shows in its place, once what was made is gone."""
+    if not hosts.is_push:
+        pytest.skip("a source is compared, and nothing made there")
+    fill_tree(hosts, small=20)
+    breaking = at_dm1(hosts).rule("kill", way="from", type=wire.REPLY, contains='"made"')
+    ended = hosts.finish("-c", "3", breaking=breaking)
+    assert ended.end["hosts_left_out"] == 1 and "dm1: " in ended.out
+    assert_whole(hosts)
+
+
+def test_a_run_that_is_killed_while_it_looks_leaves_nothing(hosts: Way) -> None:
+    if not hosts.is_push:
+        pytest.skip("a source is compared, and nothing made there")
+    fill_tree(hosts, small=3, big=MIB)
+    breaking = at_dm1(hosts).rule("block", way="from", type=wire.REPLY, contains='"made"')
+    running = hosts.start(breaking=breaking)
+    until(lambda: breaking.blocked, "the first host has made it")
+    assert [name.partition(".")[0] for name in left_at(hosts.destination)] == [""]
+    running.kill()
+    until(lambda: left_at(hosts.destination) == [], "its agent has removed it")
+
+
+# --- hosts that are down, or go down
+
+
+def test_one_that_is_down_is_left_out(hosts: Way) -> None:
+    fill_tree(hosts, small=20)
+    cluster_of(hosts).dead("dm1")
+    result, notes = copied(hosts)
+    assert result.ok and result.hosts_left_out == 1
+    [note] = notes
+    assert note.startswith("dm1: ") and note.endswith("; left out")
+    assert_whole(hosts)
+
+
+def test_all_are_down(hosts: Way) -> None:
+    fill_tree(hosts, small=3, big=MIB)
+    for name in cluster_of(hosts).names:
+        cluster_of(hosts).dead(name)
+    with pytest.raises(pscp.Unreachable, match=r"^dm1: ") as raised:
+        copied(hosts)
+    assert raised.value.exit_code == 3
+    assert left_at(hosts.destination) == []
+
+
+@pytest.mark.parametrize("name", ["dm1", "dm2"])
+def test_one_dies_amid_the_copy_and_stays_away(hosts: Way, name: str, quick_retries: None) -> None:
+    """The first one too, which was asked all that comes before the lanes."""
+    size = fill_tree(hosts)
+    notes, running = _held(hosts, 8 * MIB, lambda: cluster_of(hosts).dead(name))
+    assert running.ok and running.connections_lost >= 1
+    assert running.bytes_sent + running.bytes_resumed >= size
+    about = [text for text in notes if text.startswith(f"{name}: ")]
+    assert len(about) <= 1, notes
+    assert_whole(hosts)
+
+
+def _held(way: Way, after: int, act: Callable[[], None]) -> tuple[list[str], pscp.Result]:
+    """Copy slowly, and act once so many bytes have landed."""
+    notes, acted = Notes(), list[bool]()
+
+    def progress(now: pscp.Counters) -> None:
+        if now.bytes_done >= after and not acted:
+            acted.append(True)
+            act()
+
+    source, destination = way.locations()
+    result = pscp.copy(
+        source, destination, reporter=notes, progress=progress, raises=False, recursive=True,
+        config_file=way.server.ssh_config, batch=True, connections=3, chunk_bytes=MIB,
+        limit_kbit_s=120_000,
+    )  # fmt: skip
+    assert acted
+    return notes.texts, result
+
+
+def test_one_that_comes_back_without_the_files_gives_no_lanes(
+    hosts: Way, apart: Callable[[str], ApartSshd], quick_retries: None
+) -> None:
+    """Its machine was started anew, and the file system is not mounted yet."""
+    fill_tree(hosts)
+    place = hosts.destination if hosts.is_push else hosts.source
+    empty = apart(f"mount -t tmpfs none {place}")
+
+    def restart() -> None:
+        cluster_of(hosts).becomes("dm2", empty)
+        for name in ("dm1", "dm3"):  # whose lanes may go to dm2 then
+            cluster_of(hosts).cut(name)
+
+    notes, result = _held(hosts, 6 * MIB, restart)
+    assert result.ok, result.failures
+    assert result.hosts_left_out == 1 and [text for text in notes if text.startswith("dm2: ")]
+    assert_whole(hosts)
+
+
+# --- the same copy, later
+
+
+def cut_in_the_middle(way: Way) -> None:
+    """Runs the copy until some has landed; then kills it."""
+    breaking = way.breaking().rule("block", connections=None, type=None, after=4 * MIB)
+    running: Running = way.start("-c", "3", "--chunk-size", "1M", breaking=breaking)
+    until(lambda: way.journaled_bytes() >= 6 * MIB, "enough has landed")
+    running.kill()
+
+
+@pytest.mark.parametrize("names", [("dm1", "dm2", "dm3"), ("dm3", "dm1", "dm2"), ("dm2",)])
+def test_it_goes_on_in_another_order_and_with_fewer(hosts: Way, names: tuple[str, ...]) -> None:
+    fill_tree(hosts, small=20)
+    cut_in_the_middle(hosts)
+    cluster_of(hosts).names = list(names)
+    ended = hosts.finish("-c", "3", "--chunk-size", "1M")
+    assert ended.end["bytes_resumed"] >= 5 * MIB
+    assert_whole(hosts)
+
+
+def test_hosts_are_killed_at_any_moment(hosts: Way, quick_retries: None) -> None:
+    """Whole files or none; then the same command goes on, and sends little twice."""
+    size = fill_tree(hosts, small=2000, big=40 * MIB)
+    rng = random.Random(7)
+    running = hosts.start("-c", "3", "--chunk-size", "1M", "-l", "150M")
+    try:
+        while running.process.poll() is None and len(hosts.arrived()) < 1500:
+            cluster_of(hosts).cut(rng.choice(cluster_of(hosts).names))
+            for _ in range(20):
+                hosts.arrived_bytes()  # fails where one of them is not its source
+    finally:
+        running.kill()
+    landed = hosts.arrived_bytes() + hosts.journaled_bytes()
+    ended = hosts.finish("-c", "3", "--chunk-size", "1M")
+    assert ended.end["bytes_sent"] <= size - landed + 8 * MIB
+    assert_whole(hosts)
