@@ -19,7 +19,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.endpoint.reading.source import Top, expand, folder_of
 from pscp.ground import errors
-from pscp.ground.locations import parse_location
+from pscp.ground.locations import Location, parse_location
 from pscp.ground.terminal_text import printable
 from pscp.ground.values import LOGINS_MAX
 from pscp.jobs.attempts import outcome_of, words_of
@@ -28,6 +28,7 @@ from pscp.jobs.reports.outcome import Outcome, worst
 from pscp.jobs.runner import moves_of
 from pscp.jobs.toml.job import Job
 from pscp.jobs.toml.schema import as_keys
+from pscp.options.options import Options
 from pscp.progress.progress import format_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "FAIL"
@@ -117,7 +118,7 @@ def _ask(job: Job, destination: str, row: Row) -> None:
         its = job.chosen(destination).options
         options = dataclasses.replace(its, batch=True, retry_for_s=None)
         place = dataclasses.replace(far, path=to.path if far is to else "")
-        seen = look(place, options, is_source=far is not to)
+        seen = _look_at_each(row, place, options, is_source=far is not to)
         _tell_login(row, seen)
         if seen.is_sftp and far is to and its.needs_agent:
             why = f"{as_keys(its.needs_agent)} needs the agent, for which there is no python3"
@@ -126,6 +127,21 @@ def _ask(job: Job, destination: str, row: Row) -> None:
         seen = look(to)
     if seen.folder:
         _tell_folder(row, seen)
+
+
+def _look_at_each(row: Row, place: Location, options: Options, *, is_source: bool) -> Look:
+    """Return what the first host sees that answers; tell which of the others do not."""
+    found, problems = list[Look](), list[errors.ConnectError]()
+    for each in place.each_host:
+        try:
+            found.append(look(each, options, is_source=is_source))
+        except errors.ConnectError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    for problem in problems:
+        row.add(WARN, _in_a_line(problem, 0))
+    return found[0]
 
 
 def _tell_login(row: Row, seen: Look) -> None:

@@ -428,6 +428,31 @@ def test_a_host_that_no_job_knows_is_a_mistake(tmp_path: Path) -> None:
     assert jobs_of(tmp_path, f"{listed}[host.H]\nport = 3\n")["a"].by_host.keys() == {"H"}
 
 
+def test_a_name_stands_for_several_hosts(tmp_path: Path) -> None:
+    group = '[host.lustre]\nhosts = ["dm1", "dm2"]\nport = 2\n[host.dm1]\nport = 3\n'
+    text = SOUND.replace('"h:d"', '["ann@lustre:/in/", "dm1:d", "dm1,dm3:d"]')
+    job = jobs_of(tmp_path, text + group)["a"]
+    assert job.destinations == ("ann@dm1,ann@dm2:/in/", "dm1:d", "dm1,dm3:d")
+    assert [job.chosen(each).options.port for each in job.destinations] == [2, 3, None]
+    of_source = text.replace("/s", "lustre:/s").replace(', "dm1:d", "dm1,dm3:d"', "")
+    assert jobs_of(tmp_path, of_source + group.partition("[host.dm1]")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SOUND.replace("h:d", "a,b:d") + 'after = "remove"\n', "after does not go with several"),
+        (SOUND.replace("h:d", "a,b:d") + 'plane = "tls"\n', "plane does not go with several"),
+        (SOUND.replace("h:d", "a,b:p/d").replace("sources", "datasets"), "a dataset is at one"),
+        (SOUND + '[host.h]\nhosts = ["a", "-b"]\n', "cannot start"),
+        (SOUND + '[host.h]\nhosts = ["a", "a"]\n', "named twice"),
+        (SOUND + '[host.h]\nhosts = ["a,b"]\n', "not a host alone"),
+    ],
+)
+def test_several_hosts_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    assert any(said in each for _, each in mistakes(tmp_path, text)), mistakes(tmp_path, text)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.toml"
     for content, said in (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import graphlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pscp.ground.errors import UsageError
@@ -138,11 +138,13 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
             owners[path] = f"the {key} of job.{job.name}"
 
 
-def _check_hosts(jobs: Mapping[str, Job], hosts: Iterable[str], wrong: Mistakes) -> None:
+def _check_hosts(jobs: Mapping[str, Job], hosts: Mapping[str, Table], wrong: Mistakes) -> None:
     """Note each host that no job knows: what is said for it would never hold."""
     ends = ("sources", "sources-from", "sources-command", "datasets", "destinations")
     tables = [("defaults",), *(("job", name) for name in jobs)]
     if wrong.has_any((*table, key) for table in tables for key in ends):
         return  # it may be known to a job whose ends are wrong
-    for name in {*hosts}.difference(*(job.by_host for job in jobs.values())):
+    keys = {",".join(table.values.get("hosts", ())) or name: name for name, table in hosts.items()}
+    unknown = keys.keys() - {key for job in jobs.values() for key in job.by_host}
+    for name in (keys[key] for key in unknown):
         wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

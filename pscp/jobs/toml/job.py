@@ -94,7 +94,7 @@ class Job:
     def chosen(self, destination: str) -> HostOptions:
         """Return the options of the copy to this destination, one of the job's."""
         places = map(parse_location, (destination, *(self.sources or self.datasets)[:1]))
-        hosts = (place.host for place in places if place.host is not None)
+        hosts = (host_key(place) for place in places if place.host is not None)
         return self.by_host.get(next(hosts, ""), HostOptions(self.options, self.words))
 
     def limit_now(self) -> int | None:
@@ -142,3 +142,8 @@ def check_after(job: Job, sources: Iterable[Location]) -> None:
         hint = "copy them here with it, and on from here with a job that depends on that one"
         what = 'after = "remove" of sources at a host needs one destination, on this machine'
         raise UsageError(what, hint)
+
+
+def host_key(place: Location) -> str:
+    """Return what tells the host of a location from others, or its hosts; "" for this machine."""
+    return ",".join(str(each.host) for each in place.each_host if each.host is not None)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from pscp.ground.errors import UsageError
-from pscp.ground.locations import check_beside, check_direction, parse_location
+from pscp.ground.locations import Location, check_beside, check_direction, parse_location
 from pscp.jobs.toml import schema
-from pscp.jobs.toml.job import HostOptions, Job, check_after
+from pscp.jobs.toml.job import HostOptions, Job, check_after, host_key
 from pscp.options.arguments import with_files
 from pscp.options.keywords import as_typed
+from pscp.options.option_pairs import check_several_hosts
 from pscp.options.options import Options
 from pscp.toml.positions import Place
 from pscp.toml.reading import Mistakes
@@ -80,10 +81,16 @@ class JobReader:
         )
         self._check_ends(job)
         ends = (*job.sources, *job.datasets, *job.destinations)
-        places = {parse_location(text).host for text in ends}
+        places = {host_key(parse_location(text)) for text in ends}
         is_known = job.sources or job.datasets  # else a list may name any host
-        hosts = [name for name in self.hosts if name in places or not is_known]
-        return replace(job, by_host={name: self._chosen(self.hosts[name])[0] for name in hosts})
+        hosts = {self._key_of(name): name for name in self.hosts}
+        known = {key: name for key, name in hosts.items() if key in places or not is_known}
+        by_host = {key: self._chosen(self.hosts[name])[0] for key, name in known.items()}
+        return replace(job, by_host=by_host)
+
+    def _key_of(self, name: str) -> str:
+        """Return what host_key() is of locations at the host of this table."""
+        return ",".join(self.hosts[name].values.get("hosts", ())) or name
 
     @property
     def _has_datasets(self) -> bool:
@@ -124,14 +131,28 @@ class JobReader:
     def _whole(self, key: str, folder: str) -> tuple[str, ...]:
         """Return locations with whole paths of this machine; datasets have none."""
         return tuple(
-            text if self._has_datasets or parse_location(text).is_remote else whole(text, folder)
+            self._at_hosts(text)
+            if self._has_datasets or parse_location(text).is_remote
+            else whole(text, folder)
             for text in self._given().get(key, ())
         )
+
+    def _at_hosts(self, text: str) -> str:
+        """Return a location with the hosts that its host's name stands for."""
+        place = parse_location(text)
+        table = self.hosts.get(place.host or "")
+        if table is None or "hosts" not in table.values:
+            return text
+        user = "" if place.user is None else f"{place.user}@"
+        names = (user + name for name in table.values["hosts"])
+        return f"{','.join(names)}:{place.path}"
 
     def _check_ends(self, job: Job) -> None:
         """Say what no run of pscp could copy."""
         sources = [parse_location(text) for text in job.sources]
         try:
+            for text in (*job.sources[:1], *job.datasets[:1], *job.destinations):
+                self._check_hosts(job, parse_location(text))
             for destination in job.destinations:
                 if sources:
                     check_direction(sources, parse_location(destination))
@@ -145,15 +166,25 @@ class JobReader:
                 check_beside([parse_location(each) for each in job.destinations])
         except UsageError as error:
             self._wrong("destinations", schema.as_keys(in_words(error)))
-        manifests = {job.manifest_of(each) for each in job.destinations}
-        if job.options.manifest is not None and len(manifests) < len(job.destinations):
-            text = "each destination has a manifest of its own: put {destination} into its name"
-            self._wrong("manifest", text)
+        self._check_manifests(job)
         if job.destinations:
             try:
                 check_after(job, sources)
             except UsageError as error:
                 self._wrong("after", schema.as_keys(in_words(error)))
+
+    def _check_hosts(self, job: Job, place: Location) -> None:
+        """Raise UsageError where several hosts cannot be what this job wants of one."""
+        if place.others and job.datasets:
+            raise UsageError(f"{place.text}: a dataset is at one host")
+        if place.others:
+            check_several_hosts(replace(job.options, remove_source_files=job.after != "keep"))
+
+    def _check_manifests(self, job: Job) -> None:
+        manifests = {job.manifest_of(each) for each in job.destinations}
+        if job.options.manifest is not None and len(manifests) < len(job.destinations):
+            text = "each destination has a manifest of its own: put {destination} into its name"
+            self._wrong("manifest", text)
 
     # --- options
 

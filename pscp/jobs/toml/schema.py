@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from pscp.ground.errors import UsageError
-from pscp.ground.locations import parse_location
+from pscp.ground.locations import parse_host, parse_location
 from pscp.ground.values import parse_kbit_s
 from pscp.jobs.toml.job import IF_RUNNING, Span
 from pscp.options import arguments, zfs_arguments
@@ -74,6 +74,10 @@ def _place(text: str, folder: str) -> str:
     if not parse_location(text).is_remote:
         whole(text, folder)
     return text
+
+
+def _host(text: str, folder: str) -> str:
+    return parse_host(text).prefix[:-1]
 
 
 def _each_once(texts: tuple[str, ...], folder: str) -> tuple[str, ...]:
@@ -210,6 +214,10 @@ OWN = {
     **SHARED,
     "depends-on": Key(Texts, "jobs to do first, in the same run", "database"),
 }
+_Group: Any = Annotated[several(Annotated[Text, after(_host)]), after(_each_once)]
+OF_HOST = {
+    "hosts": Key(_Group, "NAME stands for these hosts, which see one file system", ["dm1", "dm2"])
+}
 # Options that name a file, by their names or what stands for their values.
 _KINDS = {
     "FILE": File, "config": ConfigFile, "program": Program, "sign": File,
@@ -312,7 +320,7 @@ def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
 
 TABLES = {
     "defaults": _table("Defaults", SHARED),
-    "host": _table("Host", {}, _OF_HOSTS),
+    "host": _table("Host", OF_HOST, _OF_HOSTS),
     "job": _table("Job", OWN),
 }
 _NAMED = {name: GenericAlias(dict, (str, TABLES[name])) for name in ("host", "job")}
