@@ -114,7 +114,7 @@ def far_tree(
             connections, terms, counters, agents[0], is_push=True, note=reporter.note
         )  # fmt: skip
         try:
-            algorithm = choose_hash(agents)
+            algorithm = choose_hash(agents[0])
             connections.spread(terms, agents, pool.layout.count, reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
             with stops.ended_by(pool.queue.stop):

@@ -108,7 +108,7 @@ class _Measuring:
             begun_s = time.monotonic()
             first.ask(requests.Ping())
             trips.append(time.monotonic() - begun_s)
-        self._rtt_s, self._algorithm = statistics.median(trips), choose_hash([first])
+        self._rtt_s, self._algorithm = statistics.median(trips), choose_hash(first)
         near, far = self._kernels(first)
         ciphers, agents = self._ciphers(first)
         best = advice.best_cipher(ciphers)

@@ -122,7 +122,7 @@ class Stream:
     def _prepared(self, fd: int, far: RemoteAgent) -> tuple[Pipe, LanePool, requests.BeginStream]:
         """Start the far program; return the pipe to it, its lanes, and how those begin."""
         options, is_push, connections = self._options, self._is_push, self._connections
-        algorithm, window = choose_hash([far]), max(options.window_bytes // SLOT_BYTES, 2)
+        algorithm, window = choose_hash(far), max(options.window_bytes // SLOT_BYTES, 2)
         request = self._target.request(is_push, window, stream_modules())
         answer, failed = far.ask(request, is_slow=True)
         if failed:

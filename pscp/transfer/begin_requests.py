@@ -29,8 +29,13 @@ def in_common(agents: Sequence[RemoteAgent]) -> Mapping[str, float]:
     return {name: min(each[name] for each in (first, *others)) for name in shared}
 
 
-def choose_hash(far: Sequence[RemoteAgent], sources: Sequence[RemoteAgent] = ()) -> str:
-    """Return the fastest digest that both ends have: the far one, and this one or the sources'.
+def choose_hash(far: RemoteAgent) -> str:
+    """Return the fastest digest that this end and the far one have. Raises as common_hash()."""
+    return common_hash([far])
+
+
+def common_hash(far: Sequence[RemoteAgent], sources: Sequence[RemoteAgent] = ()) -> str:
+    """Return the fastest digest that both ends have: all far hosts, and this one or all sources.
 
     Raises ProtocolError if there is none.
     """

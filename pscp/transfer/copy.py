@@ -28,7 +28,7 @@ from pscp.ground.log import Log
 from pscp.options.option_rows import CHUNK_BYTES, MIN_CHUNK_BYTES
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, LiveCounters, Result, count
-from pscp.transfer.begin_requests import choose_hash, in_common, sink_request, source_request
+from pscp.transfer.begin_requests import common_hash, in_common, sink_request, source_request
 from pscp.transfer.coordinator import Coordinator
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.autotune import LOGIN_TRIPS, LOSSY_S, Path, usual_lanes
@@ -163,7 +163,7 @@ class Run:
             return self._nothing()
         agreed = self._agree(agents, tops, token, journal)
         far, self._root = agents[0], agreed.target.root
-        algorithm = choose_hash(agents, sources)
+        algorithm = common_hash(agents, sources)
         pool = self._make_pool(far)
         terms = self._terms(pool, agents, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))

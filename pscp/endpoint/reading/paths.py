@@ -263,7 +263,7 @@ class Root:
         return fd
 
     def _enter(self, fd: int, path: str) -> None:
-        if self.device not in (None, os.fstat(fd).st_dev):
+        if self.device is not None and self.device != os.fstat(fd).st_dev:
             raise Refusal(UNSAFE, path, "another file system is mounted on the way")
         if not self._is_as_is:
             self.open_up(fd, _ENTERED)
