@@ -249,7 +249,7 @@ class Run:
         may_replace = self._options.delete and not self._options.ignore_existing
         replaces = list(agreed.target.names) if may_replace else []
         is_one = bool(self._request.to.others)  # another host may have nothing mounted there
-        return of_sink._replace(made=agreed.target.made, replaces=replaces, one_device=is_one)
+        return of_sink._replace(made=agreed.target.made, replaces=replaces, one_mount=is_one)
 
     def _take_source(self) -> list[RemoteAgent]:
         """Return the first connection to the source's host, where neither end is here."""

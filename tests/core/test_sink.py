@@ -20,6 +20,7 @@ import pytest
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.metadata import Policy
+from pscp.endpoint.reading.paths import mount_of
 from pscp.endpoint.writing import fence
 from pscp.endpoint.writing.sink import Copy, Sink
 
@@ -165,7 +166,7 @@ def test_a_chunk_is_on_the_disk_before_it_is_acknowledged_where_other_hosts_may_
     lane, synced = make_lane(), list[int]()
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
     assert lane.chunk(0, FIRST)[0] and synced == []
-    lane.sink.root.device = root.stat().st_dev
+    lane.sink.root.mount = mount_of(lane.sink.root.fd)
     _, receipt, failure = lane.chunk(len(FIRST), SECOND)
     assert failure is None and synced == [receipt]
 

@@ -259,6 +259,40 @@ def test_what_is_mounted_below_is_not_written_to(
     assert (way.destination / "good").exists()
 
 
+def test_a_folder_that_is_bound_elsewhere_at_a_host_is_not_written_to(
+    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+) -> None:
+    """It is on the same device; the others would not find its files."""
+    if not way.is_push:
+        pytest.skip("a source's files are told by their inode numbers")
+    fill(way.source / "sub" / "small", 100)
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (elsewhere, way.destination / "sub"):
+        folder.mkdir()
+    mounts = f"mount --bind {elsewhere} {way.destination}/sub"
+    hosts = with_hosts(way, tmp_path, apart(mounts), apart(mounts))
+    result, _ = copied(hosts)
+    assert {each.path for each in result.failures} == {"sub/small"}
+    assert left_at(elsewhere) == []
+
+
+def test_sources_that_were_made_alike_are_told_apart(
+    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+) -> None:
+    """Two new file systems: names, inode numbers, sizes and times are the same, the bytes not."""
+    if way.is_push:
+        pytest.skip("a destination is asked for what the check itself makes there")
+
+    def made(text: str) -> ApartSshd:
+        file = f"{way.source}/file"
+        fills = f"echo {text} > {file} && touch -d @1000 {file} {way.source}"
+        return apart(f"mount -t tmpfs none {way.source} && {fills}")
+
+    hosts = with_hosts(way, tmp_path, made("one"), made("two"))
+    with pytest.raises(pscp.CopyError, match="it has other files there"):
+        copied(hosts)
+
+
 def test_the_first_host_dies_while_it_shows_what_it_makes(hosts: Way) -> None:
     """Another one shows in its place, once what was made is gone."""
     if not hosts.is_push:

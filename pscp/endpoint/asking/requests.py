@@ -126,7 +126,7 @@ class BeginSink(NamedTuple):
     made: str = ""  # as in the answer to Target
     # Folders ("" is the root) below which a folder takes the place of a file or link.
     replaces: List[str] = []
-    one_device: bool = False  # whether folders where something else is mounted are refused
+    one_mount: bool = False  # whether folders where something else is mounted are refused
 
 
 class BeginStream(NamedTuple):

@@ -99,6 +99,24 @@ def without_own(names: Iterable[bytes]) -> List[bytes]:
     return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
+def mount_id(folder_fd: int, name: bytes = b".") -> bytes:
+    """Return which mount a folder belongs to; b"" where the system does not say (proc(5))."""
+    try:
+        fd = os.open(name, FOLDER_FLAGS | os.O_PATH, dir_fd=folder_fd)
+        try:
+            with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+                return b"".join(line for line in file if line.startswith(b"mnt_id:"))
+        finally:
+            os.close(fd)
+    except (OSError, AttributeError):
+        return b""
+
+
+def mount_of(fd: int) -> Tuple[int, bytes]:
+    """Return what tells the mount of an open folder from others."""
+    return os.fstat(fd).st_dev, mount_id(fd)
+
+
 class _Folder(int):
     """The descriptor of an open folder, which is closed once nobody has it any more."""
 
@@ -122,8 +140,8 @@ class Root:
         # source's modes at the end of the copy; else None.
         self.opens_up: Optional[Callable[[], ContextManager[None]]] = None
         self._is_as_is = False  # with the lock held: closed folders stay so
-        # The device that all folders are on, where other hosts write there too; None: any.
-        self.device: Optional[int] = None
+        # The mount that all folders are on, where other hosts write there too; None: any.
+        self.mount: Optional[Tuple[int, bytes]] = None
 
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder at the root when it is made.
@@ -263,7 +281,7 @@ class Root:
         return fd
 
     def _enter(self, fd: int, path: str) -> None:
-        if self.device is not None and self.device != os.fstat(fd).st_dev:
+        if self.mount is not None and self.mount != mount_of(fd):
             raise Refusal(UNSAFE, path, "another file system is mounted on the way")
         if not self._is_as_is:
             self.open_up(fd, _ENTERED)

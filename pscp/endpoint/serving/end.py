@@ -17,7 +17,7 @@ from ..asking import answers, requests
 from ..asking.answers import Failed, Reply, failed_of, not_here, results
 from ..frames import failures, system, wire
 from ..reading import metadata, source
-from ..reading.paths import marker_name, to_bytes, to_text
+from ..reading.paths import marker_name, mount_of, to_bytes, to_text
 
 if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
@@ -145,8 +145,8 @@ class End:
         copy = sink.Copy(request.token, request.nonce, request.lane, request.earlier)
         policy = metadata.Policy(request.preserve, request.archive, self._umask)
         made = sink.Sink(request.root, copy, policy, request.hash, request.strong)
-        if request.one_device:
-            made.root.device = os.fstat(made.root.fd).st_dev
+        if request.one_mount:
+            made.root.mount = mount_of(made.root.fd)
         if request.made:
             made.root.mark(request.made, marker_name(request.token))
         if request.backup:

@@ -23,7 +23,16 @@ from ..asking import answers
 from ..frames import failures, wire
 from ..reading import source, tree
 from ..reading.files import FileChanged
-from ..reading.paths import FOLDER_FLAGS, PART_SUFFIX, Root, to_bytes, to_text, without_own
+from ..reading.paths import (
+    FOLDER_FLAGS,
+    PART_SUFFIX,
+    Root,
+    mount_id,
+    mount_of,
+    to_bytes,
+    to_text,
+    without_own,
+)
 from ..writing import sink
 from ..writing.removal import remove_user_name
 
@@ -145,7 +154,7 @@ def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
 def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> str:
     """Return the kind of what is in a folder of this device; MOUNT where that is mounted there."""
     kind = tree.kind_of(status.st_mode) if status.st_dev == device else MOUNT
-    if kind == tree.FOLDER and _mount_id(folder_fd) != _mount_id(folder_fd, name):  # bound there
+    if kind == tree.FOLDER and mount_id(folder_fd) != mount_id(folder_fd, name):  # bound there
         kind = MOUNT
     return kind
 
@@ -153,7 +162,7 @@ def _kind(folder_fd: int, device: int, name: bytes, status: os.stat_result) -> s
 def _is_apart(root: Root, top: str, folder: str) -> bool:
     """Is the folder in another file system than its top, or mounted below that?"""
     fds = root.folder(top), root.folder(folder)
-    return len({(os.fstat(fd).st_dev, _mount_id(fd)) for fd in fds}) > 1
+    return len({mount_of(fd) for fd in fds}) > 1
 
 
 def _in_the_way(root: Root, path: str) -> List[str]:
@@ -192,19 +201,6 @@ def _keys(fd: int, names: Iterable[bytes]) -> Set[Tuple[int, int]]:
             continue
         keys.add((status.st_dev, status.st_ino))
     return keys
-
-
-def _mount_id(folder_fd: int, name: bytes = b".") -> bytes:
-    """Return which mount a folder belongs to; b"" where the system does not say (proc(5))."""
-    try:
-        fd = os.open(name, FOLDER_FLAGS | os.O_PATH, dir_fd=folder_fd)
-        try:
-            with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-                return b"".join(line for line in file if line.startswith(b"mnt_id:"))
-        finally:
-            os.close(fd)
-    except (OSError, AttributeError):
-        return b""
 
 
 def _seen(status: os.stat_result) -> str:

@@ -136,7 +136,9 @@ def _source(path: bytes) -> List[str]:
     except OSError:
         return ["", ""]
     is_folder = stat.S_ISDIR(status.st_mode)
-    facts = [status.st_mode, is_folder or status.st_size, status.st_mtime_ns, inodes]
+    # Two file systems made alike have one inode number and time for it, but not for its ctime.
+    times = status.st_mtime_ns, status.st_ctime_ns
+    facts = [status.st_mode, is_folder or status.st_size, times, inodes]
     return ["%d" % status.st_ino, hashlib.sha256(repr(facts).encode("ascii")).hexdigest()]
 
 

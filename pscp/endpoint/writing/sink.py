@@ -160,7 +160,7 @@ class Sink(VerifyingSink):
             return False, 0, None
         if self._held:
             self._write([*self._held], id_, offset + length)
-        if self._failure is None and self.root.device is not None:
+        if self._failure is None and self.root.mount is not None:
             self._sync(id_)
         if self._failure is not None:
             return False, 0, self._failure
@@ -177,7 +177,7 @@ class Sink(VerifyingSink):
         """Bring to the disk what was written here, where a lane at another host, which has its own
         caches, may make the file final. Raises OSError.
         """
-        if self.root.device is not None:
+        if self.root.mount is not None:
             os.fsync(fd)
 
     def make(self, value: tree.Entry) -> int:
