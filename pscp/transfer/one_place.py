@@ -90,6 +90,9 @@ class _Asking:
     def __init__(self, hosts: FarHosts, agents: list[RemoteAgent]) -> None:
         self._hosts, self._agents = hosts, agents
 
+    def learn(self, far: RemoteAgent) -> None:
+        self._of(far, lambda far: _answer(far, requests.Learn(copy_modules(["seen"]))))
+
     def first(self, request: requests.Request) -> object:
         return self._of(self._agents[0], lambda far: _answer(far, request))
 
@@ -121,11 +124,11 @@ def _check(
     """Check the agents' hosts, anew without one that is lost meanwhile; return what was found."""
     if not isinstance(connections, FarHosts):
         return None
-    for far in agents:
-        _learn(far)
+    asking, ignorant = _Asking(connections, agents), [*agents]
     while True:
-        asking = _Asking(connections, agents)
         try:
+            while ignorant:
+                asking.learn(ignorant.pop(0))
             return check(asking)
         except MISSHAPEN as error:
             raise misshapen(error) from None
@@ -219,10 +222,6 @@ def _has_all(its: object, own: object) -> bool:
 def _has_any(its: object, own: object) -> bool:
     """Return whether any source is the one that it was; others may have been replaced."""
     return any(now == then for now, then in zip(_inodes(its)[1:], _inodes(own)[1:], strict=True))
-
-
-def _learn(far: RemoteAgent) -> None:
-    _answer(far, requests.Learn(copy_modules(["seen"])))
 
 
 def _answer(far: RemoteAgent, request: requests.Request) -> object:

@@ -304,6 +304,15 @@ def test_the_first_host_dies_while_it_shows_what_it_makes(hosts: Way) -> None:
     assert_whole(hosts)
 
 
+def test_the_first_host_dies_before_it_is_asked_anything(hosts: Way) -> None:
+    """As when it has to wait until the others are logged in to."""
+    fill_tree(hosts, small=20)
+    breaking = at_dm1(hosts).rule("kill", way="to", type=wire.ASK, contains="Learn")
+    ended = hosts.finish("-c", "3", breaking=breaking)
+    assert ended.end["hosts_left_out"] == 1 and "dm1: " in ended.out
+    assert_whole(hosts)
+
+
 def test_a_run_that_is_killed_while_it_looks_leaves_nothing(hosts: Way) -> None:
     if not hosts.is_push:
         pytest.skip("a source is compared, and nothing made there")
