@@ -235,10 +235,11 @@ def _check_apart(places: Sequence[Location]) -> None:
     for place in places:
         if not place.is_remote:
             raise errors.UsageError(f"{place.text}: a destination of a fan-out is HOST:PATH")
-        key = place.login, place.port, posixpath.normpath(place.path or ".")
-        if seen & {key, place.text}:  # by its text everybody knows it
+        where = place.port, posixpath.normpath(place.path or ".")
+        keys = {place.text, *((each.login, *where) for each in place.each_host)}
+        if seen & keys:  # by its text everybody knows it
             raise errors.UsageError(f"{place.text} is named twice", "name each destination once")
-        seen |= {key, place.text}
+        seen |= keys
 
 
 def _unseen(destination: str, counters: Counters) -> None:

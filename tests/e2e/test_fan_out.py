@@ -294,6 +294,7 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
             "other: a destination is HOST:PATH, and a source stands before",
         ),
         (["--fan-out", "file", "a:x", "a:x"], "a:x is named twice"),
+        (["--fan-out", "file", "a,b:x", "b:x/"], "b:x/ is named twice"),
         # T4: what the one had delivered, the mirror of the other deleted.
         (["--fan-out", "-a", "--delete", ".", "a:x/", "a:x/y/"], "a:x/y/ lies in a:x/"),
         (["--fan-out", "-a", "--delete", ".", "a:y", "a:"], "a:y lies in a:"),
