@@ -37,7 +37,6 @@ from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
-from pscp.transfer.one_place import admit_by_fence, check_hosts
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, open_when_free
 from pscp.transfer.terms.relative import folders_above
@@ -201,12 +200,16 @@ class Run:
     ) -> Agreement:
         """Settle where the copy lands; where an end has several hosts, they see that it is one."""
         request = self._request
-        check_hosts(request, agents, tops, token, self._nonce)
-        agreed = self._negotiation.agree(agents, tops, token, self._nonce, journal)
-        if self._nonce:
-            remember_token(request, token)
-            if request.is_push:
-                admit_by_fence(request.connections, agreed.target.root, token)
+        to_agree = agents, tops, token, self._nonce, journal
+        if not self._nonce or not any(each.others for each in (request.to, *request.froms)):
+            return self._negotiation.agree(*to_agree)
+        from pscp.transfer import one_place  # here: few copies need it
+
+        one_place.check_hosts(request, agents, tops, token, self._nonce)
+        agreed = self._negotiation.agree(*to_agree)
+        remember_token(request, token)
+        if request.is_push:
+            one_place.admit_by_fence(request.connections, agreed.target.root, token)
         return agreed
 
     def _make_pool(self, far: RemoteAgent) -> LanePool:

@@ -272,8 +272,8 @@ class Negotiation:
             try:
                 return agents[0].ask(request)
             except (errors.ConnectionLost, errors.Unreachable) as error:
-                if pause_s is None or connections.has_one_login:  # nobody is asked again
-                    raise
+                if pause_s is None or (connections.has_one_login and not agents[1:]):
+                    raise  # nobody is asked for a password again
                 _log.debug("asks again in %.0f s: %s", pause_s, error.message)
             self._request.counters.add(connections_lost=1)
             agents.pop(0).close()

@@ -313,6 +313,16 @@ def test_the_first_host_dies_before_it_is_asked_anything(hosts: Way) -> None:
     assert_whole(hosts)
 
 
+def test_the_next_host_is_asked_where_one_cannot_be_logged_in_to_again(hosts: Way) -> None:
+    fill_tree(hosts, small=20)
+    what = '"Target"' if hosts.is_push else '"Expand"'
+    breaking = at_dm1(hosts)
+    breaking.rule("kill", connections=None, way="to", type=wire.ASK, contains=what)
+    ended = hosts.finish("--login-once", "-c", "3", breaking=breaking)
+    assert ended.end["connections_lost"] == 1
+    assert_whole(hosts)
+
+
 def test_a_run_that_is_killed_while_it_looks_leaves_nothing(hosts: Way) -> None:
     if not hosts.is_push:
         pytest.skip("a source is compared, and nothing made there")
