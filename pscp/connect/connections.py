@@ -188,7 +188,8 @@ class Connections:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
                 is_full = isinstance(error, errors.ConnectionLost) and attempt < _FIRST_ATTEMPTS - 1
-                if self._authenticator.is_single_use:  # a person would be asked for another code
+                # With a single use a person would be asked for another code.
+                if self._authenticator.is_single_use or not error.retry:
                     raise
                 if not is_full and time.monotonic() + pause_s > until_s:
                     raise

@@ -10,7 +10,7 @@ from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.openers import Opener
 from pscp.options.options import Options
 from pscp.transports import SFTP, Channel, Control, Request
-from pscp.transports.libraries.external import LentChannel, check
+from pscp.transports.libraries.external import LentChannel, check, closed
 from pscp.transports.remote_command import command
 
 
@@ -25,6 +25,8 @@ class ExternalOpener(Opener):
         self._client = client
 
     def check(self, setup: HostSetup, is_push: bool) -> list[str]:
+        if (error := closed(self._client)) is not None:
+            raise error
         check(self._client, setup.options)
         return []
 

@@ -31,6 +31,7 @@ from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
 from pscp.transfer.lanes import worker
 from pscp.transports import Request
+from pscp.transports.libraries.asyncssh_internals import loop_of
 from pscp.transports.libraries.external import LentChannel
 from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
 
@@ -335,6 +336,15 @@ def is_open(client: Any) -> bool:
     return not client.is_closed()
 
 
+def close(client: Any, *, is_death: bool = False) -> None:
+    """Close the connection; with `is_death` as if the network had cut it."""
+    if isinstance(client, paramiko.SSHClient):
+        (client.get_transport() if is_death else client).close()
+        return
+    loop_of(client).call_soon_threadsafe(client.abort if is_death else client.close)
+    until(client.is_closed)
+
+
 def test_a_session_goes_over_a_connection_that_is_there(
     client: Any, sshd: PrivateServer, tmp_path: Path
 ) -> None:
@@ -349,6 +359,42 @@ def test_a_session_goes_over_a_connection_that_is_there(
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
     assert sshd.log.count(LOGIN) == logins
     assert is_open(client)
+
+
+CLOSED = "the connection that was handed in is closed\nopen a new one, and a new Session with it"
+
+
+def test_a_connection_that_was_closed_is_not_tried_again(client: Any, tmp_path: Path) -> None:
+    with pscp.Session(transport=client) as session:
+        assert session.run(["true"]).status == 0
+        close(client)
+        for call in (session.run, lambda words: session.copy("there:x", str(tmp_path))):
+            with pytest.raises(pscp.ConnectionLost) as caught:
+                call(["true"])
+            assert (caught.value.text, caught.value.retry) == (CLOSED, False)
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_connection_that_dies_amid_a_copy_is_not_tried_again(
+    client: Any, remote: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(20 * MIB))
+
+    def die_once(counters: pscp.Counters) -> None:
+        if counters.bytes_done and is_open(client):
+            close(client, is_death=True)
+
+    with (
+        pscp.Session(
+            transport=client, remote=remote, connections=3, chunk_bytes=MIB, limit_kbit_s=64 * 1024
+        ) as session,
+        pytest.raises(pscp.ConnectionLost) as caught,
+    ):
+        session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far", progress=die_once)
+    assert (caught.value.text, caught.value.retry) == (CLOSED, False)
+    late = LentChannel(client, Request("true"))  # as where it dies while a channel is opened
+    assert late.explain("").text == CLOSED
+    late.close()
 
 
 def test_no_channel_is_left_where_the_program_for_sftp_cannot_be_started(

@@ -227,11 +227,18 @@ def test_between_two_attempts_others_may_begin(monkeypatch: pytest.MonkeyPatch) 
     assert pauses == [1, 2]
 
 
+FOR_GOOD = ConnectionLost("closed for good")
+FOR_GOOD.retry = False
+
+
 @pytest.mark.parametrize(
     ("error", "attempts"),
-    [(ConnectionLost("closed"), 4), (Unreachable("host: away"), 1), (HostKeyError("other"), 1)],
+    [
+        (ConnectionLost("closed"), 4), (FOR_GOOD, 1), (Unreachable("host: away"), 1),
+        (HostKeyError("other"), 1),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_is_tried_again(error: Any, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     session, opener = made(*[failing(error) for _ in range(5)])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)

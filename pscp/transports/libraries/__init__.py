@@ -5,5 +5,5 @@ Not here: the settings that such a program gets (../ssh_settings.py). Read next:
 
 For other rooms: asyncssh_server_internals (Channel, Connection, DATA_BYTES, REQUEST_BYTES,
 Requests, SSHReader, SSHWriter, ScpArguments, ScpSink, ScpSource, ServerFiles, StreamSession,
-channel, is_behind, room, scp_error), external (LentChannel, check, place_of).
+channel, is_behind, room, scp_error), external (LentChannel, check, closed, place_of).
 """

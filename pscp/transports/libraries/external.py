@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint.frames import system
 from pscp.ground.contexts import with_context
-from pscp.ground.errors import PscpError, UsageError
+from pscp.ground.errors import ConnectionLost, PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.options.connection_options import OF_A_CONNECTION
 from pscp.options.options import Options
@@ -75,6 +75,22 @@ def _check_client(client: object) -> None:
             raise UsageError("transport: the event loop of the connection does not run")
 
 
+def closed(client: object) -> ConnectionLost | None:
+    """Return the error if this connection is closed: pscp cannot make another. None if it lives."""
+    if _is_asyncssh(client):
+        is_open = not client.is_closed()
+    else:
+        assert _is_paramiko(client)
+        transport = client.get_transport()
+        is_open = transport is not None and transport.is_active()
+    if is_open:
+        return None
+    hint = "open a new one, and a new Session with it"
+    error = ConnectionLost("the connection that was handed in is closed", hint)
+    error.retry = False
+    return error
+
+
 def _loop_of(client: asyncssh.SSHClientConnection) -> asyncio.AbstractEventLoop:
     from pscp.transports.libraries.asyncssh_internals import loop_of  # asyncssh takes long to load
 
@@ -100,6 +116,7 @@ class LentChannel(Pipes):
 
     def __init__(self, client: object, request: Request) -> None:
         super().__init__()
+        self._client = client
         self._stop: Callable[[], object] = lambda: None
         self._status, self._failure = FAILED_STATUS, ""
         self._is_ended = False
@@ -153,7 +170,7 @@ class LentChannel(Pipes):
 
     def explain(self, messages: str, /) -> PscpError:
         self._thread.join(_ENDING_S)
-        return error_of(self._status, messages or self._failure)
+        return closed(self._client) or error_of(self._status, messages or self._failure)
 
 
 # --- paramiko
