@@ -23,6 +23,7 @@ from pscp.ground.stops import ended_by
 from pscp.transports import Channel, Control
 
 _SOCKET_CHECK_MS = 5  # between two checks whether the socket is there
+_HANG_UP_MS = 50  # in which a server hangs up that will have none of a login that was answered
 
 
 def may_ask_again(setup: HostSetup) -> bool:
@@ -65,6 +66,11 @@ class Master:
             except Unreachable as error:
                 return error
         if not self._is_up:
+            while poll.poll(_HANG_UP_MS):
+                if not self._show_messages():
+                    if not os.path.exists(self.control.path):
+                        return self.channel.explain(self._messages.text())
+                    break
             self._is_up = True
             self._thread.start()
         return None
