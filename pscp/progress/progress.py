@@ -71,7 +71,7 @@ class Result:
     metadata_set: int = 0  # files and folders there already that got other metadata
     files_removed: int = 0  # at the source, with remove_source_files
     differing: int = 0  # with check: what differs, or is not at the destination
-    bytes: int = 0  # of all files that are good at the destination
+    bytes: int = 0  # sent, gone on with or compared; not of holes, nor of what is unchanged
     bytes_sent: int = 0
     bytes_resumed: int = 0
     chunks_verified: int = 0

@@ -54,8 +54,9 @@ class JobTerms:
     Args:
         select: is called for each file of the walk that no option leaves out (not for folders and
             links, nor for further names of a file), with its path as the source was typed, its
-            size, mtime and inode (0 over SFTP). Where it returns False, the file is left out
-            as by --min-age: it is neither counted nor a failure, and --delete does not delete it.
+            size in bytes, mtime in nanoseconds and inode (0 over SFTP). Where it returns False,
+            the file is left out as by --min-age: it counts in files_left_out and is no failure,
+            and --delete does not delete it.
         kbit_s: returns the limit that holds now, in kbit/s, or None for none. All copies with
             this object keep to it together; the option limit_kbit_s then says nothing. It is asked
             some ten times a second and more, by several threads, one at a time.
