@@ -293,21 +293,17 @@ def test_sources_that_were_made_alike_are_told_apart(
         copied(hosts)
 
 
-def test_the_first_host_dies_while_it_shows_what_it_makes(hosts: Way) -> None:
-    """Another one shows in its place, once what was made is gone."""
-    if not hosts.is_push:
+@pytest.mark.parametrize(
+    ("goes", "type_", "contains"),
+    [("from", wire.REPLY, '"made"'), ("to", wire.ASK, "Learn")],
+    ids=["while it shows what it makes", "before it is asked anything"],
+)
+def test_the_first_host_dies_in_the_check(hosts: Way, goes: str, type_: int, contains: str) -> None:
+    """Another one shows in its place, once what was made is gone; or it had to wait for a login."""
+    if type_ == wire.REPLY and not hosts.is_push:
         pytest.skip("a source is compared, and nothing made there")
     fill_tree(hosts, small=20)
-    breaking = at_dm1(hosts).rule("kill", way="from", type=wire.REPLY, contains='"made"')
-    ended = hosts.finish("-c", "3", breaking=breaking)
-    assert ended.end["hosts_left_out"] == 1 and "dm1: " in ended.out
-    assert_whole(hosts)
-
-
-def test_the_first_host_dies_before_it_is_asked_anything(hosts: Way) -> None:
-    """As when it has to wait until the others are logged in to."""
-    fill_tree(hosts, small=20)
-    breaking = at_dm1(hosts).rule("kill", way="to", type=wire.ASK, contains="Learn")
+    breaking = at_dm1(hosts).rule("kill", way=goes, type=type_, contains=contains)
     ended = hosts.finish("-c", "3", breaking=breaking)
     assert ended.end["hosts_left_out"] == 1 and "dm1: " in ended.out
     assert_whole(hosts)

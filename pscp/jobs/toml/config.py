@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pscp.ground.errors import UsageError
 from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import Job
-from pscp.jobs.toml.one_job import JobReader, Table
+from pscp.jobs.toml.one_job import JobReader, Table, key_of
 from pscp.toml.reading import Form, Mistakes, nearest, parsed
 
 JOB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", re.ASCII)  # a file's name, a label
@@ -144,7 +144,7 @@ def _check_hosts(jobs: Mapping[str, Job], hosts: Mapping[str, Table], wrong: Mis
     tables = [("defaults",), *(("job", name) for name in jobs)]
     if wrong.has_any((*table, key) for table in tables for key in ends):
         return  # it may be known to a job whose ends are wrong
-    keys = {",".join(table.values.get("hosts", ())) or name: name for name, table in hosts.items()}
+    keys = {key_of(name, table): name for name, table in hosts.items()}
     unknown = keys.keys() - {key for job in jobs.values() for key in job.by_host}
     for name in (keys[key] for key in unknown):
         wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

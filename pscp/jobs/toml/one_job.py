@@ -83,14 +83,10 @@ class JobReader:
         ends = (*job.sources, *job.datasets, *job.destinations)
         places = {host_key(parse_location(text)) for text in ends}
         is_known = job.sources or job.datasets  # else a list may name any host
-        hosts = {self._key_of(name): name for name in self.hosts}
+        hosts = {key_of(name, table): name for name, table in self.hosts.items()}
         known = {key: name for key, name in hosts.items() if key in places or not is_known}
         by_host = {key: self._chosen(self.hosts[name])[0] for key, name in known.items()}
         return replace(job, by_host=by_host)
-
-    def _key_of(self, name: str) -> str:
-        """Return what host_key() is of locations at the host of this table."""
-        return ",".join(self.hosts[name].values.get("hosts", ())) or name
 
     @property
     def _has_datasets(self) -> bool:
@@ -231,3 +227,8 @@ def _report(form: str, file: str, job: str) -> str:
     file = file.replace("{job}", job)
     is_folder = file.endswith("/") or os.path.isdir(file)
     return os.path.join(file, f"{job}.{'txt' if form == 'text' else form}") if is_folder else file
+
+
+def key_of(name: str, table: Table) -> str:
+    """Return what host_key() is of locations at the host of [host.NAME]."""
+    return ",".join(table.values.get("hosts", ())) or name

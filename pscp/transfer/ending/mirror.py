@@ -361,7 +361,8 @@ class Mirror:
             gone = [row for place, row in enumerate(extras) if place not in failed]
             self._gone(gone)
             self._terms.counters.add(files_deleted=len(gone))
-            self._queue.write_later(lambda: self._tell(gone))
+            if self._terms.options.verbose or self._terms.reporter.names_copied:
+                self._queue.write_later(lambda: self._tell(gone))
 
         request = mirror.Remove([(path, kind, seen) for path, kind, seen in extras])
         return Ask(False, request, then, self._results.failed, is_exclusive=True)

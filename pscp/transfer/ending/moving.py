@@ -342,9 +342,10 @@ class Moving:
             for _, failure in failed:
                 self._results.failed(self._as_not_removed(failure), was_copied=True)
             self._terms.counters.add(files_removed=len(rows) - len(failed))
-            stays = {place for place, _ in failed}
-            gone = [known for place, (_, known) in enumerate(moved) if place not in stays]
-            self._queue.write_later(lambda: self._tell(gone))
+            if self._terms.reporter.names_copied:
+                stays = {place for place, _ in failed}
+                gone = [known for place, (_, known) in enumerate(moved) if place not in stays]
+                self._queue.write_later(lambda: self._tell(gone))
             if self._moves is not None:
                 self._moves.count_moved(len(rows) - len(failed))
 
@@ -356,7 +357,7 @@ class Moving:
         """Name in a log what is no longer at the source."""
         reporter, places = self._terms.reporter, self._terms.places
         into = f" to {self._moves.folder}" if self._moves and self._moves.folder else ""
-        for known in gone if reporter.names_copied else ():
+        for known in gone:
             reporter.gone(f"{'moved' if into else 'removed'} {places.of_entry(known)}{into}")
 
     def _cannot_remove(self, failure: Failure) -> None:
