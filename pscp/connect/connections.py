@@ -226,6 +226,9 @@ class Connections:
         no_agent = "there is no agent at the far end" if far.is_sftp else ""
         return self._direct_plane(options).refused or no_agent
 
+    def begin_end(self) -> None:
+        """Note that all of a copy has landed. Of several hosts, any may do what is left."""
+
     def spread(
         self, options: Options, agents: list[RemoteAgent], count: int, note: Callable[[str], None]
     ) -> None:

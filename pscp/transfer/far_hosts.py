@@ -53,6 +53,7 @@ class FarHosts(Connections):
         self._members = [_Member(each) for each in place.each_host]
         # Raises PscpError where a host does not see the copy's files any more.
         self.admit: Callable[[RemoteAgent], None] = lambda far: None
+        self._is_ending = False
         self._lock = threading.Lock()  # guards what follows, and the members
         self._turns = itertools.count()
         self._member_of = weakref.WeakKeyDictionary[Channel, _Member]()
@@ -91,7 +92,7 @@ class FarHosts(Connections):
 
         Where nothing is written, one host is enough. Raises ConnectError where none answers.
         """
-        self._note = note
+        self._note, self._is_ending = note, False
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
             found, problems = self._first_ones(options, note)
@@ -130,6 +131,12 @@ class FarHosts(Connections):
                 each.answered = True
                 found.append(far)
         return found, problems
+
+    def begin_end(self) -> None:
+        """Note that all has landed: any host may do what is left, also one that connects too late
+        to see the fence, and nobody is told of those that fail.
+        """
+        self._is_ending = True
 
     def place_of(self, far: RemoteAgent) -> Location:
         """Return the host of a connection, with the path as that host has it."""
@@ -177,10 +184,12 @@ class FarHosts(Connections):
             try:
                 self.admit(far)
             except errors.PscpError as error:
-                far.close()
-                if not isinstance(error, errors.ConnectError):
-                    self.leave_out(far, error.message)
-                raise errors.ConnectionLost(error.message) from None
+                is_left_out = not isinstance(error, errors.ConnectError)
+                if not (is_left_out and self._is_ending):
+                    far.close()
+                    if is_left_out:
+                        self.leave_out(far, error.message)
+                    raise errors.ConnectionLost(error.message) from None
         with self._lock:
             member.failed, member.rests_until_s = 0, 0.0
         return far
@@ -203,7 +212,7 @@ class FarHosts(Connections):
             member.rests_until_s = time.monotonic() + min(1 << member.failed, _PAUSE_MAX_S)
             is_lost = isinstance(error, errors.Unreachable) or member.failed >= _LOST
             others = [each for each in self._members if each.answered and not each.failed]
-            is_news = is_lost and not member.is_noted and bool(others)
+            is_news = is_lost and not (member.is_noted or self._is_ending) and bool(others)
             member.is_noted = member.is_noted or is_news
         _log.debug("%s failed: %s", member.place.login, error.message)
         if is_news:

@@ -170,17 +170,6 @@ def test_what_is_one_hosts_alone_is_refused(hosts: Way, does_not: str) -> None:
     assert sum(cluster_of(hosts).logins()) == 0
 
 
-def test_only_a_copy_goes_to_several_hosts(hosts: Way) -> None:
-    place = f"dm1,dm2:{hosts.destination}"
-    calls: list[Callable[[], object]] = [
-        lambda: pscp.Session("dm1,dm2"), lambda: pscp.clean(place), lambda: pscp.look(place),
-        lambda: pscp.measure("dm1,dm2"), lambda: pscp.verify("m", place),
-    ]  # fmt: skip
-    for call in calls:
-        with pytest.raises(pscp.UsageError):
-            call()
-
-
 # --- one file system, or not
 
 
@@ -402,6 +391,22 @@ def test_one_that_comes_back_without_the_files_gives_no_lanes(
     assert result.ok, result.failures
     assert result.hosts_left_out == 1 and [text for text in notes if text.startswith("dm2: ")]
     assert_whole(hosts)
+
+
+def test_a_lane_that_connects_when_all_has_landed_leaves_no_host_out(hosts: Way) -> None:
+    if not hosts.is_push:
+        pytest.skip("a source is there as before")
+    fill(hosts.source / "big", 6 * MIB)
+    breaking = hosts.breaking()
+    breaking.rule("block", connections=[3], type=wire.ASK, contains='"Look"')
+    running = hosts.start("-c", "4", "--chunk-size", "1M", "-l", "60M", breaking=breaking)
+    try:
+        until(lambda: breaking.blocked, "the fourth lane looks for the fence")
+        until(lambda: hosts.arrived() and not [*hosts.destination.glob(".*")], "the fence is gone")
+        breaking.go()
+        assert running.finished().end["hosts_left_out"] == 0
+    finally:
+        running.kill()
 
 
 # --- the same copy, later

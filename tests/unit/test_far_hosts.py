@@ -5,12 +5,14 @@ Not here: the hosts themselves (../faults/test_many_hosts.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import pscp
 from pscp.endpoint.writing import seen
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
@@ -125,3 +127,17 @@ def test_an_answer_of_another_shape_is_the_far_ends_fault(answer: object) -> Non
         one_place._check(
             hosts, asked, lambda asking: compare(asking, asking.first(seen.Look("/in", "name")))
         )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pscp.Session("dm1,dm2"), lambda: pscp.clean("dm1,dm2:/in"),
+        lambda: pscp.look("dm1,dm2:/in"), lambda: pscp.measure("dm1,dm2"),
+        lambda: pscp.verify("m", "dm1,dm2:/in"),
+    ],
+    ids=["Session", "clean", "look", "measure", "verify"],
+)  # fmt: skip
+def test_only_a_copy_goes_to_several_hosts(call: Callable[[], object]) -> None:
+    with pytest.raises(pscp.UsageError):
+        call()

@@ -332,6 +332,9 @@ class Ending:
 
         Once the fence is released, nothing that comes late changes what has landed or makes a part.
         """
+        for end in (self._terms, self._terms.far_source):
+            if end is not None:
+                end.connections.begin_end()
         release = requests.Release()
         self._queue.add(Ask(False, release, ignored, self._results.failed, is_prompt=True))
         self._queue.wait_for(self._queue.is_idle)
