@@ -155,7 +155,7 @@ def _try() -> int:
     with tempfile.TemporaryDirectory(prefix="pscp-serve-") as state:
         port = _free_port()
         listen = (("0.0.0.0", port),)  # noqa: S104 - to be tried from elsewhere
-        server = prepared("", Settings(listen, (), state, {"try": user}, workers=1))
+        server = prepared("", Settings({"try": user}, listen, state=state, workers=1))
 
         def tell() -> None:
             print_line(f"serving {user.folder} until Ctrl-C; from here, or from elsewhere:")

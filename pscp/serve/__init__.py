@@ -4,5 +4,5 @@ Not here: the command line of pscp-serve (../cli), how pscp itself copies (../tr
 Read next: settings.py.
 
 For other rooms: account (Account), events (Events), landing (sweep), session (Sessions,
-server_options), settings (Current, RULES, Settings, User).
+server_options), settings (Current, Settings, User, keys_of).
 """

@@ -16,7 +16,7 @@ from pscp.serve.settings import Current, Settings
 
 
 def a_gate(numbers: Shared, **limits: int) -> gate.Gate:
-    settings = Settings((), (), "", {}, **limits)  # type: ignore[arg-type]
+    settings = Settings({}, (), **limits)  # type: ignore[arg-type]
     return gate.Gate(Current(settings), numbers)
 
 

@@ -111,18 +111,6 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
     assert its.users["b"].mode == 0o640
 
 
-def test_keys_and_fields_are_the_same() -> None:
-    """Each key has a field of its name, and each field a key."""
-    for kind, keys, others in ((Settings, SERVER, {"users"}), (type_of_user(), USER, {"name"})):
-        assert {key.replace("-", "_") for key in keys} | others == {*kind.__annotations__}
-
-
-def type_of_user() -> type:
-    from pscp.serve.settings import User
-
-    return User
-
-
 def test_an_owner_is_named_or_numbered(tmp_path: Path) -> None:
     for text, owner in (
         ("root", (0, 0)),
