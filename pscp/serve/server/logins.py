@@ -31,10 +31,9 @@ from pscp.serve.settings import Current, User
 
 _GUESSES = 6  # passwords, and names, of a connection, as sshd's MaxAuthTries
 _COMMAND_S = 10.0
-_COMMAND_MAX_BYTES = 64 * 1024
 # A user that there is not takes as long to refuse as any other.
 _NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
-_ASKING = asyncio.Semaphore(8)  # commands at once
+_ASKING = ThreadPoolExecutor(8, "command")  # commands at once
 # One at a time: each takes 64 MiB of memory, and a processor.
 _HASHING = ThreadPoolExecutor(1, "argon2")
 # Held by the one connection of an address that waits for these, so that no address fills the queue.
@@ -89,8 +88,10 @@ class Logins(asyncssh.SSHServer):
             return True
         user = settings.users.get(username)
         if user is None and settings.command and NAME.fullmatch(username):
-            async with turn(self._address), _ASKING:
-                user = await asked(settings.command, username, self._address)
+            command = [*settings.command, username]
+            async with turn(self._address):
+                loop = asyncio.get_running_loop()
+                user = await loop.run_in_executor(_ASKING, asked, command, self._address)
         if user is not None and not self._is_from(user):
             self._refuse(username, "not from this address")
             user = None
@@ -209,28 +210,12 @@ def _is_right(known: str, password: str) -> bool:
         return False
 
 
-async def asked(command: tuple[str, ...], name: str, address: str) -> User | None:
-    """Ask a command for a user: it prints the table of one as JSON, or fails if it knows none."""
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+def asked(command: list[str], address: str) -> User | None:
+    """Ask a command for its last argument: it prints a user's table as JSON, or fails for none."""
     environment = {**os.environ, "PSCP_ADDRESS": address}
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     try:
-        process = await asyncio.create_subprocess_exec(*command, name, env=environment, **pipes)
-    except OSError:
+        done = subprocess.run(command, env=environment, timeout=_COMMAND_S, **how)
+        return user_of(command[-1], json.loads(done.stdout)) if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, ValueError, UsageError):
         return None
-    try:
-        async with asyncio.timeout(_COMMAND_S):
-            assert process.stdout is not None
-            text = b""
-            while part := await process.stdout.read(_COMMAND_MAX_BYTES):
-                text += part
-                if len(text) > _COMMAND_MAX_BYTES:
-                    return None
-            if await process.wait() != 0:
-                return None
-        return user_of(name, json.loads(text))
-    except (TimeoutError, ValueError, UsageError):
-        return None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
