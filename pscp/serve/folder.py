@@ -15,11 +15,12 @@ import os
 import posixpath
 from collections.abc import Iterator
 
+from pscp.endpoint.there.moving import rename_alone
+
 FOLDER = os.O_DIRECTORY | os.O_PATH
 QUICK = os.O_NONBLOCK | os.O_NOCTTY  # whatever else lies there is not waited for
 _OPENAT2 = 437  # its number on every architecture of Linux
 _BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
-_NO_REPLACE = 1  # RENAME_NOREPLACE
 _TRIES = 8  # the kernel gives up resolving where a folder on the way is being renamed
 
 
@@ -155,12 +156,5 @@ def rename(source: tuple[int, bytes], target: tuple[int, bytes], replace: bool) 
     """
     if replace:
         os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
-        return
-    if not _libc.renameat2(*source, *target, _NO_REPLACE):
-        return
-    number = ctypes.get_errno()
-    if number != errno.EINVAL:
-        raise OSError(number, os.strerror(number))
-    # Where the filesystem has no such rename; folders cannot be moved so.
-    os.link(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0], follow_symlinks=False)
-    os.unlink(source[1], dir_fd=source[0])
+    else:
+        rename_alone(*source, *target)

@@ -204,7 +204,7 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
     """Rename a file to its place, unless that is taken. Raises Refusal, OSError."""
     to_fd, to_name = into.at(path)
     try:
-        _rename_alone(fd, name, to_fd, to_name)
+        rename_alone(fd, name, to_fd, to_name)
     except FileExistsError:
         one, other = os.stat(name, dir_fd=fd, follow_symlinks=False), _look(to_fd, to_name)
         if not os.path.samestat(one, other) or os.path.samestat(os.fstat(fd), os.fstat(to_fd)):
@@ -223,7 +223,7 @@ def _look(fd: int, name: bytes) -> os.stat_result:
     return os.stat(name, dir_fd=fd, follow_symlinks=False)
 
 
-def _rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
+def rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
     """Rename a file. Raises FileExistsError where the name is taken, OSError."""
     renameat2 = system.libc_function("renameat2")  # Linux; not on every filesystem
     if renameat2 is not None:
