@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import subprocess
-import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pscp.serve.events import Events
+from pscp.serve.landing import Landed
+from pscp.serve.rules import is_told
 from pscp.serve.settings import Current, User
 
 _TOLD_MAX = 4200  # characters of what was refused: a path, which a request may make much longer
@@ -30,7 +31,6 @@ class AfterUpload:
         self._current, self._events = current, events
         self._jobs = max(current.settings.after_upload_jobs, 1)
         self._pool = ThreadPoolExecutor(self._jobs, "after-upload")
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Wait for the commands that run, and for those that are to."""
@@ -45,13 +45,12 @@ class AfterUpload:
 
     def _list(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with self._lock:
-            fd = os.open(self._current.settings.uploads, flags, 0o640)
-            try:
-                os.write(fd, line)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        fd = os.open(self._current.settings.uploads, flags, 0o640)
+        try:
+            os.write(fd, line)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _run(self, user: str, address: str, path: str) -> None:
         """Run the command, as one of so many over all processes of the server."""
@@ -84,10 +83,15 @@ class Told:
         told = {"what": what[:_TOLD_MAX], "why": error.strerror or str(error)}
         self.events.tell("refused", self.user.name, self.address, "refused", **told)
 
-    def landed(self, path: bytes, size_bytes: int, sha256: str) -> None:
-        """Tell of a file that has landed under this path of the user's folder. Raises OSError."""
+    def landed(self, path: bytes, landed: Landed) -> None:
+        """Tell of a file at this path of the user's folder, if it has its own name by now.
+
+        Raises OSError.
+        """
+        if not is_told(os.path.basename(path)):
+            return
         name, text = self.user.name, os.fsdecode(path)
-        said = {"bytes": size_bytes, "sha256": sha256}
+        said = {"bytes": landed.status.st_size, "sha256": landed.sha256}
         self.events.tell("upload", name, self.address, "files", path=text, **said)
         whole = os.path.join(self.user.folder, text)
         self.after_upload.landed(name, self.address, whole, said)

@@ -48,7 +48,8 @@ class SessionLoad:
     long: asyncio.Lock = field(default_factory=asyncio.Lock)  # of its user: one long work at a time
     bytes: int = 0
     busy: int = 0  # works whose end it waits for
-    moved_s: float = 0.0  # when the client was last sent of a file, or a work came to its end
+    # When bytes came last, or were sent of a file, or a work came to its end.
+    moved_s: float = field(default_factory=time.monotonic)
     is_lost: bool = False  # what closes a file from now on is not the client
 
     @contextlib.contextmanager
@@ -261,20 +262,21 @@ class Writer:
         self._runs: list[_Run] = []
         self._waiting_bytes = 0
         self._error: OSError | None = None
-        self._work: asyncio.Future[None] | None = None
+        self._work: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
 
-    def write(self, offset: int, pieces: Pieces, size_bytes: int) -> None:
+    def write(self, offset: int, data: bytes | memoryview) -> None:
         """Take a write. Raises OSError for it, or for one before."""
         if self._error is not None:
             raise self._error
+        size_bytes = len(data)
         if offset + size_bytes > _MOST_OFFSET:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         last = self._runs[-1] if self._runs else None
         at = None if self._appends else offset
         if last is None or (at is not None and last.offset != at - last.size_bytes):
             self._runs.append(last := _Run(at))
-        last.pieces += pieces
+        last.pieces.append(data)
         last.size_bytes += size_bytes
         self._waiting_bytes += size_bytes
         self._load.bytes += size_bytes
@@ -293,16 +295,25 @@ class Writer:
             self._later.cancel()
             self._later = None
         if self._work is None and self._runs:
-            runs, self._runs = self._runs, []
-            size_bytes = sum(run.size_bytes for run in runs)
-            self._work = asyncio.get_running_loop().create_task(self._write(runs))
-            self._work.add_done_callback(lambda work: self._written(work, size_bytes))
+            self._work = asyncio.get_running_loop().create_task(self._write())
 
-    async def _write(self, runs: list[_Run]) -> None:
-        while runs:
-            if self.content.lacks(runs[0].offset):
-                await self._complete()
-            await self._load.in_thread(partial(self._write_some, runs))
+    async def _write(self) -> None:
+        runs, self._runs = self._runs, []
+        size_bytes = sum(run.size_bytes for run in runs)
+        try:
+            while runs:
+                if self.content.lacks(runs[0].offset):
+                    await self._complete()
+                await self._load.in_thread(partial(self._write_some, runs))
+        except Exception as error:
+            self._error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            size_bytes += sum(run.size_bytes for run in self._runs)
+            self._runs.clear()
+        self._work = None
+        self._waiting_bytes -= size_bytes
+        self._load.bytes -= size_bytes
+        self._begin()
+        self._load.settle()
 
     def _write_some(self, runs: list[_Run]) -> None:
         while runs and not self.content.lacks(runs[0].offset):
@@ -324,34 +335,23 @@ class Writer:
         await self.complete(size_bytes)
         await self._load.in_thread(partial(self.content.truncate, size_bytes))
 
-    def _written(self, work: asyncio.Future[None], size_bytes: int) -> None:
-        self._work = None
-        error = OSError(errno.ECANCELED, "") if work.cancelled() else work.exception()
-        if error is not None:
-            self._error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-            size_bytes += sum(run.size_bytes for run in self._runs)
-            self._runs.clear()
-        self._waiting_bytes -= size_bytes
-        self._load.bytes -= size_bytes
-        self._begin()
-        self._load.settle()
-
     async def room(self) -> None:
         """Wait until little of the file waits to be written."""
         while self._waiting_bytes > _FULL_BYTES:
-            self._start()
-            if self._work is None:
-                return
-            await asyncio.wait([self._work])
+            await self._turn()
 
     async def drain(self) -> None:
         """Wait until all that came is written. Raises OSError where it could not be."""
         while self._runs or self._work is not None:
-            self._start()
-            if self._work is not None:
-                await asyncio.wait([self._work])
+            await self._turn()
         if self._error is not None:
             raise self._error
+
+    async def _turn(self) -> None:
+        """Wait for the thread that writes, which begins now if there is none."""
+        self._start()
+        if self._work is not None:
+            await asyncio.wait([self._work])
 
     async def settled(self) -> None:
         """Wait until nothing is being written."""

@@ -26,7 +26,7 @@ from pscp.serve.content import Digest, SessionLoad
 from pscp.serve.folder import Folder, relative, rename
 from pscp.serve.landing import Landed, Place, Upload, discard, is_marked
 from pscp.serve.listing import Listing, times_ns
-from pscp.serve.rules import Rules, is_told, named_later, refused
+from pscp.serve.rules import Rules, named_later, refused
 from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
@@ -189,10 +189,9 @@ class Files(asyncssh.SFTPServer):
                 await upload.writer.settled()
                 return
             with self._telling("close", upload.path):
-                landed = await upload.finish(self.load)
+                landed = await upload.finish(self.load, self.told.landed)
             if landed is not None:
                 self._remember(landed)
-                await self._tell(upload.path, landed)
         finally:
             self._close(upload)
 
@@ -206,12 +205,6 @@ class Files(asyncssh.SFTPServer):
         self._landed[landed.status.st_dev, landed.status.st_ino] = landed
         if len(self._landed) > _REMEMBERED:
             self._landed.popitem(last=False)
-
-    async def _tell(self, path: bytes, landed: Landed) -> None:
-        """Tell of an upload once it has a name that is not temporary."""
-        if is_told(path.rpartition(b"/")[2]):
-            size_bytes = landed.status.st_size
-            await self.load.in_thread(partial(self.told.landed, path, size_bytes, landed.sha256))
 
     async def read(self, file_obj: object, offset: int, size: int) -> bytes:
         await room(self.connection)
@@ -237,7 +230,7 @@ class Files(asyncssh.SFTPServer):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         await file_obj.writer.room()
         with self._telling("write", file_obj.path):
-            file_obj.writer.write(offset, [data], len(data))
+            file_obj.writer.write(offset, data)
         return len(data)
 
     async def fstat(self, file_obj: object) -> asyncssh.SFTPAttrs:
@@ -389,7 +382,7 @@ class Files(asyncssh.SFTPServer):
                 self._close(reading)
             landed = Landed(status, sha256)
         self._remember(landed)
-        await self._tell(path, landed)
+        await self.load.in_thread(partial(self.told.landed, path, landed))
 
     # --- links
 

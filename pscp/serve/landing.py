@@ -13,6 +13,7 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -144,8 +145,10 @@ class Upload:
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
 
-    async def finish(self, load: SessionLoad) -> Landed | None:
-        """Have it land, unless nothing of the file was to be changed. Raises OSError."""
+    async def finish(
+        self, load: SessionLoad, tell: Callable[[bytes, Landed], None]
+    ) -> Landed | None:
+        """Have it land, and told, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
         base = self.content.base
         if base is not None and not self._place.rules.is_append_only:  # else it is a part
@@ -156,7 +159,7 @@ class Upload:
             return None
         await self.writer.complete()
         sha256 = await self._sha256(load)
-        return await load.in_thread(partial(self.land, sha256))
+        return await load.in_thread(partial(self.land, sha256, tell))
 
     async def _sha256(self, load: SessionLoad) -> str:
         own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
@@ -168,8 +171,8 @@ class Upload:
             self.content.digest.restart()
         return await self.content.digest.whole(load)
 
-    def land(self, sha256: str) -> Landed:
-        """Make the part durable and give it the file's name. Raises OSError."""
+    def land(self, sha256: str, tell: Callable[[bytes, Landed], None]) -> Landed:
+        """Make the part durable, give it the file's name, and tell it. Raises OSError."""
         user, fd = self._place.rules.user, self.content.fd
         if self._place.rules.is_append_only and named_later(self._name) is not None:
             with contextlib.suppress(OSError):  # a filesystem without them: this session may rename
@@ -182,7 +185,9 @@ class Upload:
         os.fsync(fd)
         self._rename()
         sync_folder(self._folder_fd)
-        return Landed(os.fstat(fd), sha256)
+        landed = Landed(os.fstat(fd), sha256)
+        tell(self.path, landed)
+        return landed
 
     def _rename(self) -> None:
         rules, fd = self._place.rules, self._folder_fd
@@ -242,16 +247,11 @@ def _is_alone(fd: int) -> bool:
 
 def is_marked(folder_fd: int, name: bytes, rules: Rules) -> bool:
     """Has this user, who may only add, put a file there under a temporary name?"""
+    path = b"/proc/self/fd/%d/%s" % (folder_fd, name)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
+        return os.getxattr(path, _MARK, follow_symlinks=False) == rules.key.encode()
     except OSError:
         return False
-    try:
-        return os.getxattr(fd, _MARK) == rules.key.encode()
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 def discard(account: Account, folder_fd: int, part: bytes) -> bool:

@@ -29,12 +29,12 @@ class Windows:
         self.memory_bytes = memory_bytes
         self.open: weakref.WeakSet[ChannelWindow] = weakref.WeakSet()
 
-    def share_bytes(self) -> int:
-        """Return what one channel may have of the memory now."""
-        return max(_LEAST_BYTES, self.memory_bytes // max(len(self.open), 1))
+    def share_bytes(self, more: int = 0) -> int:
+        """Return what one channel may have of the memory, now or with so many more of them."""
+        return max(_LEAST_BYTES, self.memory_bytes // max(len(self.open) + more, 1))
 
     def first_bytes(self) -> int:
-        return min(FIRST_BYTES, max(_LEAST_BYTES, self.memory_bytes // (len(self.open) + 1)))
+        return min(FIRST_BYTES, self.share_bytes(1))
 
 
 class ChannelWindow:

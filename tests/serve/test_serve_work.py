@@ -65,7 +65,7 @@ def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Working
 def test_reading_what_is_changed_copies_nothing(working: Working) -> None:
     async def tries() -> None:
         upload = working.begin(working.load(asyncio.Lock()))
-        upload.writer.write(0, [b"new"], 3)
+        upload.writer.write(0, b"new")
         await upload.writer.drain()
         assert upload.content.read(0, 10) == b"new" + _OLD[3:10]
         assert upload.content.read(4000, 2000) == _OLD[4000:]
@@ -81,7 +81,7 @@ def test_a_file_that_is_opened_and_closed_is_not_copied(working: Working) -> Non
         load = working.load(asyncio.Lock())
         upload = working.begin(load)
         upload.times_ns = (1, 10**9)
-        landed = await upload.finish(load)
+        landed = await upload.finish(load, lambda path, landed: None)
         upload.close()
         return landed
 
@@ -111,8 +111,8 @@ def test_a_write_beyond_the_end_copies_in_steps_while_others_go_on(
         changed = working.begin(load)
         if cut is not None:
             await changed.writer.truncate(cut)
-        changed.writer.write(6000, [b"end"], 3)
-        await changed.finish(load)
+        changed.writer.write(6000, b"end")
+        await changed.finish(load, lambda path, landed: None)
         changed.close()
 
     run(tries())
@@ -126,7 +126,7 @@ def test_nobody_copies_for_a_client_that_is_gone(working: Working) -> None:
         load = working.load(asyncio.Lock())
         changed = working.begin(load)
         load.is_lost = True
-        changed.writer.write(6000, [b"end"], 3)
+        changed.writer.write(6000, b"end")
         with pytest.raises(OSError, match="gone"):
             await changed.writer.drain()
         changed.close()

@@ -54,8 +54,7 @@ class Worker:
         self._seen: dict[str, User] = {}  # users, also those of whom a command has told
         self._events = Events(current.settings.log)
         self._sessions = Sessions(current, self._events, shared.workers)
-        self._connections: dict[Connection, tuple[int, float]] = {}  # bytes and when, at a look
-        self._rates: dict[Connection, float] = {}
+        self._connections: dict[Connection, None] = {}  # the oldest first
         self._refused = collections.deque[socket.socket]()
         self._ended = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
@@ -177,12 +176,11 @@ class Worker:
             client.close()
             self._gate.leave(address)
             return
-        self._connections[connection] = (0, time.monotonic())
+        self._connections[connection] = None
         try:
             await connection.wait_closed()
         finally:
             self._connections.pop(connection, None)
-            self._rates.pop(connection, None)
 
     def _make_room(self) -> None:
         """End a connection without a login where half of all may be such.
@@ -202,15 +200,15 @@ class Worker:
         oldest.abort()
 
     async def _look(self) -> None:
-        """Note how fast each connection is, and end those that have no session for too long."""
+        """Note how fast each connection is, and end those on which nothing moves for too long."""
         while True:
             await asyncio.sleep(_LOOK_S)
             now_s = time.monotonic()
             active = {each.connection for each in self._sessions.open}
-            for each, (had_bytes, then_s) in [*self._connections.items()]:
-                has_bytes = each.received_bytes + each.sent_bytes
-                self._rates[each] = (has_bytes - had_bytes) / (now_s - then_s)
-                self._connections[each] = (has_bytes, now_s)
+            for session in [*self._sessions.open]:
+                session.end_idle(now_s)
+            for each in [*self._connections]:
+                each.measure(now_s)
                 if user := each.get_extra_info("pscp_user"):
                     self._seen[user.name] = user
                 if each in active or user is None:
@@ -260,7 +258,7 @@ class Worker:
             "seconds": round(time.monotonic() - its.began_s, 1),
             "received_bytes": its.received_bytes,
             "sent_bytes": its.sent_bytes,
-            "bytes_per_s": round(self._rates.get(its, 0.0)),
+            "bytes_per_s": round(its.bytes_per_s),
             "window_bytes": sum(each.window_bytes for each in sessions),
             "uploads": [(os.fsdecode(path), size_bytes) for path, size_bytes in uploads],
         }

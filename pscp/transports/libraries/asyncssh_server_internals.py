@@ -120,6 +120,11 @@ class Requests(SFTPServerHandler):
         """The open files by their handles."""
         return self._file_handles
 
+    def send(self, packets: bytes) -> None:
+        """Send whole answers, unless the session is over."""
+        if not self._session._chan.is_closing():
+            self._session._chan.write(packets)
+
     def put(self, packet: bytes | None) -> None:
         """Queue a request, without its length; None ends the session."""
         self._queue.append(packet)
@@ -170,10 +175,17 @@ class Connection(asyncssh.SSHServerConnection):
         self._address = address
         self.received_bytes = self.sent_bytes = 0
         self.began_s = self.used_s = time.monotonic()
+        self.bytes_per_s, self._measured = 0.0, (0, self.began_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._peer_addr = self._address  # what from= of a key, and a certificate, are held to
+
+    def measure(self, now_s: float) -> None:
+        """Set how fast it was since this was called last."""
+        had_bytes, then_s = self._measured
+        self._measured = (self.received_bytes + self.sent_bytes, now_s)
+        self.bytes_per_s = (self._measured[0] - had_bytes) / (now_s - then_s)
 
     def data_received(self, data: bytes, datatype: Any = None) -> None:
         self.received_bytes += len(data)
