@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from pscp.options.option_fields import OptionFields
 
+_IMPLIED = {
+    "archive": "preserve", "check": "dry_run", "backup_dir": "backup", "itemize": "verbose",
+}  # fmt: skip
 MAX_LINK_DEST = 20  # as rsync
 UNCOMPRESSED = "Compression=no"  # an ssh_option that pscp-zfs adds, and nobody types
 MAX_FILTER_BYTES = 512 * 1024  # of their regular expressions: half of what a frame may hold
@@ -55,16 +58,11 @@ class Options(ConnectionOptions, CopyOptions):
 
     def _complete(self) -> None:
         """Set what other options imply, and check them all."""
-        if self.archive:
-            if self.files_from is None:  # what is in a listed folder comes where -r is said, too
-                object.__setattr__(self, "recursive", True)
-            object.__setattr__(self, "preserve", True)
-        if self.check:
-            object.__setattr__(self, "dry_run", True)
-        if self.backup_dir:
-            object.__setattr__(self, "backup", True)
-        if self.itemize:
-            object.__setattr__(self, "verbose", True)
+        if self.archive and self.files_from is None:  # what is in a listed folder comes with -r
+            object.__setattr__(self, "recursive", True)
+        for name, implied in _IMPLIED.items():
+            if getattr(self, name):
+                object.__setattr__(self, implied, True)
         if self.transfer_test:
             object.__setattr__(self, "strong", False)  # nothing lands that could be read back
         for name, default, row in ROWS.values():
