@@ -10,15 +10,13 @@ import argparse
 import difflib
 import fnmatch
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp.cli.run_log import run_command
+from pscp.cli.run_log import run_command, without_mistakes
 from pscp.ground.errors import UsageError
 from pscp.ground.libraries import check_installed
-from pscp.ground.terminal_text import write_line
 from pscp.jobs.toml.job import IF_RUNNING
 from pscp.options.arguments import Parser
 
@@ -113,14 +111,7 @@ def read_config(given: str | None) -> Config | None:
     check_installed(*_PACKAGES)  # now: some of them are loaded late in the night
     from pscp.jobs.toml.config import find_config, load
 
-    path = find_config() if given is None else given
-    try:
-        return load(path)
-    except UsageError as error:
-        for text in error.message.split("\n"):
-            write_line(sys.stderr, text)
-        write_line(sys.stderr, f"pscp-run: {error.hint}")
-        return None
+    return without_mistakes("pscp-run", load, find_config() if given is None else given)
 
 
 def chosen(patterns: Sequence[str], names: Iterable[str]) -> list[str]:

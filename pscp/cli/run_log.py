@@ -16,6 +16,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from pscp.endpoint.frames import system
 from pscp.ground import log
@@ -28,13 +29,21 @@ from pscp.ground.errors import (
     UsageError,
 )
 from pscp.ground.signals import raise_on_signals
-from pscp.ground.terminal_text import complain, is_terminal, print_line, printable, write_text
+from pscp.ground.terminal_text import (
+    complain,
+    is_terminal,
+    print_line,
+    printable,
+    write_line,
+    write_text,
+)
 from pscp.options.arguments import Parser, before_dashes, short_help, version
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
 from pscp.progress.display import make_reporter
 from pscp.progress.progress import CHANGES, Outcome, Passing, Reporter
 
+_File = TypeVar("_File")
 Write = Callable[[str], None]
 _ALL_ELSE = "the log is not whole; all else was done, or told above"
 
@@ -112,6 +121,17 @@ def run_command(
     except KeyboardInterrupt:  # before the command listens for signals, or after
         complain(Interrupted("interrupted"), name)
         return Interrupted.exit_code
+
+
+def without_mistakes(name: str, load: Callable[[str], _File], path: str) -> _File | None:
+    """Read a file in TOML; print its mistakes, a line each, and return None if it has any."""
+    try:
+        return load(path)
+    except UsageError as error:
+        for text in error.message.split("\n"):
+            write_line(sys.stderr, text)
+        write_line(sys.stderr, f"{name}: {error.hint}")
+        return None
 
 
 def answer_help(name: str, make: Callable[[], Parser], argv: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pscp.cli.run_log import run_command
+from pscp.cli.run_log import run_command, without_mistakes
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.libraries import check_installed
 from pscp.ground.terminal_text import print_line, write_line
@@ -83,23 +83,12 @@ def _act(words: list[str]) -> int:
         return _try()
     if "config" not in given:
         raise UsageError("--config FILE is needed", f"usage: {USAGE}; docs/serve.md shows a file")
-    settings = _settings(given["config"])
+    from pscp.serve.server.config import load
+
+    settings = without_mistakes("pscp-serve", load, given["config"])
     if settings is None:
         return UsageError.exit_code
     return _served(given["config"], settings) if not what else _told(what, settings, given)
-
-
-def _settings(path: str) -> Settings | None:
-    """Read the settings; print the mistakes, a line each, and return None if there are any."""
-    from pscp.serve.server.config import load
-
-    try:
-        return load(path)
-    except UsageError as error:
-        for text in error.message.split("\n"):
-            write_line(sys.stderr, text)
-        write_line(sys.stderr, f"pscp-serve: {error.hint}")
-        return None
 
 
 def _told(what: str, settings: Settings, given: dict[str, Any]) -> int:
