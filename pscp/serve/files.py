@@ -109,8 +109,9 @@ class Files(asyncssh.SFTPServer):
         return each
 
     def _close(self, each: Reading | Upload) -> None:
-        self._open.discard(each)
-        each.close()
+        if each in self._open:
+            self._open.remove(each)
+            each.close()
 
     def _check_open(self) -> None:
         if len(self._open) + len(self._listings) >= self.open_files:
@@ -163,8 +164,6 @@ class Files(asyncssh.SFTPServer):
             try:
                 fd = self.place.folder.open(path, os.O_RDONLY)
             except FileNotFoundError:
-                if self.place.unfinished(path) is None:
-                    raise
                 fd = self.place.folder.open(self._part(path), os.O_RDONLY)
             mode = os.fstat(fd).st_mode
             if stat.S_ISREG(mode):

@@ -140,7 +140,6 @@ class Upload:
         self.times_ns: tuple[int, int] | None = None  # that the client gave it
         self._place, self._folder_fd, self._is_alone = place, folder_fd, is_alone
         self._name = path.rpartition(b"/")[2]
-        self._is_closed = False
 
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
@@ -208,10 +207,8 @@ class Upload:
 
     def close(self) -> None:
         """Close its descriptors; a part that has not landed stays."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.content.close()
-            os.close(self._folder_fd)
+        self.content.close()
+        os.close(self._folder_fd)
 
 
 def _opened_part(folder_fd: int, part: bytes) -> int | None:

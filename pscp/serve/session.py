@@ -32,6 +32,7 @@ from pscp.serve.windows import PACKET_BYTES, ChannelWindow, Windows
 from pscp.transports.libraries.asyncssh_server_internals import (
     REQUEST_BYTES,
     Channel,
+    Connection,
     Requests,
     SSHReader,
     SSHWriter,
@@ -91,17 +92,16 @@ class Sessions:
         self.pool.shutdown()
         self.after_upload.close()
 
-    def requested(
-        self, connection: asyncssh.SSHServerConnection, user: User, address: str
-    ) -> tuple[Channel, Session]:
+    def requested(self, connection: Connection) -> tuple[Channel, Session]:
         """Return a channel and a session for a connection, as SSHServer.session_requested() does.
 
         Raises asyncssh.ChannelOpenError.
         """
+        user: User = connection.user
         own = [each for each in self.open if each.connection is connection]
         if len(own) >= _SESSIONS:
             raise asyncssh.ChannelOpenError(OPEN_RESOURCE_SHORTAGE, "too many sessions")
-        told = Told(user, address, self.events, self.after_upload)
+        told = Told(user, connection.address, self.events, self.after_upload)
         try:
             long = self._long.setdefault(user.name, asyncio.Lock())
             load = SessionLoad(lambda: None, self.pool, long)
@@ -117,9 +117,7 @@ class Sessions:
 class Session(StreamSession):
     """A session of SFTP or scp."""
 
-    def __init__(
-        self, sessions: Sessions, connection: asyncssh.SSHServerConnection, files: Files
-    ) -> None:
+    def __init__(self, sessions: Sessions, connection: Connection, files: Files) -> None:
         super().__init__(None)
         self.connection, self.files, self._sessions = connection, files, sessions
         self._window: ChannelWindow | None = None

@@ -1,8 +1,7 @@
 """One connection's login: which user it is for, and how it is proven.
 
 A user proves a login with a key, with a certificate of an authority, or with a password. Once that
-is done the connection has the User as its extra information "pscp_user", and the client's own
-address as "pscp_address", whatever stands between.
+is done the connection has the User.
 
 Not here: who is let in to try (gate.py), what a user may do (../settings.py has the words).
 Read next: gate.py.
@@ -28,6 +27,7 @@ from pscp.serve.server import gate
 from pscp.serve.server.config import NAME, user_of
 from pscp.serve.session import Sessions
 from pscp.serve.settings import Current, User
+from pscp.transports.libraries.asyncssh_server_internals import Connection
 
 _GUESSES = 6  # passwords, and names, of a connection, as sshd's MaxAuthTries
 _COMMAND_S = 10.0
@@ -52,19 +52,17 @@ class Logins(asyncssh.SSHServer):
         self._proven = ""  # the name for which a password was right
         self._guesses = 0
         self._has_tried = False
-        self.user: User | None = None  # who is logged in
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._conn = conn
-        self._address = str(conn.get_extra_info("pscp_address"))
-        self._began_s = time.monotonic()
+        assert isinstance(conn, Connection)
+        self._conn, self._address = conn, conn.address
 
     def connection_lost(self, exc: Exception | None) -> None:
-        seconds = time.monotonic() - self._began_s
+        seconds, user = time.monotonic() - self._conn.began_s, self._conn.user
         self._gate.leave(self._address)
-        if self.user is not None:
-            self._gate.leave_user(self.user.name)
-            self._told.tell("logout", self.user.name, self._address, why=str(exc or ""))
+        if user is not None:
+            self._gate.leave_user(user.name)
+            self._told.tell("logout", user.name, self._address, why=str(exc or ""))
             return
         is_late = seconds >= self._current.settings.login_time
         cost_s = gate.LATE_S if is_late else gate.FAILED_S if self._has_tried else gate.NOTHING_S
@@ -156,14 +154,12 @@ class Logins(asyncssh.SSHServer):
             self._refuse(name, "too many connections of this user")
             self._conn.disconnect(asyncssh.DISC_TOO_MANY_CONNECTIONS, "Too many connections")
             return
-        self.user = user
-        self._conn.set_extra_info(pscp_user=user)
+        self._conn.user = user
         how = "password" if self._proven == name else "key"
         self._told.tell("login", name, self._address, "logins", how=how)
 
     def session_requested(self) -> Any:
-        assert self.user is not None
-        return self._sessions.requested(self._conn, self.user, self._address)
+        return self._sessions.requested(self._conn)
 
 
 def _files(keys: str) -> list[str]:

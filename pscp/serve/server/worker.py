@@ -189,11 +189,11 @@ class Worker:
         most of them.
         """
         most = max(self._current.settings.connections // (2 * self._shared.workers), 10)
-        waiting = [each for each in self._connections if each.get_extra_info("pscp_user") is None]
+        waiting = [each for each in self._connections if each.user is None]
         if len(waiting) < most:
             return
         front = [each for each in waiting if not each.received_bytes] or waiting
-        addresses = [each.get_extra_info("pscp_address") for each in front]
+        addresses = [each.address for each in front]
         [(address, _)] = collections.Counter(addresses).most_common(1)
         oldest = front[addresses.index(address)]
         del self._connections[oldest]
@@ -209,9 +209,9 @@ class Worker:
                 session.end_idle(now_s)
             for each in [*self._connections]:
                 each.measure(now_s)
-                if user := each.get_extra_info("pscp_user"):
-                    self._seen[user.name] = user
-                if each in active or user is None:
+                if each.user is not None:
+                    self._seen[each.user.name] = each.user
+                if each in active or each.user is None:
                     each.used_s = now_s  # a session has its own time, and so has a login
                 elif now_s - each.used_s > self._current.settings.idle:
                     each.disconnect(asyncssh.DISC_BY_APPLICATION, "no session for too long")
@@ -249,12 +249,11 @@ class Worker:
             await writer.wait_closed()
 
     def _standing(self, its: Connection) -> dict[str, object]:
-        user = its.get_extra_info("pscp_user")
         sessions = [each for each in self._sessions.open if each.connection is its]
         uploads = [upload for each in sessions for upload in each.files.uploads()]
         return {
-            "user": user.name if user else "",
-            "address": its.get_extra_info("pscp_address"),
+            "user": its.user.name if its.user is not None else "",
+            "address": its.address,
             "seconds": round(time.monotonic() - its.began_s, 1),
             "received_bytes": its.received_bytes,
             "sent_bytes": its.sent_bytes,

@@ -169,17 +169,18 @@ def _weight(packet: bytes | None) -> int:
 class Connection(asyncssh.SSHServerConnection):
     """A server's connection that counts what goes over it, from an address that its maker names."""
 
+    user: Any  # who is logged in: what its maker has for one; None: nobody yet
+
     def __init__(self, options: asyncssh.SSHServerConnectionOptions, address: str) -> None:
         super().__init__(asyncio.get_running_loop(), options)
-        self.set_extra_info(pscp_address=address)
-        self._address = address
+        self.address, self.user = address, None
         self.received_bytes = self.sent_bytes = 0
         self.began_s = self.used_s = time.monotonic()
         self.bytes_per_s, self._measured = 0.0, (0, self.began_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._peer_addr = self._address  # what from= of a key, and a certificate, are held to
+        self._peer_addr = self.address  # what from= of a key, and a certificate, are held to
 
     def measure(self, now_s: float) -> None:
         """Set how fast it was since this was called last."""
