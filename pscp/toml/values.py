@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, with_config
@@ -106,6 +106,14 @@ class Key(NamedTuple):
     kind: Any
     meaning: str
     example: object
+
+
+def types_of(keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Return the types of these keys, with what an editor says of each."""
+    return {
+        name: Annotated[key.kind, Field(description=key.meaning, examples=[key.example])]
+        for name, key in keys.items()
+    }
 
 
 def closed(name: str, keys: dict[str, Any]) -> Any:

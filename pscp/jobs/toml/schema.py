@@ -48,6 +48,7 @@ from pscp.toml.values import (
     closed,
     in_words,
     several,
+    types_of,
     whole,
     with_unit,
 )
@@ -307,10 +308,7 @@ _KEYS = {
 
 def _table(name: str, own: dict[str, Key], groups: tuple[str, ...] = ()) -> Any:
     """Return the type of a table with these keys and the options, all or of these groups."""
-    keys = {
-        key: Annotated[each.kind, Field(description=each.meaning, examples=[each.example])]
-        for key, each in own.items()
-    }
+    keys = types_of(own)
     for key, option in OPTIONS.items():
         if not groups or option.action.container.title in groups:  # type: ignore[attr-defined]
             words = after(option.words)

@@ -14,13 +14,13 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from types import GenericAlias
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from pscp.serve.settings import Settings, User, keys_of
 from pscp.toml.reading import Form, Mistakes, nearest, parsed
-from pscp.toml.values import Key, closed
+from pscp.toml.values import closed, types_of
 
 # A user's; no path's part, no option.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}", re.ASCII)
@@ -31,18 +31,9 @@ _NO_KEY = "nobody could log in: it needs keys, password or ca"
 SERVER, USER = keys_of(Settings), keys_of(User)
 
 
-def _table(name: str, keys: dict[str, Key], **more: Any) -> Any:
-    its = {
-        key: Annotated[each.kind, Field(description=each.meaning, examples=[each.example])]
-        for key, each in keys.items()
-    }
-    return closed(name, its | more)
-
-
-_USER = _table("User", USER)
-DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(
-    _table("serve.toml", SERVER, user=GenericAlias(dict, (str, _USER)))
-)
+_USER = closed("User", types_of(USER))
+_KEYS = {**types_of(SERVER), "user": GenericAlias(dict, (str, _USER))}
+DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(closed("serve.toml", _KEYS))
 _ONE: TypeAdapter[dict[str, Any]] = TypeAdapter(closed("user", {"user": _USER}))
 
 
