@@ -21,6 +21,7 @@ FOLDER = os.O_DIRECTORY | os.O_PATH
 QUICK = os.O_NONBLOCK | os.O_NOCTTY  # whatever else lies there is not waited for
 _OPENAT2 = 437  # its number on every architecture of Linux
 _BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS
+_LINKS = 8  # that lead to each other
 _TRIES = 8  # the kernel gives up resolving where a folder on the way is being renamed
 
 
@@ -31,9 +32,9 @@ class _How(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _open_beneath(root: int, path: bytes, flags: int, mode: int) -> int:
+def _open_beneath(root: int, path: bytes, flags: int) -> int:
     """Open a path below a descriptor by openat2(2). Raises OSError."""
-    how = _How(flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, _BENEATH)
+    how = _How(flags | os.O_CLOEXEC, 0, _BENEATH)
     number = errno.EAGAIN
     for _ in range(_TRIES):
         fd: int = _libc.syscall(_OPENAT2, root, path, ctypes.byref(how), ctypes.sizeof(how))
@@ -45,7 +46,7 @@ def _open_beneath(root: int, path: bytes, flags: int, mode: int) -> int:
     raise OSError(number, os.strerror(number))
 
 
-def _open_each(root: int, path: bytes, flags: int, mode: int) -> int:
+def _open_each(root: int, path: bytes, flags: int) -> int:
     """Open a path below a descriptor component by component. Raises OSError, also for a link."""
     *folders, last = path.split(b"/")
     fd = os.dup(root)
@@ -53,14 +54,14 @@ def _open_each(root: int, path: bytes, flags: int, mode: int) -> int:
         for name in folders:
             fd, above = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=fd), fd
             os.close(above)
-        return os.open(last, flags | os.O_NOFOLLOW, mode, dir_fd=fd)
+        return os.open(last, flags | os.O_NOFOLLOW, dir_fd=fd)
     finally:
         os.close(fd)
 
 
 def _has_openat2() -> bool:
     try:
-        os.close(_open_beneath(_AT_FDCWD, b".", FOLDER, 0))
+        os.close(_open_beneath(_AT_FDCWD, b".", FOLDER))
     except OSError:  # an older kernel, a filter of system calls
         return False
     return True
@@ -91,11 +92,11 @@ class Folder:
     def close(self) -> None:
         os.close(self.fd)
 
-    def open(self, path: bytes, flags: int, mode: int = 0o600) -> int:
+    def open(self, path: bytes, flags: int) -> int:
         """Open what is at the path, links followed where they stay inside. Raises OSError."""
         resolve = _open_beneath if HAS_OPENAT2 else _open_each
         try:
-            return resolve(self.fd, path, flags | QUICK * (not flags & FOLDER), mode)
+            return resolve(self.fd, path, flags | QUICK * (not flags & FOLDER))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -127,12 +128,12 @@ class Folder:
         with self.parent(path) as (fd, name):
             return os.stat(name, dir_fd=fd, follow_symlinks=False)
 
-    def real(self, path: bytes, depth: int = 8) -> bytes:
+    def real(self, path: bytes) -> bytes:
         """Return the path with a link at its end followed, as long as it leads inside."""
         with contextlib.suppress(OSError):
-            while depth:
+            for _ in range(_LINKS):
                 with self.parent(path) as (fd, name):
-                    path, depth = self.target(path, os.readlink(name, dir_fd=fd)), depth - 1
+                    path = self.target(path, os.readlink(name, dir_fd=fd))
         return path
 
     def target(self, path: bytes, to: bytes) -> bytes:
