@@ -206,7 +206,8 @@ class Worker:
             now_s = time.monotonic()
             active = {each.connection for each in self._sessions.open}
             for session in [*self._sessions.open]:
-                session.end_idle(now_s)
+                with contextlib.suppress(OSError):  # the log is on a full disk
+                    session.end_idle(now_s)
             for each in [*self._connections]:
                 each.measure(now_s)
                 if each.user is not None:
