@@ -15,12 +15,10 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import asyncssh
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_RESOURCE_SHORTAGE
 
-from pscp.endpoint.frames.system import has_aes
 from pscp.serve.after_upload import AfterUpload, Told
 from pscp.serve.content import THREADS, SessionLoad
 from pscp.serve.events import Events
@@ -65,15 +63,6 @@ def ciphers(has_aes: bool | None) -> list[str]:
     costs a third more than AES-GCM (measured: 3.8 and 2.8 seconds of CPU a GB).
     """
     return [*_CIPHERS] if has_aes else [_CHACHA, *_CIPHERS]
-
-
-def server_options() -> dict[str, Any]:
-    """Return the keywords for asyncssh.create_server() that concern sessions."""
-    return {
-        "encryption_algs": ciphers(has_aes()), "compression_algs": None, "encoding": None,
-        "line_editor": False, "allow_pty": False, "x11_forwarding": False,
-        "agent_forwarding": False, "max_pktsize": PACKET_BYTES, "sftp_factory": None,
-    }  # fmt: skip
 
 
 class Sessions:
@@ -128,9 +117,6 @@ class Session(StreamSession):
 
     def shell_requested(self) -> bool:
         return self._refuse("shell", "there is no shell")
-
-    def pty_requested(self, *_: object) -> bool:
-        return False
 
     def exec_requested(self, command: str) -> bool:
         return command.startswith("scp ") or self._refuse(command, "only scp may be run")

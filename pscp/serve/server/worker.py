@@ -19,6 +19,7 @@ from typing import Any
 
 import asyncssh
 
+from pscp.endpoint.frames.system import has_aes
 from pscp.ground.errors import UsageError
 from pscp.serve.account import Account
 from pscp.serve.events import Events
@@ -28,7 +29,7 @@ from pscp.serve.server.config import load
 from pscp.serve.server.logins import Logins
 from pscp.serve.server.shared import Shared
 from pscp.serve.server.status import socket_path
-from pscp.serve.session import Sessions, server_options
+from pscp.serve.session import Sessions, ciphers
 from pscp.serve.settings import Current, User
 from pscp.transports.libraries.asyncssh_server_internals import Connection
 
@@ -117,7 +118,9 @@ class Worker:
             gss_host=None,
             keepalive_interval=_KEEPALIVE_S,
             keepalive_count_max=_KEEPALIVES,
-            **server_options(),
+            encryption_algs=ciphers(has_aes()),
+            compression_algs=None,
+            agent_forwarding=False,
         )
         return made
 
