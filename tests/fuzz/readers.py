@@ -127,6 +127,7 @@ def _said(value: Any) -> None:
     """What is said of a failure travels on, and is printed."""
     answer = failures.parse_failure(value)
     json.dumps(answer).encode("ascii")
+    assert answer["kind"] in failures.KINDS and len(answer["path"]) <= 8192
     assert len(answer["message"]) <= 1024 and abs(answer["errno"]) < 1 << 31
 
 
@@ -192,8 +193,10 @@ def journal(data: bytes) -> None:
         landed = found.landed(name, identity)
         if landed is not None:
             end = 0
-            for offset, length in landed.digests:
-                assert end <= offset and length > 0 and offset + length <= 1000
+            assert type(landed.algorithm) is str
+            for (offset, length), digest in landed.digests.items():
+                assert end <= offset < offset + length <= 1000 and type(digest) is str
+                assert type(offset) is type(length) is int
                 end = offset + length
     found.run("0123")
     number = found.file("new", identity, "sha256", "zeros")
