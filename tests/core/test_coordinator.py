@@ -59,7 +59,7 @@ def test_each_connection_is_lost_at_the_first_question(trees: Trees, is_push: bo
 def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
     trees.usual()
     for nth in range(QUESTIONS[FROM]):
-        for at in range(nth, NONSENSES, 2):
+        for at in range(nth, NONSENSES, 4):
             try:
                 trees.copy(is_push, Fault(0, FROM, nth, NONSENSE, at))
             except (ProtocolError, ConnectError) as error:

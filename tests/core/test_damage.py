@@ -17,16 +17,10 @@ HEADER_BYTES = wire.HEADER.size
 # Of a header: a byte and a bit of each field; a length that is too long is waited for. All of a
 # header is under one check, so what shows for each field of a block holds for other frames.
 FIELDS = {"type": (0, 0), "flags": (1, 0), "length": (7, 5), "id": (15, 0), "offset": (21, 4)}
-HEADERS = [
-    (True, TO, "DIGEST", 0), (True, TO, "PACK", 0), (True, TO, "ASK", 1), (True, TO, "FILE", 1),
-    (True, FROM, "ACK", 1), (False, FROM, "DIGEST", 0), (False, FROM, "PACK", 0),
-    (False, TO, "GET", 1), (False, FROM, "REPLY", 1),
-]  # fmt: skip
 SAID = [(TO, "ASK"), (TO, "FILE"), (FROM, "REPLY"), (FROM, "ACK")]
 SOURCES = [(True, TO), (False, FROM)]  # where the bytes of files go
 CASES = [
     *((*end, "DATA", 0, *place) for end in SOURCES for place in FIELDS.values()),
-    *((*header, *FIELDS[field]) for header in HEADERS for field in ("type", "length")),
     *((True, *said, 1, at, 1) for said in SAID for at in (HEADER_BYTES + 9, -5)),
     *((*end, "PACK", 0, HEADER_BYTES + 16, 1) for end in SOURCES),  # a name: no digest covers it
     *(

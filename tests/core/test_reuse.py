@@ -49,16 +49,9 @@ def lanes(tmp_path: Path) -> Iterator[list[sink.Sink]]:
     fd = os.open(tmp_path, os.O_RDONLY)
     fence.claim(fd, TOKEN, NONCE, [])
     os.close(fd)
-    found = [
-        sink.Sink(
-            str(tmp_path),
-            sink.Copy(TOKEN, NONCE, number, []),
-            Policy(False, False, 0o022),
-            "sha256",
-            False,
-        )
-        for number in (1, 2)
-    ]
+    copies = (sink.Copy(TOKEN, NONCE, number, []) for number in (1, 2))
+    policy = Policy(False, False, 0o022)
+    found = [sink.Sink(str(tmp_path), each, policy, "sha256", False) for each in copies]
     yield found
     for each in found:
         each.close()
