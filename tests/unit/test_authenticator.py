@@ -5,7 +5,6 @@ Not here: the answers (test_prompts.py), the second login among lanes (test_conn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,15 +16,8 @@ from pscp.ground.errors import AuthenticationError, ConnectionLost
 from pscp.options.options import Options
 
 
-class Logins:
-    """What was opened, and with which environment."""
-
-    def __init__(self) -> None:
-        self.environments: list[Mapping[str, str] | None] = []
-
-    def open(self, environment: Mapping[str, str] | None) -> FakeChannel:
-        self.environments.append(environment)
-        return FakeChannel()
+def opened(environment: object) -> FakeChannel:
+    return FakeChannel()
 
 
 @pytest.fixture
@@ -33,11 +25,6 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> FakePrompts:
     made = FakePrompts(was_asked=False)
     monkeypatch.setattr(authenticator, "_prompts", lambda key, options: made)
     return made
-
-
-@pytest.fixture
-def logins() -> Logins:
-    return Logins()
 
 
 @pytest.fixture
@@ -49,21 +36,17 @@ def far() -> Any:
     return object()
 
 
-def test_a_refusal_is_that_of_its_channel(
-    policy: Authenticator, prompts: FakePrompts, logins: Logins
-) -> None:
-    one, other = (policy.log_in("key", Options(), True, logins.open) for _ in range(2))
+def test_a_refusal_is_that_of_its_channel(policy: Authenticator, prompts: FakePrompts) -> None:
+    one, other = (policy.log_in("key", Options(), True, opened) for _ in range(2))
     prompts.refused["2"] = AuthenticationError("refused")
     assert policy.end_login(one) is None
     assert policy.end_login(other) is prompts.refused["2"]
     assert policy.end_login(other) is None  # it has ended
 
 
-def test_a_login_that_is_lost_is_no_refusal(
-    policy: Authenticator, prompts: FakePrompts, logins: Logins
-) -> None:
+def test_a_login_that_is_lost_is_no_refusal(policy: Authenticator, prompts: FakePrompts) -> None:
     """Only wrong answers are: a connection that was lost says nothing about them."""
-    policy.log_in("key", Options(), True, logins.open)
+    policy.log_in("key", Options(), True, opened)
     prompts.was_asked = True
 
     def lost() -> Any:
@@ -74,11 +57,9 @@ def test_a_login_that_is_lost_is_no_refusal(
     assert policy.repeat(far) is not None
 
 
-def test_answers_that_were_good_twice_are_good(
-    policy: Authenticator, prompts: FakePrompts, logins: Logins
-) -> None:
+def test_answers_that_were_good_twice_are_good(policy: Authenticator, prompts: FakePrompts) -> None:
     """A refusal of a third login is not remembered: the next may get in."""
-    policy.log_in("key", Options(), True, logins.open)
+    policy.log_in("key", Options(), True, opened)
     prompts.was_asked = True
     policy.repeat(far)
 

@@ -20,7 +20,6 @@ import pscp
 from pscp.ground import errors
 from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import Location, as_location
-from pscp.options.keywords import as_keywords
 from pscp.progress.callbacks import ProgramReporter
 from pscp.progress.progress import Reporter, checked
 
@@ -184,6 +183,7 @@ def test_what_is_no_location(value: Any) -> None:
         lambda **fields: pscp.clean("host:", **fields),
         lambda **fields: pscp.measure("host", **fields),
         lambda **fields: pscp.replicate("a", "host:a", **fields),
+        lambda **fields: pscp.Options(**fields),
     ],
 )
 def test_a_misspelt_keyword(call: Callable[..., object]) -> None:
@@ -300,16 +300,6 @@ def test_hints_in_the_log_speak_of_keywords(caplog: pytest.LogCaptureFixture) ->
     ProgramReporter(Reporter()).note("  --exclude leaves it out")
     ProgramReporter(Reporter()).note("a/ -r/b: is a dangling link")
     assert caplog.messages == ["  exclude leaves it out", "a/ -r/b: is a dangling link"]
-
-
-def test_the_ssh_to_try_is_as_it_is_typed() -> None:
-    hint = "try: ssh -F /c -p 22 host true; --retry-for 30m keeps trying"
-    assert as_keywords(hint) == "try: ssh -F /c -p 22 host true; retry_for_s=1800 keeps trying"
-
-
-def test_a_misspelt_keyword_of_options() -> None:
-    with pytest.raises(pscp.UsageError, match="no such option: conections; did you mean connec"):
-        pscp.Options(conections=2)  # type: ignore[call-arg]
 
 
 def test_24_a_replications_errors_speak_of_keywords() -> None:

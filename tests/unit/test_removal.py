@@ -133,8 +133,9 @@ class Finder(ast.NodeVisitor):
 
 
 def removing(file: Path) -> set[str]:
-    finder = Finder()
-    finder.visit(ast.parse(file.read_text("utf-8")))
+    finder, text = Finder(), file.read_text("utf-8")
+    if any(f".{name}" in text for name in CALLS | ALSO):
+        finder.visit(ast.parse(text))
     return finder.found
 
 
