@@ -150,30 +150,7 @@ def assert_only_what_was_written(text: str, jobs: Mapping[str, Job]) -> None:
         assert not any(each.startswith("-") for each in (*job.sources, *job.destinations))
 
 
-@RANDOM
-@given(documents)
-def test_jobs_that_may_be_sound(tmp_path: Path, document: dict[str, Any]) -> None:
-    text = written(document)
-    assert_only_what_was_written(text, jobs_of(tmp_path, text.encode()))
-
-
-@RANDOM
-@given(documents, st.data())
-def test_a_file_with_something_changed(
-    tmp_path: Path, document: dict[str, Any], data: st.DataObject
-) -> None:
-    text = written(document)
-    at = data.draw(st.integers(0, len(text)))
-    length = data.draw(st.integers(0, 12))
-    changed = text[:at] + data.draw(toml_ish | texts) + text[at + length :]
-    jobs = jobs_of(tmp_path, changed.encode("utf-8", "surrogatepass"))
-    assert_only_what_was_written(changed, jobs)
-
-
-@RANDOM
-@given(documents)
-def test_every_value_has_a_line(document: dict[str, Any]) -> None:
-    text = written(document)
+def assert_each_value_has_a_line(text: str) -> None:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -193,3 +170,18 @@ def test_every_value_has_a_line(document: dict[str, Any]) -> None:
         assert rows[lines["job", name] - 1] == f"[job.{_text(name)}]"
         for key in found["job"][name]:
             assert rows[lines["job", name, key] - 1].startswith(f"{_text(key)} = ")
+
+
+@RANDOM
+@given(documents, st.data())
+def test_a_file_that_may_be_sound_and_the_same_with_something_changed(
+    tmp_path: Path, document: dict[str, Any], data: st.DataObject
+) -> None:
+    text = written(document)
+    assert_each_value_has_a_line(text)
+    assert_only_what_was_written(text, jobs_of(tmp_path, text.encode()))
+    at = data.draw(st.integers(0, len(text)))
+    length = data.draw(st.integers(0, 12))
+    changed = text[:at] + data.draw(toml_ish | texts) + text[at + length :]
+    jobs = jobs_of(tmp_path, changed.encode("utf-8", "surrogatepass"))
+    assert_only_what_was_written(changed, jobs)

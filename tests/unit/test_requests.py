@@ -5,12 +5,13 @@ Read next: pscp/endpoint/asking/requests.py.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pscp.connect import agent_program
@@ -86,6 +87,7 @@ def travelled(request: requests.Request) -> Any:
     return requests.from_json(json.loads(requests.to_json(request)))
 
 
+@settings(max_examples=5)
 @given(st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
@@ -111,22 +113,15 @@ anything = st.recursive(
 )
 
 
-def comes_to_nothing_else(value: Any) -> None:
-    try:
-        request = requests.from_json(value)
-    except wire.WireError:
-        return
-    assert type(request) in KINDS
-
-
-@given(st.data())
-@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100)
+@given(st.sampled_from(KINDS), st.data())
 def test_a_record_with_any_field_changed_is_a_record_or_a_wire_error(
     kind: type, data: st.DataObject
 ) -> None:
     value = json.loads(requests.to_json(data.draw(records(kind))))
     value[data.draw(st.sampled_from(sorted(value)))] = data.draw(anything)
-    comes_to_nothing_else(value)
+    with contextlib.suppress(wire.WireError):
+        assert type(requests.from_json(value)) in KINDS
     del value[data.draw(st.sampled_from(sorted(value)))]
     with pytest.raises(wire.WireError):
         requests.from_json(value)
