@@ -3,7 +3,8 @@
 The frames of an undisturbed copy over one lane are counted; then one copy after the other fails at
 the first of them, at the second, and so on.
 
-Not here: several failures at once (test_schedules.py), what becomes of a file (test_file_job.py).
+Not here: several failures at once, and frames that are nonsense (test_schedules.py), bits that
+change (test_damage.py), what becomes of a file (test_file_job.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,10 @@ import pytest
 
 from core.link import (
     CUT,
-    FLIP,
     FROM,
     HOLD,
     KILL,
     LATE,
-    NONSENSE,
-    NONSENSES,
     QUESTIONS,
     STALL,
     TO,
@@ -32,11 +30,10 @@ from core.link import (
 from core.trees import Trees
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
-from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
+from pscp.ground.errors import ConnectionLost
 from pscp.transfer.lanes.lane import Lane
 
 LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
-BOTH = pytest.mark.parametrize("way", [TO, FROM])
 
 
 def each_frame(trees: Trees, is_push: bool, way: str) -> Iterator[int]:
@@ -100,30 +97,13 @@ def test_its_path_stands_still(trees: Trees, is_push: bool, step: tuple[str, int
     assert result.connections_lost == 1
 
 
-@BOTH
-@pytest.mark.parametrize("do", [TWICE, FLIP])
-def test_a_frame_comes_twice_or_damaged(trees: Trees, is_push: bool, way: str, do: str) -> None:
+@pytest.mark.parametrize("way", [TO, FROM])
+def test_a_frame_comes_twice(trees: Trees, is_push: bool, way: str) -> None:
     """Another lane does the work, or the chunk is sent once more."""
     trees.usual()
     for nth in each_frame(trees, is_push, way):
-        fault = Fault(0, way, nth, do, 8 * wire.HEADER.size - 1 + 2 * nth)
-        result = trees.copied(is_push, fault, connections=2)
+        result = trees.copied(is_push, Fault(0, way, nth, TWICE), connections=2)
         assert result.chunks_resent <= 1
-
-
-def test_its_only_lane_is_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
-    """The copy stops for a reason that is told, or loses nothing; the next one is complete."""
-    trees.usual()
-    for nth in each_frame(trees, is_push, FROM):
-        for at in range(nth % 11, NONSENSES, 11):
-            try:
-                trees.copy(is_push, Fault(0, FROM, nth, NONSENSE, at), connections=1)
-            except (ProtocolError, ConnectError) as error:
-                assert str(error), (nth, at)
-                trees.assert_whole()
-                trees.done(is_push)
-            trees.assert_copied()
-            trees.clear()
 
 
 def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) -> None:

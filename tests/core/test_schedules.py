@@ -5,7 +5,7 @@ failed, or the copy says why it stopped and, run again, is complete. Where conne
 stand still or are late, nothing fails at all. What comes when all is over changes nothing.
 
 PSCP_CORE_EXAMPLES is the number of schedules, for a soak: then they are others in every run, else
-the same 100. A failure shows its schedule, which is data: @example(Schedule(...)) repeats it.
+the same 120. A failure shows its schedule, which is data: @example(Schedule(...)) repeats it.
 
 Not here: chosen failures at chosen steps (test_lane.py, test_file_job.py).
 """
@@ -116,7 +116,7 @@ def test_damage_is_found(folders: Path, schedule: Schedule) -> None:
     played(folders, schedule)
 
 
-@searched(20)
+@searched(40)
 @given(schedule=schedules(NONSENSE, NONSENSE, *LOSSES))
 def test_nonsense_is_no_bug(folders: Path, schedule: Schedule) -> None:
     played(folders, schedule)
