@@ -175,18 +175,6 @@ def test_a_request_to_another_role_breaks_the_protocol(
     assert "which this end is not" in str(error)
 
 
-def test_it_serves_one_copy_after_another(talk: Talk, tmp_path: Path) -> None:
-    """As a source and as a sink in turn; between them it is new again."""
-    make_sink(talk, tmp_path)
-    talk.ask(requests.End())
-    talk.ask(BEGIN_SOURCE)
-    talk.ask(requests.End())
-    talk.ask(sink_of(tmp_path))
-    talk.ask(requests.End())
-    talk.send(wire.GET, wire.COUNT.pack(1), 1)
-    assert isinstance(talk.end(), wire.WireError)
-
-
 def as_sink(type_: int, payload: bytes = b"", id_: int = 1, offset: int = 0) -> Callable[..., None]:
     return lambda talk: talk.send(type_, payload, id_, offset)
 

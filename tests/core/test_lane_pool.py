@@ -56,12 +56,19 @@ def test_no_connection_can_be_opened_for_a_while(trees: Trees, is_push: bool) ->
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_no_connection_can_be_opened_any_more(trees: Trees, is_push: bool, lanes: int) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(Fault(0, FROM, 0, KILL), ConnectionLost), (Fault(0, FROM, 3, NONSENSE, 9), ProtocolError)],
+    ids=["refused", "misbehave"],
+)
+def test_no_connection_is_of_use_any_more(
+    trees: Trees, is_push: bool, lanes: int, fault: Fault, error: type[Exception]
+) -> None:
     trees.file("large", LONG_BYTES)
-    faults = [Fault(number, FROM, 0, KILL) for number in MANY]
-    lost = Fault(0, FROM, 1, KILL, 0, done(is_push))
-    with pytest.raises(ConnectionLost):
-        trees.copy(is_push, lost, *faults, connections=lanes)
+    first = Fault(0, FROM, 1, KILL, 0, done(is_push)) if fault.do == KILL else fault
+    with pytest.raises(error):
+        others = (fault._replace(connection=number) for number in MANY)
+        trees.copy(is_push, first, *others, connections=lanes)
     assert not trees.arrived()
     trees.copied(is_push)
 
@@ -122,15 +129,6 @@ def test_a_lane_that_misbehaves_leaves_its_work_to_others(
     assert [note.split(":")[0] for note in trees.bench.notes] == [
         "fewer connections than were wanted"
     ]
-
-
-def test_all_lanes_misbehave(trees: Trees, is_push: bool) -> None:
-    trees.file("large", LONG_BYTES)
-    faults = [Fault(number, FROM, 3, NONSENSE, 9) for number in (0, *MANY)]
-    with pytest.raises(ProtocolError):
-        trees.copy(is_push, *faults, connections=3)
-    assert not trees.arrived()
-    trees.copied(is_push)
 
 
 def pool_of(

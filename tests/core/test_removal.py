@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import pscp
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint.writing import fence
 
@@ -249,12 +250,35 @@ def test_a_folder_that_goes_has_a_part_in_it(
 # --- N13: others may write to the destination
 
 
+@pytest.fixture
+def replaced(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What another user put something else in the place of, just before it got its name."""
+    rename, found = os.rename, list[object]()
+
+    def replaced_before(old: Any, new: Any, **folders: Any) -> None:
+        if new in (b"one", b"link"):
+            his = trees.to / "his"
+            his.write_bytes(OTHERS) if new == b"one" else his.symlink_to("elsewhere")
+            rename(his, trees.to / os.fsdecode(old))
+            found.append(old)
+        rename(old, new, **folders)
+
+    monkeypatch.setattr(os, "rename", replaced_before)
+    return found
+
+
+def assert_stayed(trees: Trees, result: pscp.Result, name: str) -> None:
+    [failure] = result.failures
+    assert (failure.path, failure.message) == (name, "its part was replaced")
+    assert os.path.lexists(trees.source / name)
+
+
 @pytest.mark.parametrize("size", [10, LARGE_BYTES])
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("has_tmpfile", [False, True])
 def test_a_part_that_another_user_replaces(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, size: int, there: bool,
-    has_tmpfile: bool,
+    has_tmpfile: bool, replaced: list[object],
 ) -> None:  # fmt: skip
     """N13: his bytes were delivered, verified, with exit 0."""
     if not has_tmpfile:
@@ -262,48 +286,24 @@ def test_a_part_that_another_user_replaces(
     trees.file("one", size)
     if there:
         (trees.to / "one").write_bytes(b"old")
-    rename, renamed = os.rename, []
-
-    def replaced_before(old: Any, new: Any, **folders: Any) -> None:
-        if new == b"one":
-            (trees.to / "his").write_bytes(OTHERS)
-            rename(trees.to / "his", trees.to / os.fsdecode(old))
-            renamed.append(old)
-        rename(old, new, **folders)
-
-    monkeypatch.setattr(os, "rename", replaced_before)
     result = trees.copy(is_push, remove_source_files=True)
-    if not renamed:  # a file without a name is given one by link(2), which replaces nothing
+    if not replaced:  # a file without a name is given one by link(2), which replaces nothing
         assert has_tmpfile and not there and size == 10 and result.ok
-        return
-    [failure] = result.failures
-    assert (failure.path, failure.message) == ("one", "its part was replaced")
-    assert set(trees.files()) == {"one"}
+    else:
+        assert_stayed(trees, result, "one")
 
 
+@pytest.mark.usefixtures("replaced")
 @pytest.mark.parametrize("kind", ["link", "hard link"])
-def test_a_link_that_another_user_replaces(
-    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_link_that_another_user_replaces(trees: Trees, is_push: bool, kind: str) -> None:
     """N13, where a name is made that has no descriptor."""
     trees.file("first", 10)
     if kind == "link":
         (trees.source / "link").symlink_to("first")
     else:
         os.link(trees.source / "first", trees.source / "link")
-    rename = os.rename
-
-    def replaced_before(old: Any, new: Any, **folders: Any) -> None:
-        if new == b"link":
-            (trees.to / "his").symlink_to("elsewhere")
-            rename(trees.to / "his", trees.to / os.fsdecode(old))
-        rename(old, new, **folders)
-
-    monkeypatch.setattr(os, "rename", replaced_before)
     result = trees.copy(is_push, archive=True, remove_source_files=True)
-    [failure] = result.failures
-    assert (failure.path, failure.message) == ("link", "its part was replaced")
-    assert os.path.lexists(trees.source / "link")
+    assert_stayed(trees, result, "link")
 
 
 # --- a fence that cannot be read

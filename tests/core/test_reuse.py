@@ -194,20 +194,6 @@ def test_a_copy_that_was_cut_short_goes_on(trees: Trees, is_push: bool, has_jour
     assert result.bytes_sent in ([PIECE_BYTES] if has_journal else [0, PIECE_BYTES])
 
 
-def test_without_resume_all_is_sent(trees: Trees, is_push: bool) -> None:
-    edited(trees)
-    result = trees.copy(is_push, resume=False)
-    assert (result.ok, result.bytes_sent) == (True, SIZE_BYTES)
-    trees.assert_copied()
-
-
-def test_a_dry_run_changes_nothing(trees: Trees, is_push: bool) -> None:
-    edited(trees)
-    before = trees.facts()
-    trees.done(is_push, dry_run=True)
-    assert trees.facts() == before
-
-
 # --- edits
 
 SPOT = st.integers(0, SIZE_BYTES)
