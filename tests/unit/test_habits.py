@@ -82,7 +82,6 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
     ("typed", "said"),
     [
         ("-rt", "--transfer-test is the test"),
-        ("-r -t", "--transfer-test is the test"),
         ("-aqBt", "--transfer-test is the test"),
         ("-rlpt", "links are kept with -a"),
         ("-H", "kept with -a"),
@@ -96,24 +95,16 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-l 0.0", "too small"),
         ("--recursiv", "did you mean --recursive?"),
         ("--exlcude=x", "did you mean --exclude?"),
-        ("--compress-level=3", "ssh compresses"),
         ("-r --hard-links", "kept with -a, and only then"),
         ("-aM--fake-super", "no rsync runs at the far end"),
-        ("-a --remote-option=--fake-super", "no rsync runs at the far end"),
-        ("-a --open-noatime", "leave it out"),
         ("-a --copy-unsafe-links", "-L follows them"),
-        ("-a --munge-links", "leave it out"),
         ("-a --force", "rsync's --force is what --delete does here"),
         ("--dirs", "makes the folders that FILE lists, alone"),
         ("-a --outbuf=L", "--outbuf: each line is written at once leave it out"),
         ("-ak", "-L follows them all"),
-        ("-aN", "the time of creation"),
-        ("-ay", "in the old file alone"),
         ("-a@1", "as far as a file system keeps them"),
         ("-aB 4096", "-B: pscp compares pieces of a size of its own"),
-        ("-aB128K", "of a size of its own"),
         ("-a --stop-after=5", "timeout 30m pscp"),
-        ("-a --stop-at=2030-01-01T00:00", "timeout 30m pscp"),
         ("-aJ /tmp", "rsync's -J is about links' times"),
         ("-aT /tmp", "-T, --temp-dir: a part"),
         ("-a --append-verify", "by itself"),
@@ -122,20 +113,13 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-aF /tmp", "rsync's -F is --exclude here"),
         ("-aK", "-K, --keep-dirlinks: nothing"),
         ("-aI", "--checksum reads it"),
-        ("-aE", "modes are kept whole"),
         ("-aviHAX", "rsync's -i is -vv here"),
         ("-aO", "folders have their times"),
         ("-aT/tmp", "--temp-dir"),
         ("-rD", "starts no server"),
-        ("-rU", "kept with the others"),
         ("-a --no-l", "-L copies what they lead to"),
-        ("-a --no-devices", "--exclude leaves one out"),
-        ("-a --delete-missing-args", "nothing is deleted"),
-        ("-a --iconv=utf8", "byte for byte"),
         ("-a --delete-before", "once all has landed --delete; where both do not fit, -n"),
         ("-a --no-o", "--no-owner: -a keeps owners"),
-        ("-a --groupmap=a:b", "--chown USER:GROUP"),
-        ("-a --super", "root@HOST:PATH"),
         ("-a --fake-super", "root@HOST:PATH"),
         ("-a h::mod/a", "rsync's daemon is not spoken here"),
         ("-a rsync://h/mod", "rsync's daemon is not spoken here"),
@@ -148,19 +132,12 @@ def test_what_is_explained(typed: str, said: str) -> None:
     assert said in f"{refused.value.message} {refused.value.hint}"
 
 
-@pytest.mark.parametrize(
-    ("letter", "said"),
-    [
-        ("i", "rsync's -i is -vv here"),
-        ("S", "rsync's -S is so anyway"),
-        ("F", "rsync's -F is --exclude here"),
-    ],
-)
-def test_the_value_that_was_none(letter: str, said: str) -> None:
+@pytest.mark.parametrize("letter", "iSF")
+def test_the_value_that_was_none(letter: str) -> None:
     """A letter took the source."""
     with pytest.raises(UsageError) as refused:
         cli.parse([f"-a{letter}", "src", "host:"])
-    assert said in refused.value.hint
+    assert f"rsync's -{letter} is " in refused.value.hint
 
 
 def test_an_ssh_config_is_not_taken_for_a_source(tmp_path: Path) -> None:

@@ -256,17 +256,12 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         ("[host.h]\nmin-age = 5\n" + SOUND, 2, "it belongs to a job"),
         (SOUND + "archive = 'yes'", 4, "job.a.archive: must be true or false"),
         (SOUND + "connections = true", 4, "must be a text or a whole number"),
-        (SOUND + "connections = 1.5", 4, "a whole number"),
         (SOUND + "connections = 1000", 4, "1 to 256, not 1000"),
-        (SOUND + "port = 'x'", 4, "port: 'x' is not a whole number"),
         (SOUND + "jump = 5", 4, "jump: must be a text"),
         ("[job.a]\nsources='/s'\ndestinations='h:{date}/'", 3, "{date} is for the names of"),
         (SOUND + "archive = true\nlink-dest = ['../a', '../{run}']", 5, "{run} is for the names"),
         (SOUND + "backup-dir = '../{job}'", 4, "{job} is for the names of"),
         (SOUND + "after = 'move /sent/{date}'", 4, "{date} is for the names of"),
-        (SOUND + "jump = '-x'", 4, 'cannot start with "-"'),
-        (SOUND + "jump = ''", 4, "is empty"),
-        (SOUND + "bind = 'x'", 4, "'x' is not an IP address"),
         (SOUND + "identity = [\n'a',\n5,\n]", 6, "identity: must be a text"),
         (SOUND + "identity = '-'", 4, "there is no standard input"),
         (SOUND + "identity = '~nobody-at-all/x'", 4, "no such user"),
@@ -279,14 +274,12 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "limit = 'fast'", 4, "limit: 'fast' is not a rate"),
         (SOUND + "limit = {'08:00' = 1}", 4, "'08:00' must be a time of day"),
         (SOUND + "limit = {'08:00-24:01' = 1}", 4, "must be a time of day"),
-        (SOUND + "limit = {'08:60-09:00' = 1}", 4, "must be a time of day"),
         (SOUND + "limit = {'08:00-08:00' = 1}", 4, "ends when it begins"),
         (SOUND + "[job.a.limit]\n'22:00-06:00' = 1\n'05:59-07:00' = 1", 6, "overlap"),
         (SOUND + "limit.'00:00-24:00' = 1\nlimit.'12:00-13:00' = 1", 5, "overlap"),
         (SOUND + "after = 'delete'", 4, '"keep", "remove" or "move DIR"'),
         (SOUND + "after = 'move '", 4, '"keep", "remove" or "move DIR"'),
         (SOUND + "before = []", 4, "before: is empty"),
-        (SOUND + "before = ['', 'a']", 4, "before: is empty"),
         (SOUND + "before = ['a', 5]", 4, "before: must be a text"),
         (SOUND + "if-running = 'kill'", 4, "if-running: must be 'skip', 'wait' or 'fail'"),
         (SOUND + "ping = 'ftp://x/'", 4, "URL scheme should be"),
@@ -297,6 +290,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "report = { pdf = 'x' }", 4, "must be 'json', 'text' or 'html'"),
         (SOUND + "report = { html = 5 }", 4, "report: must be a text"),
         (SOUND + "chown = '0:0'", 4, "chown needs archive"),
+        (SOUND + 'link-dest = "a\\u0000b"', 4, "NUL"),  # and it is not called empty as well
         (SOUND + "link-dest = '../a'", 4, "link-dest needs recursive or archive"),
         (SOUND + "sign = 'k'", 4, "sign says nothing without manifest"),
         (SOUND.replace('"h:d"', '["h:d", "i:d"]') + "manifest = 'm'", 4, "put {destination} into"),
@@ -332,7 +326,6 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
             "[job.a]\nsources = 'h:a'\ndestinations = 'i:b'\nafter = 'remove'", 4,
             "needs one destination, on this machine",
         ),
-        ("[job.a]\nsources = '/a\\n'\n", 1, "has no destinations"),
         ("[job.a]\nsources = \"/a\\u0000\"\ndestinations = 'h:'", 2, "NUL"),
         ("[job.a]\ndatasets = '/x'\ndestinations = 'h:b'", 3, "no name of a dataset"),
         ("[job.a]\ndatasets = ['t/a', 'u/a']\ndestinations = 'h:b/'", 3, "would become h:b/a"),
@@ -346,12 +339,6 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, s
     found = mistakes(tmp_path, text)
     assert [where for where, what in found if said in what] == [line], found
     assert len(found) == 1 or "sources" in text, found
-
-
-def test_what_is_wrong_inside_is_not_called_empty_as_well(tmp_path: Path) -> None:
-    text = SOUND + 'link-dest = "a\\u0000b"\n'
-    [(line, said)] = mistakes(tmp_path, text)
-    assert line == 4 and "NUL" in said
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:

@@ -61,23 +61,9 @@ def test_several_hosts(text: str, each: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "a,b",
-        "./a,b:c",
-        "a,/b:c",
-        "a",
-        "./a:b",
-        "/a:b",
-        ":a",
-        "-",
-        "-x",
-        "a/b@[c]:d",
-        "[a",
-        "[::1]",
-        "me@[x:y",
-        "\udcff",
-    ],
-)
+    ["a,b", "./a,b:c", "a,/b:c", "a", "./a:b", "/a:b", ":a", "-", "-x", "a/b@[c]:d", "[a", "[::1]",
+     "me@[x:y", "\udcff"],
+)  # fmt: skip
 def test_local(text: str) -> None:
     location = parse_location(text)
     assert location == Location(text, text)
@@ -228,20 +214,16 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
     ("fields", "message"),
     [
         ({"connections": 0}, "--connections must be 1 to 256, not 0"),
-        ({"connections": 257}, "1 to 256"),
         ({"connections": "4"}, "whole number"),
         ({"connections": True}, "whole number"),
         ({"block_bytes": 4 * KIB - 1}, "--block-size must be 4 KiB to 1 MiB, not 4095"),
-        ({"block_bytes": 2 * MIB, "chunk_bytes": 4 * MIB}, "not 2 MiB"),
         ({"chunk_bytes": 128 * KIB}, "--chunk-size must be 256 KiB to 64 MiB, not 128 KiB"),
-        ({"chunk_bytes": 64 * MIB + 1}, "--chunk-size"),
         ({"limit_kbit_s": 0}, "--limit must be 1 kbit/s to"),
         ({"port": 0}, "port"),
         ({"port": 65536}, "port"),
         ({"address_family": 5}, "address_family must be 4 or 6"),
         ({"progress": "loud"}, "auto, bar, plain, json, none"),
         ({"cipher": ""}, "cipher"),
-        ({"cipher": "-aes"}, "cipher"),
         ({"cipher": "a b"}, "cipher"),
         ({"program": ""}, "program"),
         ({"program": "ssh\0"}, "program"),
@@ -251,25 +233,18 @@ def test_options_within_bounds(fields: dict[str, object]) -> None:
         ({"ssh_options": ("A\nB",)}, "--ssh-option has a control character"),
         ({"filters": (("keep", "*"),)}, "exclude or include"),
         ({"persist": ""}, "--persist: '' is not a time"),
-        ({"persist": "soon"}, "--persist"),
-        ({"persist": "-1"}, "--persist"),
         ({"persist": "1" * 40 + "x"}, "--persist"),
         ({"congestion": ""}, "congestion control"),
-        ({"congestion": "a b"}, "congestion control"),
         ({"congestion": "x" * 16}, "congestion control"),
         ({"rcvbuf_bytes": 4 * KIB - 1}, "--rcvbuf must be 4 KiB to 1073741823"),
-        ({"sndbuf_bytes": GIB}, "--sndbuf"),
         ({"connections": "auto"}, "--connections must be a whole number, not 'auto'"),
-        ({"channels": "auto"}, "not 'auto'"),
         ({"bind": ("host",)}, "--bind: 'host' is not an IP address"),
         ({"bind": ("192.0.2.1", "")}, "--bind: '' is not an IP address"),
         ({"bind": ("fe80::1%a;b",)}, "--bind"),
         ({"bind": ("fe80::1%a\n",)}, "control character"),
         ({"cpus": (8192,)}, "--cpus must be 0 to 8191"),
-        ({"cpus": (-1,)}, "--cpus"),
         ({"filters": (("exclude", ""),)}, "empty"),
         ({"filters": ("*.tmp",)}, "filters: '*.tmp' is no pair such as"),
-        ({"filters": "*.tmp"}, "is no pair"),
         ({"filters": (("exclude", 1),)}, "is no pair"),
         ({"filters": (("exclude", "*" * 4095 + "\udc80" * 4095),) * 30}, "too many"),
         ({"min_size_bytes": 2, "max_size_bytes": 1}, "--min-size is more than --max-size"),
@@ -321,16 +296,11 @@ def test_no_host_alone(text: str) -> None:
         parse_host(text)
 
 
-def test_what_is_to_be_read_back_and_not_to_be_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"strong does not go with verify=.none."):
-        Options(strong=True, verify="none")
-    assert not Options(strong=True, verify="none", transfer_test=True).strong
-
-
 def test_one_text_is_one_of_several() -> None:
     options = Options(
         identities=Path("key"), bind="192.0.2.1", ssh_options="Port=22", link_dest="../1",
-        recursive=True,
+        recursive=True, config_file=Path("a"),
     )  # fmt: skip
     assert (options.identities, options.bind) == (("key",), ("192.0.2.1",))
+    assert options.config_file == "a"
     assert (options.ssh_options, options.link_dest) == (("Port=22",), ("../1",))
