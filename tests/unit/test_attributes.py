@@ -59,17 +59,9 @@ def ours(change: str) -> dict[str, int] | None:
 
 
 SPECIAL = (
-    "D755,F644",
-    "D2770,F0660",
-    "go-w,+X",
-    "a=rX,u+w",
-    "a+x,a-w",
-    "+t,Du+s",
-    "=r",
-    "u=,g=",
-    "-rwx",
+    "D755,F644", "D2770,F0660", "go-w,+X", "a=rX,u+w", "a+x,a-w", "+t,Du+s", "=r", "u=,g=", "-rwx",
     "+s",
-)
+)  # fmt: skip
 WRONG = ("", "rw", "u", "u+q", "9", "10000", "755,", "x=r", "Du", "u+r,,g+r", "07777", "u755")
 
 
@@ -127,14 +119,10 @@ def test_an_entry_without_an_owner_gets_only_a_whole_one() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"chown": ":"},
-        {"chown": "a:b:c"},
-        {"chown": "4294967295"},
-        {"chmod": "rw"},
-        {"chown": "u", "archive": False},
-        {"numeric_ids": True, "archive": False},
+        {"chown": ":"}, {"chown": "a:b:c"}, {"chown": "4294967295"}, {"chmod": "rw"},
+        {"chown": "u", "archive": False}, {"numeric_ids": True, "archive": False},
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused_at_once(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         pscp.Options(**{"archive": True, **fields})

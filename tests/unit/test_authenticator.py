@@ -44,28 +44,20 @@ def test_a_refusal_is_that_of_its_channel(policy: Authenticator, prompts: FakePr
     assert policy.end_login(other) is None  # it has ended
 
 
-def test_a_login_that_is_lost_is_no_refusal(policy: Authenticator, prompts: FakePrompts) -> None:
-    """Only wrong answers are: a connection that was lost says nothing about them."""
+@pytest.mark.parametrize("was_good", [False, True])
+def test_neither_a_lost_login_nor_one_after_good_answers_is_a_refusal(
+    policy: Authenticator, prompts: FakePrompts, was_good: bool
+) -> None:
+    """Only wrong answers are. What refuses a third login, after a second, is not remembered."""
     policy.log_in("key", Options(), True, opened)
     prompts.was_asked = True
+    if was_good:
+        policy.repeat(far)
+    error = AuthenticationError("too many") if was_good else ConnectionLost("closed")
 
-    def lost() -> Any:
-        raise ConnectionLost("closed")
+    def fails() -> Any:
+        raise error
 
-    with pytest.raises(ConnectionLost):
-        policy.repeat(lost)
-    assert policy.repeat(far) is not None
-
-
-def test_answers_that_were_good_twice_are_good(policy: Authenticator, prompts: FakePrompts) -> None:
-    """A refusal of a third login is not remembered: the next may get in."""
-    policy.log_in("key", Options(), True, opened)
-    prompts.was_asked = True
-    policy.repeat(far)
-
-    def refused() -> Any:
-        raise AuthenticationError("too many")
-
-    with pytest.raises(AuthenticationError):
-        policy.repeat(refused)
+    with pytest.raises(type(error)):
+        policy.repeat(fails)
     assert policy.repeat(far) is not None

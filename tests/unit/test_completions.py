@@ -6,7 +6,6 @@ Not here: that they are those of the parsers (scripts/docs --check), paths at th
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from conftest import unavailable
 
 SHARE = Path(__file__).parents[2] / "share"
-COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-serve", "pscp-verify", "pscp-zfs")
 # Runs the function that `complete -p` names, as bash does for a word at the end of a line.
 IN_BASH = """\
 compopt() { :; }
@@ -110,13 +108,3 @@ def test_zsh_reads_its_completion(here: Path) -> None:
     if shutil.which("zsh") is None:
         unavailable("zsh is not installed")
     assert offered(["zsh", "-n", str(SHARE / "zsh" / "site-functions" / "_pscp")], here) == []
-
-
-def test_every_command_has_each_of_them() -> None:
-    for name in COMMANDS:
-        assert (SHARE / "man" / "man1" / f"{name}.1").is_file()
-        assert (SHARE / "bash-completion" / "completions" / name).is_file()
-        assert (SHARE / "fish" / "vendor_completions.d" / f"{name}.fish").is_file()
-    first = (SHARE / "zsh" / "site-functions" / "_pscp").read_text().splitlines()[0]
-    assert first == f"#compdef {' '.join(COMMANDS)}"
-    assert os.listdir(SHARE / "man") == ["man1"]

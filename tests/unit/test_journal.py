@@ -321,41 +321,28 @@ def test_only_the_part_of_a_file_with_holes_is_zeros_beside_its_chunks() -> None
     assert (rest_of(SPARSE), rest_of(DENSE)) == (ZEROS, UNKNOWN)
 
 
-def written(monkeypatch: pytest.MonkeyPatch, tmp_path: object, *lines: str) -> dict[str, str]:
-    """What a journal of these lines knows of the runs that copied the file."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    journal = Journal("key")
-    journal.close(complete=False)
-    with open(journal._path, "w") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    again = Journal("key")
-    found = again.landed("a", SMALL)
-    again.close(complete=False)
-    assert found is not None
-    return found.runs
+def noted(number: int, *run: str) -> str:
+    """The line of a journal for a file that a run copied."""
+    return json.dumps(["file", number, "a", *SMALL, "sha256", *run])
 
 
-def test_n1_a_line_is_of_the_run_that_it_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+@pytest.mark.parametrize(
+    ("lines", "runs"),
+    [
+        # The line that says that the run began may be lost, as on a full disk.
+        (['["run","first"]', noted(1, "second", ZEROS)], {"second": ZEROS}),
+        (['["run","first"]', noted(1)], {}),  # of an earlier version: it tells of no run
+        # What a run noted first stands: a later line may be about a part that it did not make anew.
+        ([noted(1, "run", UNKNOWN), noted(2, "run", ZEROS)], {"run": UNKNOWN}),
+    ],
+)
+def test_n1_what_a_journal_knows_of_the_runs_that_copied_a_file(
+    lines: list[str], runs: dict[str, str]
 ) -> None:
-    """The line that says that the run began may be lost, as on a full disk."""
-    line = '["file",1,"a",100,1,1,"sha256","second","zeros"]'
-    assert written(monkeypatch, tmp_path, '["run","first"]', line) == {"second": "zeros"}
-
-
-def test_n1_a_line_of_an_earlier_version_tells_of_no_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    line = '["file",1,"a",100,1,1,"sha256"]'
-    assert written(monkeypatch, tmp_path, '["run","first"]', line) == {}
-
-
-def test_n1_what_a_run_noted_first_stands(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    """A later line of it may be about a part that it did not make anew."""
-    first, second = (
-        f'["file",{number},"a",100,1,1,"sha256","run","{rest}"]'
-        for number, rest in ((1, "unknown"), (2, "zeros"))
-    )
-    assert written(monkeypatch, tmp_path, first, second) == {"run": "unknown"}
+    with state() as path:
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+        journal = Journal("key")
+        found = journal.landed("a", SMALL)
+        journal.close(complete=False)
+        assert found is not None and found.runs == runs

@@ -56,22 +56,17 @@ def test_memory_is_the_limit() -> None:
     assert FIRST_BYTES <= most_bytes() <= 64 * MIB
 
 
-def test_one_crowded_round_trip_is_no_reason() -> None:
+@pytest.mark.parametrize("is_stalled", [False, True])
+def test_neither_a_crowded_round_trip_nor_a_consumer_that_stands_still_is_a_reason(
+    is_stalled: bool,
+) -> None:
     """After a stall all comes at once."""
     window = Window(0.1, 256 * MIB)
     before = window.bytes
     for round_trip in range(20):
-        count = before if round_trip % 2 else 0
-        window.came(count, (round_trip + 1) * 0.1001)
-    assert window.bytes == before
-
-
-def test_a_consumer_that_stands_still_needs_no_larger_one() -> None:
-    window = Window(0.1, 256 * MIB)
-    before = window.bytes
-    for round_trip in range(20):
-        window.came(before, (round_trip + 1) * 0.1001)
-        window.stalled()
+        window.came(before if is_stalled or round_trip % 2 else 0, (round_trip + 1) * 0.1001)
+        if is_stalled:
+            window.stalled()
     assert window.bytes == before
 
 

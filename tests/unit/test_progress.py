@@ -58,16 +58,9 @@ class Clock:
 
 def halfway() -> LiveCounters:
     return LiveCounters(
-        bytes_total=100 * MB,
-        plan_complete=True,
-        bytes_done=0,
-        bytes_resumed=20 * MB,
-        files_total=12,
-        files_done=3,
-        lanes_alive=2,
-        lanes_wanted=4,
-        started_s=100.0,
-    )
+        bytes_total=100 * MB, plan_complete=True, bytes_done=0, bytes_resumed=20 * MB,
+        files_total=12, files_done=3, lanes_alive=2, lanes_wanted=4, started_s=100.0,
+    )  # fmt: skip
 
 
 def test_an_outage_is_said() -> None:
@@ -126,15 +119,6 @@ def test_a_large_file_that_is_hashed_is_named() -> None:
     assert second == ["0 of 2 files", "hashing scan.raw (200.0 MB) and 1 more"]
     counters.end_file(1)
     assert f"hashing \u2026{'a' * 31} (200.0 MB)" in words(counters.snapshot(), 0)[1]
-
-
-def test_a_check_shows_its_progress_and_a_dry_run_does_not() -> None:
-    plain = dataclasses.replace(Options(), progress="plain")
-    check, dry_run = (
-        dataclasses.replace(plain, check=each, dry_run=True) for each in (True, False)
-    )
-    assert type(make_reporter(check, is_terminal=False)) is PlainLines
-    assert type(make_reporter(dry_run, is_terminal=False)) is Notes
 
 
 @dataclasses.dataclass
@@ -202,6 +186,8 @@ def test_counters_of_copies_that_follow_each_other_are_added() -> None:
         ({"quiet": True}, True, Notes),
         ({"quiet": True, "progress": "json"}, True, Notes),
         ({"dry_run": True}, True, Notes),
+        ({"dry_run": True, "progress": "plain"}, False, Notes),
+        ({"check": True, "dry_run": True, "progress": "plain"}, False, PlainLines),
         ({"dry_run": True, "progress": "json"}, True, JsonLines),
     ],
 )

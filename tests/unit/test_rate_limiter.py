@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -169,34 +170,28 @@ def test_no_more_credit_than_was_taken() -> None:
     assert window.in_flight_bytes == 0
 
 
+def paced(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, *paces: tuple[int, float]
+) -> Iterator[int]:
+    """What a window holds after so many chunks of 4 MiB, each of which takes so long."""
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    window = Window(16 * MIB, 0.1, most_bytes)
+    for count, each_s in paces:
+        for _ in range(count):
+            window.take(4 * MIB)
+            now_s[0] += each_s
+            window.credit(4 * MIB)
+            window.follow_pace(4 * MIB)
+        yield window.capacity_bytes
+
+
 def test_the_window_follows_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    window = Window(16 << 20, 0.1)
-    for _ in range(50):  # 4 MiB each 0.2 s: 20 MiB/s
-        window.take(4 << 20)
-        now_s[0] += 0.2
-        window.credit(4 << 20)
-        window.follow_pace(4 << 20)
-    assert 6 << 20 < window.capacity_bytes < 12 << 20
-    for _ in range(10):  # a tenth of that
-        window.take(4 << 20)
-        now_s[0] += 2.0
-        window.credit(4 << 20)
-        window.follow_pace(4 << 20)
-    assert window.capacity_bytes == 2 << 20
-
-
-def test_a_fast_lane_gets_more_than_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    window = Window(16 << 20, 0.1, 96 << 20)
-    for _ in range(100):  # 4 MiB each 40 ms: 100 MiB/s
-        window.take(4 << 20)
-        now_s[0] += 0.04
-        window.credit(4 << 20)
-        window.follow_pace(4 << 20)
-    assert 36 << 20 < window.capacity_bytes < 44 << 20
+    """20 MiB/s, and then a tenth of that; a fast lane gets more than it began with."""
+    first, second = paced(monkeypatch, 16 * MIB, (50, 0.2), (10, 2.0))
+    assert 6 * MIB < first < 12 * MIB and second == 2 * MIB
+    [fast] = paced(monkeypatch, 96 * MIB, (100, 0.04))
+    assert 36 * MIB < fast < 44 * MIB
 
 
 # --- chunks that are awaited

@@ -286,15 +286,12 @@ def test_files_of_any_name_are_hashed_and_nothing_is_run(running: Running, tmp_p
     assert sorted(os.listdir(tmp_path)) == sorted(contents)
 
 
-@pytest.mark.parametrize(
-    ("offset", "length"), [(0, 5000), (4096, 904), (512, 1024), (7, 3000), (3, 1)]
-)
-def test_extents_are_hashed(running: Running, tmp_path: Path, offset: int, length: int) -> None:
+def test_extents_are_hashed(running: Running, tmp_path: Path) -> None:
     algorithm, data = algorithm_of(running), os.urandom(5000)
-    for name in ("plain", "odd 'one'"):
-        (tmp_path / name).write_bytes(data)
-        path = os.fsencode(tmp_path / name)
-        found = running.program.of_extent(algorithm, path, offset, length)
+    path = tmp_path / "odd 'one'"
+    path.write_bytes(data)
+    for offset, length in ((0, 5000), (4096, 904), (512, 1024), (7, 3000), (3, 1)):
+        found = running.program.of_extent(algorithm, os.fsencode(path), offset, length)
         running.wait(found)
         assert found.result() == expected(algorithm, data[offset : offset + length])
 

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import sys
+from typing import Any
 
 import pytest
 
@@ -56,30 +57,26 @@ def test_a_system_without_congestion_controls(monkeypatch: pytest.MonkeyPatch) -
         check(Options(congestion="reno"), NOWHERE, True)
 
 
+CONTROL = r"there is: .*reno"
+
+
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [(errno.EPERM, "this user may not use it"), (errno.ENOENT, "does not offer it")],
+    ("options", "code", "said"),
+    [
+        ({"congestion": "reno"}, errno.EPERM, f"reno: .*this user may not use it; {CONTROL}"),
+        ({"congestion": "reno"}, errno.ENOENT, f"reno: .*does not offer it; {CONTROL}"),
+        ({"sndbuf_bytes": MIB}, errno.ENOBUFS, "--sndbuf 1 MiB: No buffer space"),  # as on BSD
+    ],
 )
-def test_a_congestion_control_that_is_refused(
-    code: int, said: str, monkeypatch: pytest.MonkeyPatch
+def test_what_the_kernel_refuses(
+    options: dict[str, Any], code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-    with pytest.raises(UsageError, match=f"--congestion reno: .*{said}; there is: .*reno"):
-        check(Options(congestion="reno"), NOWHERE, True)
-
-
-def test_a_buffer_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As BSD does, where Linux grants less."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-
-    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-    with pytest.raises(UsageError, match="--sndbuf 1 MiB: No buffer space"):
-        check(Options(sndbuf_bytes=MIB), NOWHERE, True)
+    with pytest.raises(UsageError, match=said):
+        check(Options(**options), NOWHERE, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels grant in other ways")

@@ -22,24 +22,16 @@ def far() -> Any:
     return FakeRemoteAgent(FakeChannel())
 
 
-def test_a_lane_waits_for_a_login_that_goes_on() -> None:
-    idle, one = IdleConnections(), far()
-    idle.expect(1)
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(idle.next)
-        idle.give([one])
-        idle.expect(-1)
-        assert waiting.result(WAIT_S) is one
-
-
-def test_a_login_that_never_succeeds_ends_the_wait() -> None:
+@pytest.mark.parametrize("given", [[far()], []], ids=["one succeeds", "none does"])
+def test_a_lane_waits_for_logins_that_go_on(given: list[Any]) -> None:
     idle = IdleConnections()
     idle.expect(2)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(idle.next)
+        idle.give(given)
         idle.expect(-1)
         idle.expect(-1)
-        assert waiting.result(WAIT_S) is None
+        assert waiting.result(WAIT_S) is (given[0] if given else None)
 
 
 def test_after_the_end_nothing_is_kept() -> None:

@@ -57,17 +57,13 @@ def block(tmp_path: Path) -> Iterator[system.Block]:
     os.close(fd)
 
 
-def test_a_block_is_sent_where_the_kernel_has_no_splice(
-    block: system.Block, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_splice", [True, False])
+@pytest.mark.parametrize("size", [len(CONTENT), 5000], ids=["whole", "cut short meanwhile"])
+def test_a_frame_keeps_its_length(
+    block: system.Block, monkeypatch: pytest.MonkeyPatch, has_splice: bool, size: int
 ) -> None:
-    monkeypatch.setattr(system, "_CAN_SPLICE", False)
-    assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
-
-
-def test_a_frame_keeps_its_length_when_the_file_is_cut_short_meanwhile(
-    block: system.Block,
-) -> None:
-    os.ftruncate(block.fd, 5000)
+    monkeypatch.setattr(system, "_CAN_SPLICE", has_splice and system._CAN_SPLICE)
+    os.ftruncate(block.fd, size)
     assert piped(lambda fd: system.send(fd, b"header", block)) == b"header" + CONTENT[1000:]
 
 
