@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from core.link import CALL, CUT, FLIP, FROM, KILL, QUESTIONS, TO, Fault, asking
+from core.link import CALL, CUT, FLIP, FROM, KILL, NONSENSE, NONSENSES, QUESTIONS, TO, Fault, asking
 from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.there import hardlinks
-from pscp.ground.errors import ConnectionLost
+from pscp.ground.errors import ConnectError, ConnectionLost, ProtocolError
 
 
 def tree_of_all_kinds(trees: Trees) -> None:
@@ -54,6 +54,20 @@ def test_each_connection_is_lost_at_the_first_question(trees: Trees, is_push: bo
     assert len(trees.bench.links) == 4
     assert not trees.arrived()
     trees.copied(is_push)
+
+
+def test_the_first_questions_are_answered_with_nonsense(trees: Trees, is_push: bool) -> None:
+    trees.usual()
+    for nth in range(QUESTIONS[FROM]):
+        for at in range(nth, NONSENSES, 4):
+            try:
+                trees.copy(is_push, Fault(0, FROM, nth, NONSENSE, at))
+            except (ProtocolError, ConnectError) as error:
+                assert str(error), (nth, at)
+                assert not trees.arrived()
+                trees.done(is_push)
+            trees.assert_copied()
+            trees.clear()
 
 
 LAST = [hardlinks.HardLinks, requests.Folders, requests.Release]
