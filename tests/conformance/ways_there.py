@@ -92,14 +92,9 @@ def master(
     """The socket of a connection that is there."""
     path = str(folder / "control")
     first = open_channel(
-        host,
-        options,
-        SshSetup(),
-        "echo up; cat",
-        may_prompt=False,
-        number=0,
+        host, options, SshSetup(), "echo up; cat", may_prompt=False, number=0,
         control=Control(path, is_master=True),
-    )
+    )  # fmt: skip
     request.addfinalizer(first.close)
     assert os.read(first.read_fd, 3) == b"up\n"
     return Control(path, is_master=False)

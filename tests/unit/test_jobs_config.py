@@ -456,9 +456,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load("a\0b")
 
 
-def test_many_mistakes_and_what_lies_very_deep(
-    tmp_path: Path,
-) -> None:
+def test_many_mistakes_and_what_lies_very_deep(tmp_path: Path) -> None:
     unknown = "".join(f"a{number} = 1\n" for number in range(2_000))
     assert len(mistakes(tmp_path, SOUND + unknown)) == 100
     deep = "x." * 1_000 + "x = 1"

@@ -166,8 +166,7 @@ def test_size_round_trip(size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("0", (0,)), ("0,2-5", (0, 2, 3, 4, 5)), ("7-7, 1", (7, 1)), ("3,3", (3, 3))],
+    ("text", "cpus"), [("0", (0,)), ("0,2-5", (0, 2, 3, 4, 5)), ("7-7, 1", (7, 1)), ("3,3", (3, 3))]
 )
 def test_cpus(text: str, cpus: tuple[int, ...]) -> None:
     assert parse_cpus(text) == cpus

@@ -253,8 +253,7 @@ def test_a_place_is_what_was_typed(typed: str, path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "path"),
-    [("/a/b", "/c/b"), ("/a*/b", "/c/b"), ("/a/b", "b"), ("/a/*", "/a/../b/x")],
+    ("typed", "path"), [("/a/b", "/c/b"), ("/a*/b", "/c/b"), ("/a/b", "b"), ("/a/*", "/a/../b/x")]
 )
 def test_a_far_end_names_no_other_folder(typed: str, path: str) -> None:
     with pytest.raises(ProtocolError):

@@ -134,9 +134,6 @@ def test_a_hard_link_is_looked_up_where_an_option_asks_what_is_there(name: str) 
     assert not decide.must_look(link, False, Options())
 
 
-# --- times and listings
-
-
 NS = 1_500_000_000_123_456_789
 PLAIN = tree.Rules(True, False, False, False, ())
 
@@ -181,19 +178,7 @@ def test_metadata_that_is_not_the_same() -> None:
 
 # --- listings
 
-numbers = st.integers(-(1 << 63), (1 << 63) - 1)
-kinds = st.sampled_from([stat.S_IFREG | 0o644, stat.S_IFDIR, stat.S_IFLNK | 0o777])
 texts = st.binary(min_size=1, max_size=20).filter(lambda text: b"\0" not in text)
-
-
-@given(st.lists(st.tuples(texts, kinds, numbers, numbers, texts), max_size=20))
-def test_rows_survive_their_text(found: list[tuple[bytes, int, int, int, bytes]]) -> None:
-    rows = Rows([], [], [], [], {})
-    for place, (name, mode, size, mtime_ns, target) in enumerate(found):
-        rows.add(name, mode, size, mtime_ns)
-        if stat.S_ISLNK(mode):
-            rows.targets[place] = target
-    assert listings.unpack(rows.pack()) == rows
 
 
 def test_a_listing_that_is_cut_short() -> None:

@@ -20,13 +20,7 @@ from pscp.endpoint.asking import entries, requests
 from pscp.endpoint.reading import tree
 from pscp.endpoint.serving import end
 from pscp.endpoint.there import hardlinks
-from pscp.endpoint.writing.removal import (
-    COMPARED,
-    DIGEST,
-    Durable,
-    is_safe_to_remove,
-    sync_folder,
-)
+from pscp.endpoint.writing.removal import COMPARED, DIGEST, Durable, is_safe_to_remove, sync_folder
 
 PACKAGE = Path(pscp.__file__).parent
 CALLS = {"unlink", "rmdir", "removedirs", "rmtree", "rename", "renames"}  # of whatever it may be

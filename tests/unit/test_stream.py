@@ -21,13 +21,7 @@ from hypothesis import strategies as st
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, system, wire
 from pscp.endpoint.streams import stream, stream_process, stream_server
-from pscp.endpoint.streams.stream import (
-    SLOT_BYTES,
-    Cutter,
-    PipeSink,
-    PipeSource,
-    Reorder,
-)
+from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, PipeSink, PipeSource, Reorder
 from pscp.progress.progress import LiveCounters
 from pscp.stream.pipe import Pull
 from pscp.transfer.lanes.work_queue import WorkQueue

@@ -123,9 +123,7 @@ def test_nobody_sees_a_piece_ended_before_what_follows_was_added(queue: WorkQueu
         assert not is_idle.result(WAIT_S)
 
 
-def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(
-    queue: WorkQueue,
-) -> None:
+def test_an_outcome_that_fails_stops_the_copy_before_anybody_sees_it_done(queue: WorkQueue) -> None:
     """Nobody would do that piece again, and the queue is idle."""
     lane = Lane(queue)
     queue.put(Chunk(Job(), 0, 10))
