@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, STALL, TO, Bench, Fault
+from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, NONSENSES, STALL, TO, Bench, Fault
 from core.trees import LARGE_BYTES, Trees
 from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.spare_logins import IdleConnections
@@ -120,12 +120,14 @@ def test_whichever_note_cannot_be_shown_every_connection_is_closed(
     assert "connected again" in notes
 
 
-@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize("at", [9, NONSENSES - 2, NONSENSES - 1], ids=["shape", "file", "place"])
 def test_a_lane_that_misbehaves_leaves_its_work_to_others(
-    trees: Trees, is_push: bool, lanes: int
+    trees: Trees, is_push: bool, at: int
 ) -> None:
+    """It says something of another shape, or of what was not asked for."""
     trees.file("large", LONG_BYTES)
-    trees.copied(is_push, Fault(0, FROM, 3, NONSENSE, 9), connections=lanes)
+    type_ = None if at == 9 else wire.ACK if is_push else wire.DATA
+    trees.copied(is_push, Fault(0, FROM, 3, NONSENSE, at, type_), connections=2)
     assert [note.split(":")[0] for note in trees.bench.notes] == [
         "fewer connections than were wanted"
     ]
