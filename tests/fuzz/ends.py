@@ -229,7 +229,8 @@ def _meet(
         type_, flags, _, _, id_, offset, _ = wire.HEADER.unpack_from(frame)
         payload = bytes(frame[wire.HEADER.size :])
         if rng.random() < 0.1:
-            id_, offset = rng.choice((id_ + 1, id_)), rng.choice((offset + 1, 0, offset))
+            id_ = rng.choice((id_ + 1 & (1 << 64) - 1, id_))  # the goodbye has the largest there is
+            offset = rng.choice((offset + 1, 0, offset))
         if rng.random() < 0.1:
             flags ^= 1 << rng.randrange(3)
         if rng.random() < 0.9:
