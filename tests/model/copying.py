@@ -488,7 +488,9 @@ class World:
 
     def _stand_in(self, patch: pytest.MonkeyPatch) -> None:
         fake = FakeOs(self.kernel)
-        for module in (sink, lookup, commit, ends, files, parts, fence, names, metadata, reuse):
+        for module in (
+            commit, ends, fence, files, lookup, metadata, names, parts, reuse, sink, system,
+        ):  # fmt: skip
             patch.setattr(module, "os", fake)
         for module in (fence, parts, reuse):
             patch.setattr(module, "fcntl", FakeFcntl(fake))

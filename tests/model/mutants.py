@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "N12", "endpoint/writing/placing.py",
-        "            removal.sync_folder(fd)\n", "            pass\n",
+        "        removal.sync_folder(fd)\n", "        pass\n",
         "a DEST that was made is not synced",
     ),
     Mutant(

@@ -8,10 +8,19 @@ import errno
 import functools
 import os
 import resource
-from typing import Callable, List, Optional, Sequence, Union
+from typing import Callable, Iterator, List, Optional, Sequence, Union
 
 FD_PATHS = "/proc/self/fd"  # proc(5): by them what was opened with O_PATH is changed
 _DESCRIPTORS = 4096
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close this descriptor at the end of a block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write_all(fd: int, parts: Sequence[Union[bytes, memoryview]]) -> None:
@@ -43,9 +52,10 @@ class Block:
         return len(self.view) + len(self.check)
 
 
-def send_block(fd: int, header: bytes, block: Block) -> None:
-    """Write a header and a block into a pipe; the file's pages, not a copy of them, if possible.
+def send_pages(fd: int, header: bytes, block: Block, move: Callable[[int, int], int]) -> None:
+    """Write a header and a block; the file's pages, not a copy of them, if possible.
 
+    `move` moves pages from this offset on, so many bytes at most, and returns their number.
     Measured for 1 GiB from tmpfs: splice(2) cost this end 0.18 CPU-seconds and the pipe's reader
     0.14, a plain write 0.33 and 0.33. The digest finds a file that changed in between.
     """
@@ -53,11 +63,11 @@ def send_block(fd: int, header: bytes, block: Block) -> None:
     offset, left = block.offset, len(block.view)
     try:
         while left:
-            count = os.splice(block.fd, fd, left, offset_src=offset)
+            count = move(offset, left)
             if count == 0:  # the file was cut short: send what was read of it
                 break
             offset, left = offset + count, left - count
-    except OSError:  # this filesystem cannot; or the pipe is broken, and the next write raises
+    except OSError:  # this filesystem cannot; or the other end is gone: the next write raises
         pass
     write_all(fd, [block.view[len(block.view) - left :], block.check])
 
@@ -126,7 +136,8 @@ def send(fd: int, header: bytes, payload: Payload) -> None:
     elif not isinstance(payload, Block):
         write_all(fd, [header, payload])
     elif _CAN_SPLICE and payload.fd >= 0:
-        send_block(fd, header, payload)
+        file_fd = payload.fd
+        send_pages(fd, header, payload, lambda at, n: os.splice(file_fd, fd, n, offset_src=at))
     else:
         write_all(fd, [header, payload.view, payload.check])
 

@@ -203,9 +203,9 @@ class Decoder:
     With a `place`, a block that has not arrived whole is read to where that says.
     """
 
-    def __init__(self, capacity_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self) -> None:
         self.place: Optional[Place] = None
-        self._view = memoryview(bytearray(max(capacity_bytes, MAX_FRAME_BYTES)))
+        self._view = memoryview(bytearray(MAX_FRAME_BYTES))
         self._start = 0  # where the frames that next() has not returned begin
         self._end = 0  # where the received bytes end
         self._block: Optional[Frame] = None  # the DATA frame that is read into its place

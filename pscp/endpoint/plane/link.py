@@ -111,17 +111,10 @@ class PlainLink:
         if not isinstance(payload, system.Block) or payload.fd < 0 or not hasattr(os, "sendfile"):
             system.write_all(self._fd, [header, *_parts(payload)])
             return
-        system.write_all(self._fd, [header])
-        offset, left = payload.offset, len(payload.view)
-        try:
-            while left:
-                count = os.sendfile(self._fd, payload.fd, offset, left)
-                if count == 0:  # the file was cut short: send what was read of it
-                    break
-                offset, left = offset + count, left - count
-        except OSError:  # this file system cannot; or the connection is lost
-            pass
-        system.write_all(self._fd, [payload.view[len(payload.view) - left :], payload.check])
+        file_fd = payload.fd
+        system.send_pages(
+            self._fd, header, payload, lambda at, n: os.sendfile(self._fd, file_fd, at, n)
+        )
 
 
 class TlsLink:
@@ -305,11 +298,8 @@ def context(is_server: bool, own: str, peer: str) -> "ssl.SSLContext":
     made.check_hostname = False
     made.verify_mode = ssl.CERT_REQUIRED
     made.load_verify_locations(cadata=peer)
-    fd = nameless(own.encode("ascii"))
-    try:
+    with system.closing(nameless(own.encode("ascii"))) as fd:
         made.load_cert_chain("/dev/fd/%d" % fd)
-    finally:
-        os.close(fd)
     return made
 
 

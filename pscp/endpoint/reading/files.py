@@ -45,11 +45,9 @@ EXTENTS_MOST = 4096  # in one answer
 PACK_FILE_BYTES = 128 * 1024  # a file up to this size travels in a pack
 _FILES_KEPT = 16  # open files of a lane
 
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_NAME = getattr(os, "O_TMPFILE", 0) if os.path.exists("/proc/self/fd") else 0
-READ_FLAGS = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # never waits for a FIFO
-PART_FLAGS = os.O_RDWR | _NO_FOLLOW | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # never waits for a FIFO
+PART_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Identity(NamedTuple):
@@ -68,7 +66,7 @@ Place = Tuple[Optional[int], bytes]  # a folder's descriptor and a name; or None
 
 
 def open_for_reading(place: Place, follow: bool) -> int:
-    return os.open(place[1], READ_FLAGS | (0 if follow else _NO_FOLLOW), dir_fd=place[0])
+    return os.open(place[1], READ_FLAGS | (0 if follow else os.O_NOFOLLOW), dir_fd=place[0])
 
 
 @contextlib.contextmanager
@@ -76,12 +74,9 @@ def unopened(place: Place, follow: bool) -> Iterator[str]:
     """Yield a path that stays this file's, whatever gets its name. A link, FIFO or device has no
     other by which to change it: none is opened, where the system has O_PATH. Raises OSError.
     """
-    flags = READ_FLAGS | getattr(os, "O_PATH", 0) | (0 if follow else _NO_FOLLOW)
-    fd = os.open(place[1], flags, dir_fd=place[0])
-    try:
+    flags = READ_FLAGS | getattr(os, "O_PATH", 0) | (0 if follow else os.O_NOFOLLOW)
+    with system.closing(os.open(place[1], flags, dir_fd=place[0])) as fd:
         yield "%s/%d" % (system.FD_PATHS, fd)
-    finally:
-        os.close(fd)
 
 
 def read_whole(place: Place, known: Identity, follow: bool) -> bytes:
@@ -225,7 +220,7 @@ def new_small(folder_fd: int) -> Optional[int]:
     if not _NO_NAME:
         return None
     try:
-        return os.open(b".", os.O_RDWR | _NO_NAME | _CLOEXEC, 0o600, dir_fd=folder_fd)
+        return os.open(b".", os.O_RDWR | _NO_NAME | os.O_CLOEXEC, 0o600, dir_fd=folder_fd)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise

@@ -14,7 +14,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
 
-from ..frames import failures, wire
+from ..frames import failures, system, wire
 from . import files
 
 if TYPE_CHECKING:
@@ -141,13 +141,11 @@ def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
 
 def apply_to_fifo(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
     """Give a FIFO that was just made its metadata. Raises OSError where it is another thing."""
-    fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder_fd)
-    try:
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+    with system.closing(os.open(name, flags, dir_fd=folder_fd)) as fd:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         apply_to_file(fd, entry, policy, None)
-    finally:
-        os.close(fd)
 
 
 def device_of(status: os.stat_result) -> str:

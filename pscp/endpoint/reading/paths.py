@@ -17,6 +17,7 @@ import stat
 import threading
 from typing import Callable, ContextManager, Iterable, List, Optional, Tuple, Union
 
+from ..frames import system
 from ..frames.failures import UNSAFE, Refusal
 from . import files
 
@@ -99,15 +100,20 @@ def without_own(names: Iterable[bytes]) -> List[bytes]:
     return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
+def status_of(folder_fd: int, name: bytes) -> Optional[os.stat_result]:
+    """Return the status of what has this name in a folder, a link's its own; None for nothing."""
+    try:
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
 def mount_id(folder_fd: int, name: bytes = b".") -> bytes:
     """Return which mount a folder belongs to; b"" where the system does not say (proc(5))."""
     try:
         fd = os.open(name, FOLDER_FLAGS | os.O_PATH, dir_fd=folder_fd)
-        try:
-            with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-                return b"".join(line for line in file if line.startswith(b"mnt_id:"))
-        finally:
-            os.close(fd)
+        with system.closing(fd), open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+            return b"".join(line for line in file if line.startswith(b"mnt_id:"))
     except (OSError, AttributeError):
         return b""
 
@@ -265,7 +271,7 @@ class Root:
                 self._add_mode(known, _ENTERED)
             return os.open(name, FOLDER_FLAGS, dir_fd=parent)
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP, getattr(errno, "EMLINK", 0)):
+            if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
                 message = "%s is a link or a file there, not a folder" % ascii(to_text(name))
                 raise Refusal(UNSAFE, path, message)
             raise

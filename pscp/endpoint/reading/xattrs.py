@@ -44,11 +44,8 @@ def read(full: bytes, place: files.Place, mode: int, follow: bool) -> Dict[str, 
         if not any(map(is_copied, os.listxattr(full, follow_symlinks=follow))):
             return {}
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-            fd = files.open_for_reading(place, follow)
-            try:
+            with system.closing(files.open_for_reading(place, follow)) as fd:
                 values = _read(fd)
-            finally:
-                os.close(fd)
         else:
             with files.unopened(place, follow) as path:
                 values = _read(path)

@@ -220,11 +220,9 @@ def _target(of: End, request: requests.Target) -> List[object]:
 def _claim(of: End, request: requests.Claim) -> "fence.Claim":
     from ..writing import fence
 
-    fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with system.closing(os.open(to_bytes(request.root), flags)) as fd:
         return fence.claim(fd, *request[1:])
-    finally:
-        os.close(fd)
 
 
 # --- of a source, and of a sink

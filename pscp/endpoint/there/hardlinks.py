@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 from ..asking import answers
 from ..frames import failures, wire
 from ..reading import tree
+from ..reading.paths import status_of
 
 if TYPE_CHECKING:
     from ..writing import sink, verifying
@@ -51,18 +52,17 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
         return os.path.samestat(wanted, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
 
     wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
-    found = status_of(the_sink, value.path)
+    found = _there(the_sink, value.path)
     is_there = None if found is None else os.path.samestat(found, wanted)
     if not is_there:
         the_sink.put(value.path, make, is_made)
     return is_there
 
 
-def status_of(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
-    """Return what has this name. Raises OSError, Refusal."""
+def _there(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
+    """Return the status of what has this path, if anything. Raises OSError, Refusal."""
     try:
-        folder_fd, name = the_sink.root.at(path)
-        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        return status_of(*the_sink.root.at(path))
     except FileNotFoundError:
         return None
 

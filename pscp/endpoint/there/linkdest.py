@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 
-from ..frames import failures
+from ..frames import failures, system
 from ..reading import files, tree, xattrs
 from ..reading.paths import Root, to_bytes, to_text
 from . import sameness
@@ -99,25 +99,19 @@ class Linker:
         if stat.S_ISLNK(status.st_mode):
             with files.unopened((folder_fd, name), False) as path:
                 return xattrs.of(path) or {}
-        fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
-        try:
+        with system.closing(files.open_for_reading((folder_fd, name), False)) as fd:
             return xattrs.of(fd) or {}
-        finally:
-            os.close(fd)
 
     def _has_digest(
         self, folder_fd: int, name: bytes, status: os.stat_result, digest: str, algorithm: str
     ) -> bool:
         if not digest:
             return False
-        fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
-        try:
+        with system.closing(files.open_for_reading((folder_fd, name), False)) as fd:
             if not os.path.samestat(os.fstat(fd), status):
                 return False
             found = files.digest_of(fd, (0, status.st_size), algorithm, self._room)
             return found is not None and found.hex() == digest
-        finally:
-            os.close(fd)
 
     def _name(self, path: str, from_fd: int, name: bytes, status: os.stat_result) -> bool:
         """Give the file this path as well. Return whether it is that very file, unchanged, and not

@@ -20,7 +20,7 @@ import zlib
 from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Set, Tuple
 
 from ..asking import answers, requests
-from ..frames import failures, wire
+from ..frames import failures, system, wire
 from ..reading import files, ownership, source, tree, xattrs
 from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
 from . import sameness
@@ -369,8 +369,7 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
     except wire.WireError:
         return None  # the coordinator, which reads it then, says so
     try:
-        fd = _open_folder(the_sink, entry.path)
-        try:
+        with system.closing(_open_folder(the_sink, entry.path)) as fd:
             if parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
                 return None  # what became of them, a look at each file tells
             owner, archive = sameness.owner(there.owner), the_sink.policy.archive
@@ -382,8 +381,6 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
                 return is_same, places, 0
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
             return is_same, [place for place in places if place not in linked], len(linked)
-        finally:
-            os.close(fd)
     except OSError:
         return None
     except failures.Refusal as error:

@@ -18,9 +18,9 @@ import stat
 from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
-from ..frames import failures
+from ..frames import failures, system
 from ..reading import files, metadata, tree, xattrs
-from ..reading.paths import to_text
+from ..reading.paths import status_of, to_text
 from ..writing import commit, fence, parts
 from . import sameness
 
@@ -114,9 +114,8 @@ def not_seen(path: str, error: OSError) -> failures.Data:
 
 def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> List[object]:
     """Return kind, size, mtime_ns, mode, what differs and target of a name; kind "" for none."""
-    try:
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
+    status = status_of(folder_fd, name)
+    if status is None:
         return ["", 0, 0, *_NOTHING]
     mode = status.st_mode
     kind = tree.kind_of(mode)
@@ -153,20 +152,15 @@ def digests(
         fd = the_sink.parts.open(path) if part else the_sink.open_file(path)
     except FileNotFoundError:
         return [None] * len(extents)
-    try:
+    with system.closing(fd):
         return files.digests_of(fd, extents, algorithm, memoryview(bytearray(_ROOM_BYTES)))
-    finally:
-        os.close(fd)
 
 
 def extents_of(the_sink: "sink.Sink", request: ExtentsThere) -> Tuple[List[files.Extent], bool]:
     """Return the file's next stretches of data, and whether these were the last."""
-    fd = the_sink.open_file(request.path)
-    try:
+    with system.closing(the_sink.open_file(request.path)) as fd:
         size_bytes = os.fstat(fd).st_size
         extents = files.data_extents(fd, size_bytes, request.offset, files.EXTENTS_MOST)
-    finally:
-        os.close(fd)
     return extents, len(extents) < files.EXTENTS_MOST
 
 
@@ -194,15 +188,13 @@ def adopt(the_sink: "sink.Sink", value: tree.Entry) -> None:
         if not _make_readable(the_sink, value):
             return
         fd = the_sink.open_file(value.path)
-    try:
+    with system.closing(fd):
         with the_sink.held():
             if os.fstat(fd).st_nlink == 1:
                 metadata.apply_to_file(fd, value, policy, None)
                 return
         if not _is_as_wanted(fd, value, policy):
             _replace_by_copy(the_sink, fd, value)
-    finally:
-        os.close(fd)
 
 
 def _is_same_folder(the_sink: "sink.Sink", value: tree.Entry) -> bool:
@@ -322,7 +314,7 @@ def inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
         fd = own.open(path, request.nonce)
     except (OSError, failures.Refusal):
         return _has_own(own, path, size_bytes)
-    try:
+    with system.closing(fd):
         status = os.fstat(fd)
         if not parts.is_private(status) or status.st_size != size_bytes:
             return False
@@ -333,8 +325,6 @@ def inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
                 return _has_own(own, path, size_bytes)
             os.rename(before, own.name(name), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
             return True
-    finally:
-        os.close(fd)
 
 
 def _has_own(own: parts.Parts, path: str, size_bytes: int) -> bool:
@@ -345,10 +335,8 @@ def _has_own(own: parts.Parts, path: str, size_bytes: int) -> bool:
         fd = own.open(path)
     except (OSError, failures.Refusal):
         return False
-    try:
+    with system.closing(fd):
         return os.fstat(fd).st_size == size_bytes
-    finally:
-        os.close(fd)
 
 
 def _adopt(the_sink: "sink.Sink", request: Adopt) -> answers.Failed:

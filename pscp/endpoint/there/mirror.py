@@ -20,7 +20,7 @@ from itertools import zip_longest
 from typing import Iterable, List, NamedTuple, Set, Tuple
 
 from ..asking import answers
-from ..frames import failures, wire
+from ..frames import failures, system, wire
 from ..reading import source, tree
 from ..reading.files import FileChanged
 from ..reading.paths import (
@@ -29,6 +29,7 @@ from ..reading.paths import (
     Root,
     mount_id,
     mount_of,
+    status_of,
     to_bytes,
     to_text,
     without_own,
@@ -139,9 +140,8 @@ def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
     for name in found:
         if most_bytes <= 0:
             return rows, False
-        try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except FileNotFoundError:
+        status = status_of(fd, name)
+        if status is None:
             continue
         key = status.st_dev, status.st_ino
         if key in same or ((low or high) and key in _keys(fd, variants(name) - there)):
@@ -167,9 +167,8 @@ def _is_apart(root: Root, top: str, folder: str) -> bool:
 
 def _in_the_way(root: Root, path: str) -> List[str]:
     folder_fd, name = root.at(path)
-    try:
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
+    status = status_of(folder_fd, name)
+    if status is None:
         return ["", ""]
     return [_kind(folder_fd, os.fstat(folder_fd).st_dev, name, status), _seen(status)]
 
@@ -285,8 +284,7 @@ def not_as_listed(path: str) -> failures.Refusal:
 def names_at_source(of: source.Source, crosses: bool, listed: Listed) -> List[str]:
     """Return those names that the folder has. Raises FileChanged where it is another by now."""
     top, folder, inode, names = listed
-    fd = _open_folder(of, top, folder)
-    try:
+    with system.closing(_open_folder(of, top, folder)) as fd:
         status = os.fstat(fd)
         if inode and status.st_ino != inode:
             raise FileChanged()
@@ -294,8 +292,6 @@ def names_at_source(of: source.Source, crosses: bool, listed: Listed) -> List[st
             return names
         there = {os.fsencode(name) for name in os.listdir(fd)}
         return [name for name in names if _is_there(fd, to_bytes(name), there)]
-    finally:
-        os.close(fd)
 
 
 def _open_folder(of: source.Source, top: int, folder: str) -> int:
@@ -312,13 +308,7 @@ def _open_folder(of: source.Source, top: int, folder: str) -> int:
 
 def _is_there(fd: int, name: bytes, listed: Set[bytes]) -> bool:
     """Has the folder this name, if only when asked for it, and not as another spelling of one?"""
-    if name in listed:
-        return True
-    try:
-        os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return not variants(name) & listed
+    return name in listed or (status_of(fd, name) is not None and not variants(name) & listed)
 
 
 # --- the requests
@@ -329,9 +319,9 @@ def _absent(of: source.Source, request: Absent) -> List[object]:
     return answers.results((each[1], functools.partial(act, each)) for each in request.folders)
 
 
-def _remove(of: sink.Sink, request: Remove) -> List[object]:
+def _remove(of: sink.Sink, request: Remove) -> answers.Failed:
     calls = ((each[0], functools.partial(remove, of, each)) for each in request.extras)
-    return list(failures.places(answers.results(calls)))
+    return failures.places(answers.results(calls))
 
 
 def _all_in_the_way(of: sink.Sink, request: InTheWay) -> List[object]:

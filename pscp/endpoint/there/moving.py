@@ -20,7 +20,15 @@ from ..asking import answers
 from ..frames import failures, system
 from ..reading import files, source, tree
 from ..reading.files import FileChanged
-from ..reading.paths import FOLDER_FLAGS, Root, check, is_unfinished, to_bytes, to_text
+from ..reading.paths import (
+    FOLDER_FLAGS,
+    Root,
+    check,
+    is_unfinished,
+    status_of,
+    to_bytes,
+    to_text,
+)
 from ..reading.source import SourceFile
 from ..writing import sink
 from ..writing.fence import keeping_times
@@ -80,17 +88,13 @@ def same_place(of: source.Source, top: int, path: str, name: str) -> bool:
 def mark(of: source.Source, request: Mark) -> None:
     """Answer the request. Raises OSError, and Refusal as remove() does for what lies there."""
     top, path, name = request.beside
-    fd = _folder(of, SourceFile(top, path, 0, 0, 0))[0]
-    try:
-        with keeping_times(fd):
-            if request.is_made:
-                flags = files.PART_FLAGS | os.O_CREAT
-                os.close(os.open(check(name), flags, 0o600, dir_fd=fd))
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(check(name), dir_fd=fd)
-    finally:
-        os.close(fd)
+    with system.closing(_folder(of, SourceFile(top, path, 0, 0, 0))[0]) as fd, keeping_times(fd):
+        if request.is_made:
+            flags = files.PART_FLAGS | os.O_CREAT
+            os.close(os.open(check(name), flags, 0o600, dir_fd=fd))
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(check(name), dir_fd=fd)
 
 
 def make_durable(the_sink: sink.Sink, request: MakeDurable) -> answers.Failed:
@@ -109,11 +113,8 @@ def _sync(the_sink: sink.Sink, path: str) -> None:
     folder_fd, name = the_sink.root.at(path)
     if not stat.S_ISREG(_look(folder_fd, name).st_mode):
         return
-    fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
-    try:
+    with system.closing(files.open_for_reading((folder_fd, name), False)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _way_to(path: str) -> Iterator[str]:
@@ -169,10 +170,9 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
     """
     kind, known = moved
     fd, name = _folder(of, known)
-    try:
-        try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except FileNotFoundError:  # removed already, maybe by a lane that was lost then
+    with system.closing(fd):
+        status = status_of(fd, name)
+        if status is None:  # removed already, maybe by a lane that was lost then
             return
         if kind != tree.LINK and stat.S_ISLNK(status.st_mode):
             raise through_a_link(known.path)
@@ -184,8 +184,6 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
             into.at(known.path, make=True)
             _give_modes(of, into, known)
             _rename(fd, name, into, known.path)
-    finally:
-        os.close(fd)
 
 
 def _give_modes(of: source.Source, into: Root, known: SourceFile) -> None:
@@ -206,7 +204,7 @@ def _rename(fd: int, name: bytes, into: Root, path: str) -> None:
     try:
         rename_alone(fd, name, to_fd, to_name)
     except FileExistsError:
-        one, other = os.stat(name, dir_fd=fd, follow_symlinks=False), _look(to_fd, to_name)
+        one, other = _look(fd, name), _look(to_fd, to_name)
         if not os.path.samestat(one, other) or os.path.samestat(os.fstat(fd), os.fstat(to_fd)):
             message = "stays at the source: the folder to move it to has another file of this name;"
             message += " rename or remove that one"
@@ -280,7 +278,7 @@ def _destination(of: sink.Sink, request: Destination) -> Tuple[str, List[str]]:
     return identity, list(map(to_text, bind_mounts(path)))
 
 
-def _remove_sources(of: source.Source, request: RemoveSources) -> List[object]:
+def _remove_sources(of: source.Source, request: RemoveSources) -> answers.Failed:
     into = None
     if request.folder:
         os.makedirs(to_bytes(request.folder), exist_ok=True)
@@ -288,7 +286,7 @@ def _remove_sources(of: source.Source, request: RemoveSources) -> List[object]:
     try:
         act = functools.partial(remove, of, into)
         calls = ((each[1].path, functools.partial(act, each)) for each in request.moved)
-        return list(failures.places(answers.results(calls)))
+        return failures.places(answers.results(calls))
     finally:
         if into is not None:
             into.close()

@@ -23,7 +23,7 @@ import sys
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
 
 from ..asking import answers, requests
-from ..frames import failures, hashes, wire
+from ..frames import failures, hashes, system, wire
 from ..reading import files, tree
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ def take(the_sink: "sink.Sink", request: Reuse) -> Tuple[int, List[bool]]:
         fd = the_sink.open_file(request.entry.path)
     except (OSError, failures.Refusal):
         return 0, [False] * count
-    try:
+    with system.closing(fd):
         return _Taker(the_sink, request, fd).take()
-    finally:
-        os.close(fd)
 
 
 def _begun(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> files.FileSink:
@@ -81,15 +79,13 @@ def _make_clone(the_sink: "sink.Sink", entry: tree.Entry, old_fd: int) -> None:
     fd = files.new_small(the_sink.root.at(entry.path)[0])
     if fd is None:
         return
-    try:
+    with system.closing(fd):
         fcntl.ioctl(fd, _CLONE, old_fd)
         files.make_room(fd, entry.size, False)
         os.fchmod(fd, 0o600 | _IS_CLONE)
         with the_sink.held():
             folder_fd, name = the_sink.root.at(entry.path)
             files.name_new(fd, folder_fd, the_sink.parts.name(name))
-    finally:
-        os.close(fd)
 
 
 class _Taker:

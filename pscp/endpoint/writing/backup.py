@@ -16,9 +16,9 @@ import stat
 import threading
 from typing import List, Optional, Tuple
 
-from ..frames import failures
+from ..frames import failures, system
 from ..reading import files, xattrs
-from ..reading.paths import Root
+from ..reading.paths import Root, status_of
 from . import commit, placing, removal
 from .parts import Parts
 
@@ -75,13 +75,12 @@ class Keeper:
         """Return whether a large part has the contents of the file that it replaces, and which file
         that is; None where that cannot be read, or is no file: keep() sees what it is.
         """
-        with contextlib.suppress(OSError, failures.Refusal), contextlib.ExitStack() as closing:
-            folder_fd, name = self._root.at(part.entry.path)
-            fd = os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
-            closing.callback(os.close, fd)
-            status = os.fstat(fd)
-            is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
-            return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
+        with contextlib.suppress(OSError, failures.Refusal):
+            place = self._root.at(part.entry.path)
+            with system.closing(files.open_for_reading(place, False)) as fd:
+                status = os.fstat(fd)
+                is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
+                return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
         return None
 
     def keep(
@@ -97,9 +96,8 @@ class Keeper:
 
         The caller holds the fence. Raises OSError and Refusal.
         """
-        try:
-            before = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        except FileNotFoundError:
+        before = status_of(folder_fd, name)
+        if before is None:
             return
         if compared == (files.identity(before), True):
             return
@@ -210,10 +208,8 @@ def _give_access(fd: int, of_fd: int) -> None:
 
 
 def _is_folder(folder_fd: int, name: bytes) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
+    found = status_of(folder_fd, name)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def _check_sticky(folder_fd: int, file: os.stat_result) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tupl
 
 from ..frames import failures, wire
 from ..reading import files, metadata, tree
-from ..reading.paths import Root
+from ..reading.paths import Root, status_of
 from . import removal
 from .fence import AnyFence, is_named
 from .parts import Parts
@@ -306,13 +306,10 @@ def file_to_replace(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_
     """Return the status of the file that has this name, if one has. Raises Refusal for a folder
     or a special file.
     """
-    try:
-        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
+    status = status_of(folder_fd, name)
+    if status is None or stat.S_ISLNK(status.st_mode):
         return None
     if stat.S_ISREG(status.st_mode):
         return status
-    if stat.S_ISLNK(status.st_mode):
-        return None
     what = "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
     raise failures.Refusal(failures.DESTINATION, path, "is %s at the destination" % what)

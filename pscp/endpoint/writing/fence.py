@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..frames import system
 from ..frames.failures import DESTINATION, SUPERSEDED, Refusal
+from ..reading.paths import status_of
 
 FENCE_SUFFIX = b".pscp-run"
 # A holder needs microseconds. One that keeps the lock for so long is stopped, or its disk is.
@@ -35,7 +36,7 @@ PATIENCE_S = 5.0
 _WANTED, _GAP_S = 0o100, 0.1
 _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 if TYPE_CHECKING:
     from typing import NotRequired, TypedDict
@@ -81,12 +82,8 @@ def lock(fd: int, kind: int, patience_s: float) -> bool:
 
 def is_named(fd: int, folder_fd: int, name: bytes) -> bool:
     """Is the open file the one that has this name in the folder?"""
-    try:
-        return os.path.samestat(
-            os.fstat(fd), os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        )
-    except FileNotFoundError:
-        return False
+    found = status_of(folder_fd, name)
+    return found is not None and os.path.samestat(os.fstat(fd), found)
 
 
 @contextlib.contextmanager
@@ -303,12 +300,10 @@ def release(root_fd: int, token: str, nonce: str) -> None:
                 fd = place.open_locked(False)
             except OSError:  # it is in the other place
                 continue
-            try:
+            with system.closing(fd):
                 if _read(fd)["run"] == nonce:
                     with keeping_times(place.folder_fd):
                         os.unlink(place.name, dir_fd=place.folder_fd)
-            finally:
-                os.close(fd)
 
 
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
@@ -326,14 +321,12 @@ def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
             except OSError as error:  # the fence may be in the other place
                 problem = error
                 continue
-            try:
+            with system.closing(fd):
                 state = _read(fd)
                 if state["run"] == nonce:
                     state["lost"].append(lane)
                     _write(fd, state)
                     return
-            finally:
-                os.close(fd)
     raise problem
 
 

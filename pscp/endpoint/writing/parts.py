@@ -18,7 +18,7 @@ from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
 from ..frames import system, wire
 from ..frames.failures import SYSTEM, UNSAFE, Refusal
 from ..reading import files
-from ..reading.paths import Root, part_name
+from ..reading.paths import Root, part_name, status_of
 from . import fence
 
 # A writer locks a part for one pwrite(2) of a chunk. One that is stopped is waited for so long.
@@ -129,12 +129,9 @@ class Parts:
         """Open a file of this machine that stands for all parts of the copy, where those have no
         locks.
         """
-        folder_fd = fence.private_folder(True)
-        try:
+        with system.closing(fence.private_folder(True)) as folder_fd:
             name = b".%s.pscp-lock" % self._token.encode("ascii")
             return os.open(name, files.PART_FLAGS | os.O_CREAT, 0o600, dir_fd=folder_fd)
-        finally:
-            os.close(folder_fd)
 
     # --- what earlier runs left
 
@@ -160,18 +157,15 @@ class Parts:
             return True
         except (OSError, Refusal):
             return False
-        try:
-            with contextlib.suppress(OSError, Refusal):
-                folder_fd, name = self._root.at(path)
-                if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
-                    return None
-                if fence.is_named(fd, folder_fd, self.name(name, nonce)):
-                    with fence.keeping_times(folder_fd):  # which may be its final ones already
-                        os.unlink(self.name(name, nonce), dir_fd=folder_fd)
-                return True
-            return False
-        finally:
-            os.close(fd)
+        with system.closing(fd), contextlib.suppress(OSError, Refusal):
+            folder_fd, name = self._root.at(path)
+            if os.fstat(fd).st_mode & WAS_FILE and not _is_file(folder_fd, name):
+                return None
+            if fence.is_named(fd, folder_fd, self.name(name, nonce)):
+                with fence.keeping_times(folder_fd):  # which may be its final ones already
+                    os.unlink(self.name(name, nonce), dir_fd=folder_fd)
+            return True
+        return False
 
     def _is_ours(self, folder_fd: int, status: os.stat_result) -> bool:
         """Is it like a part that this user makes: with one name, and private?"""
@@ -192,10 +186,8 @@ def _facts(status: os.stat_result) -> Facts:
 
 
 def _is_file(folder_fd: int, name: bytes) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
+    found = status_of(folder_fd, name)
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def _as_made_here(folder_fd: int, name: bytes) -> Optional[Facts]:

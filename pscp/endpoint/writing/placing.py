@@ -13,6 +13,7 @@ import os
 import stat
 from typing import List, NamedTuple, Optional
 
+from ..frames import system
 from ..frames.failures import ABSENT, DESTINATION, Refusal
 from ..reading.paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
 from . import removal
@@ -96,12 +97,10 @@ def _make(folder: bytes) -> None:
         _make(above)
         with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
             os.mkdir(folder)
-    with contextlib.suppress(PermissionError):  # one may make names in it, but not list them
-        fd = os.open(above, FOLDER_FLAGS & ~os.O_NOFOLLOW)
-        try:
-            removal.sync_folder(fd)
-        finally:
-            os.close(fd)
+    flags = FOLDER_FLAGS & ~os.O_NOFOLLOW
+    # One may make names in it, but not list them.
+    with contextlib.suppress(PermissionError), system.closing(os.open(above, flags)) as fd:
+        removal.sync_folder(fd)
 
 
 def existing(root: bytes, names: List[str]) -> Target:

@@ -13,6 +13,7 @@ import stat
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers
+from ..frames import system
 from ..reading import files
 from ..reading.paths import to_bytes, to_text
 from . import fence
@@ -100,19 +101,14 @@ def _remove_all() -> None:
 
 def _look(of: object, request: Look) -> Optional[List[object]]:
     try:
-        folder_fd = _opened(request.folder)
-        try:
+        with system.closing(_opened(request.folder)) as folder_fd:
             fd = os.open(to_bytes(request.name), files.PART_FLAGS, dir_fd=folder_fd)
-        finally:
-            os.close(folder_fd)
     except FileNotFoundError:
         return None
-    try:
+    with system.closing(fd):
         is_locked = not fence.lock(fd, fcntl.LOCK_SH, 0.0)
         text = os.pread(fd, _BYTES_MOST, 0).decode("ascii", "replace")
         return [*_facts(os.fstat(fd)), text, is_locked]
-    finally:
-        os.close(fd)
 
 
 def _opened(folder: str) -> int:

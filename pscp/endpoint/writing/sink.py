@@ -26,10 +26,17 @@ from typing import (
     Union,
 )
 
-from ..frames import failures, wire
+from ..frames import failures, system, wire
 from ..frames.failures import Done
 from ..reading import files, metadata, tree
-from ..reading.paths import Root, alike_names, is_unfinished, private_parts, to_bytes
+from ..reading.paths import (
+    Root,
+    alike_names,
+    is_unfinished,
+    private_parts,
+    status_of,
+    to_bytes,
+)
 from . import commit, fence, removal
 from .parts import Parts
 from .verifying import VerifyingSink
@@ -220,10 +227,8 @@ class Sink(VerifyingSink):
             fd = self.open_file(value.path)
         except OSError:
             return False
-        try:
+        with system.closing(fd):
             return (self.parts.receipt(fd), os.fstat(fd).st_size) == (receipt, value.size)
-        finally:
-            os.close(fd)
 
     # --- small files, folders and links, by packs
 
@@ -335,8 +340,7 @@ class Sink(VerifyingSink):
 
     def open_file(self, path: str) -> int:
         """Open a file that is at the destination; return its descriptor."""
-        folder_fd, name = self.root.at(path)
-        return os.open(name, files.READ_FLAGS | os.O_NOFOLLOW, dir_fd=folder_fd)
+        return files.open_for_reading(self.root.at(path), False)
 
     def discard(self, path: str, nonces: List[str]) -> Optional[bool]:
         gone = [self.parts.remove(path, nonce) for nonce in nonces]
@@ -383,13 +387,6 @@ def _folds(folder_fd: int, names: List[bytes]) -> bool:
     with fence.keeping_times(folder_fd):
         os.close(os.open(names[0], flags, 0o600, dir_fd=folder_fd))
         try:
-            return any(_is_there(folder_fd, name) for name in names[1:])
+            return any(status_of(folder_fd, name) for name in names[1:])
         finally:
             os.unlink(names[0], dir_fd=folder_fd)
-
-
-def _is_there(folder_fd: int, name: bytes) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        return True
-    return False
