@@ -64,6 +64,7 @@ LADDER = (
 LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "synthetic", "null_sink", "linkdest", "mirror"),
+    "tree": ("ownership", "xattrs"),
     "metadata": ("ownership", "xattrs"),
 }
 

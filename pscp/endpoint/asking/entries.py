@@ -6,7 +6,7 @@ Not here: names, which are checked where they are resolved (../reading/paths.py)
 from typing import List, Tuple, Union
 
 from ..frames import failures, wire
-from ..reading import metadata, tree
+from ..reading import tree
 from ..reading.paths import to_bytes
 
 _ENTRY_TYPES = (str, int, str, int, int, int, int, dict)
@@ -72,7 +72,7 @@ def check_sizes(
 
 def _check_device(text: str) -> None:
     try:
-        metadata.parse_device(text)
+        tree.parse_device(text)
     except (ValueError, OverflowError):
         raise wire.WireError("a device without numbers")
 

@@ -1,63 +1,22 @@
-"""Modes, times, owners and extended attributes: read at the source, applied at the sink.
+"""Modes, times, owners and extended attributes, as they are applied at the sink.
 
 With preserve (-p) a file gets its source's mode and times; without, the mode less the umask,
 setuid, setgid and sticky. Archive (-a) adds the owner, where we are root, and the attributes.
 
-Not here: contents (files.py), owners (ownership.py), extended attributes (xattrs.py). Read next:
-../writing/sink.py.
+Not here: contents (files.py), what the walk reads (tree.py), owners (ownership.py), extended
+attributes (xattrs.py).
+Read next: ../writing/sink.py.
 """
 
 import contextlib
 import errno
 import os
-import re
 import stat
-from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Union
 
 from ..frames import failures, system, wire
 from . import files
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Entry(Protocol):
-        """The fields of a tree.Entry that are read here."""
-
-        @property
-        def mode(self) -> int: ...
-        @property
-        def mtime_ns(self) -> int: ...
-        @property
-        def extra(self) -> Dict[str, object]: ...
-        @property
-        def target(self) -> str: ...
-
-    class Rules(Protocol):
-        """The fields of tree.Rules that are read here."""
-
-        @property
-        def follow(self) -> bool: ...
-        @property
-        def preserve(self) -> bool: ...
-        @property
-        def archive(self) -> bool: ...
-
-
-def read(
-    full: bytes, place: files.Place, status: os.stat_result, rules: "Rules"
-) -> Dict[str, object]:
-    """Return what a sink needs beyond mode and mtime: "a" atime_ns, "o" owner, "x" attributes."""
-    extra: Dict[str, object] = {}
-    if rules.preserve:
-        extra["a"] = status.st_atime_ns
-    if rules.archive:
-        from . import ownership, xattrs  # few copies need them
-
-        extra["o"] = ownership.owner(status.st_uid, status.st_gid)
-        attributes = xattrs.read(full, place, status.st_mode, rules.follow)
-        if attributes:
-            extra["x"] = attributes
-    return extra
+from .tree import Entry, device_of
 
 
 class Policy(NamedTuple):
@@ -85,12 +44,7 @@ def current_umask() -> int:
     return umask
 
 
-def apply_to_file(
-    fd: int,
-    entry: "Entry",
-    policy: Policy,
-    before: Optional[os.stat_result],
-) -> None:
+def apply_to_file(fd: int, entry: Entry, policy: Policy, before: Optional[os.stat_result]) -> None:
     """Give an open file its metadata. `before` is the file it will replace, if any. It loses the
     attributes that its source has not.
 
@@ -107,7 +61,7 @@ def apply_to_file(
         os.utime(fd, ns=(_atime_ns(entry), entry.mtime_ns))
 
 
-def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> None:
+def apply_to_folder(fd: int, entry: Entry, policy: Policy, is_new: bool) -> None:
     """Give a folder its metadata once everything in it has landed. Raises Refusal where that was
     there before and is another user's, whose alone it is to change.
     """
@@ -124,7 +78,7 @@ def apply_to_folder(fd: int, entry: "Entry", policy: Policy, is_new: bool) -> No
         raise failures.Refusal(failures.OWNER, "", "belongs to another user")
 
 
-def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+def apply_to_link(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> None:
     """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
         from . import ownership, xattrs
@@ -139,7 +93,7 @@ def apply_to_link(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
         os.utime(name, ns=times, dir_fd=folder_fd, follow_symlinks=False)
 
 
-def apply_to_fifo(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+def apply_to_fifo(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> None:
     """Give a FIFO that was just made its metadata. Raises OSError where it is another thing."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
     with system.closing(os.open(name, flags, dir_fd=folder_fd)) as fd:
@@ -148,22 +102,7 @@ def apply_to_fifo(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -
         apply_to_file(fd, entry, policy, None)
 
 
-def device_of(status: os.stat_result) -> str:
-    """Return which device has this status: "c" or "b", and its numbers (mknod(2))."""
-    letter = "b" if stat.S_ISBLK(status.st_mode) else "c"
-    return "%s %d:%d" % (letter, os.major(status.st_rdev), os.minor(status.st_rdev))
-
-
-def parse_device(text: str) -> Tuple[int, int]:
-    """Return the kind, as in st_mode, and the number of what device_of() has. Raises ValueError."""
-    match = re.match("([bc]) ([0-9]{1,8}):([0-9]{1,8})$", text)
-    if match is None:
-        raise ValueError("no device")
-    kind = stat.S_IFBLK if match.group(1) == "b" else stat.S_IFCHR
-    return kind, os.makedev(int(match.group(2)), int(match.group(3)))
-
-
-def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy) -> None:
+def apply_to_device(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> None:
     """Give a device its metadata unopened. Raises OSError where another thing has the name."""
     with files.unopened((folder_fd, name), False) as path:
         if device_of(os.stat(path)) != entry.target:
@@ -173,7 +112,7 @@ def apply_to_device(folder_fd: int, name: bytes, entry: "Entry", policy: Policy)
         os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))
 
 
-def _atime_ns(entry: "Entry") -> int:
+def _atime_ns(entry: Entry) -> int:
     value = entry.extra.get("a")
     return value if isinstance(value, int) and abs(value) <= wire.MAX_TIME_NS else entry.mtime_ns
 

@@ -151,7 +151,7 @@ class Source(FileTable):
     ) -> None:
         super().__init__()
         self.tops, self.rules, self.follows = tops, rules, rules.follow
-        self._roots = [to_bytes(top.path) for top in tops]
+        self.named = [(top.name, to_bytes(top.path)) for top in tops]  # as a Walk takes them
         self._algorithm, self._strong = algorithm, strong
         self._room = memoryview(bytearray(block_bytes))
         self._open: files.OpenFiles[tree.Entry, ReadFile] = files.OpenFiles(self._open_file)
@@ -185,10 +185,7 @@ class Source(FileTable):
         kind: "Callable[..., tree.Walk]" = tree.Walk,
     ) -> Iterator[tree.Entry]:
         """Walk all sources; with `after` (top, path), from behind that entry on."""
-        return self.new_walk(kind).entries(after)
-
-    def new_walk(self, kind: "Callable[..., tree.Walk]") -> tree.Walk:
-        return kind([(top.name, to_bytes(top.path)) for top in self.tops], self.rules)
+        return kind(self.named, self.rules).entries(after)
 
     # --- large files, by chunks
 
@@ -208,9 +205,10 @@ class Source(FileTable):
 
         Raises WireError where there is no such source.
         """
-        if top >= len(self.tops):
+        if top >= len(self.named):
             raise wire.WireError("a file of a source that there is not")
-        return self._roots[top], path.partition("/")[2] if self.tops[top].name else path
+        name, root = self.named[top]
+        return root, path.partition("/")[2] if name else path
 
     def place(self, value: tree.Entry) -> files.Place:
         """Return where a file is. With -a no link below its top is followed on the way there.

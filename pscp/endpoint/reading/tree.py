@@ -5,7 +5,7 @@ cut off can go on after any entry, whatever changed meanwhile. What cannot be re
 of kind ERROR, and the walk goes on.
 
 Not here: the use of entries (../../transfer/pieces/plan.py), metadata as the sink applies it
-(metadata.py).
+(metadata.py), owners (ownership.py), extended attributes (xattrs.py).
 Read next: source.py.
 """
 
@@ -15,7 +15,7 @@ import stat
 from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from ..frames import failures
-from . import files, metadata
+from . import files
 from .files import FileChanged
 from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
@@ -44,8 +44,8 @@ class Entry(NamedTuple):
     mtime_ns: int
     inode: int
     # "to" of a link or a device, and "in" which top it is; "linked" of a file with other names;
-    # "sparse", or "dig" where zeros may be a hole; "ct", a large file's ctime in ns; what
-    # metadata.read() returns. Or a failure.
+    # "sparse", or "dig" where zeros may be a hole; "ct", a large file's ctime in ns; with -p "a",
+    # the atime in ns; with -a "o", the owner, and "x", attributes. Or a failure.
     extra: Dict[str, object]
 
     @property
@@ -89,6 +89,21 @@ def is_excluded(filters: Filters, path: str, is_folder: bool) -> bool:
 def kind_of(mode: int) -> str:
     """Return the kind of what has this mode (inode(7))."""
     return _OF_MODES.get(stat.S_IFMT(mode), SPECIAL)
+
+
+def device_of(status: os.stat_result) -> str:
+    """Return which device has this status: "c" or "b", and its numbers (mknod(2))."""
+    letter = "b" if stat.S_ISBLK(status.st_mode) else "c"
+    return "%s %d:%d" % (letter, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def parse_device(text: str) -> Tuple[int, int]:
+    """Return the kind, as in st_mode, and the number of what device_of() has. Raises ValueError."""
+    match = re.match("([bc]) ([0-9]{1,8}):([0-9]{1,8})$", text)
+    if match is None:
+        raise ValueError("no device")
+    kind = stat.S_IFBLK if match.group(1) == "b" else stat.S_IFCHR
+    return kind, os.makedev(int(match.group(2)), int(match.group(3)))
 
 
 def place(top: int, path: str) -> Tuple[int, List[bytes]]:
@@ -218,11 +233,11 @@ class Walk:
             failure = failures.data(failures.UNSUPPORTED, path, NEEDS_R)
             return self._error(top, path, failure)
         try:
-            extra = metadata.read(full, place, status, self._rules)
+            extra = self._metadata(full, place, status)
             if kind == LINK:
                 extra["to"] = to_text(os.readlink(place[1], dir_fd=place[0]))
             elif kind == DEVICE:
-                extra["to"] = metadata.device_of(status)
+                extra["to"] = device_of(status)
         except OSError as error:
             return self._error(top, path, failures.from_exception(error, path))
         if kind == FILE:
@@ -230,6 +245,22 @@ class Walk:
         size = status.st_size if kind in (FILE, HARDLINK) else 0
         mtime_ns = status.st_mtime_ns
         return Entry(kind, top, path, size, status.st_mode & 0o7777, mtime_ns, status.st_ino, extra)
+
+    def _metadata(
+        self, full: bytes, place: files.Place, status: os.stat_result
+    ) -> Dict[str, object]:
+        """Return what a sink needs beyond mode and mtime, as in an Entry's extra."""
+        extra: Dict[str, object] = {}
+        if self._rules.preserve:
+            extra["a"] = status.st_atime_ns
+        if self._rules.archive:
+            from . import ownership, xattrs  # few copies need them
+
+            extra["o"] = ownership.owner(status.st_uid, status.st_gid)
+            attributes = xattrs.read(full, place, status.st_mode, self._rules.follow)
+            if attributes:
+                extra["x"] = attributes
+        return extra
 
     def _file(self, top: int, path: str, status: os.stat_result, extra: Dict[str, object]) -> str:
         if status.st_blocks * 512 < status.st_size:

@@ -108,8 +108,5 @@ def _link_same(the_sink: "sink.Sink", request: LinkSame) -> List[Optional[int]]:
 answers.add(answers.SINK, {HardLinks: _hard_links})
 answers.add(
     answers.WRITING_SINK,
-    {
-        LinkFolders: lambda the_sink, request: _linker(the_sink).problems,
-        LinkSame: _link_same,
-    },
+    {LinkFolders: lambda the_sink, request: _linker(the_sink).problems, LinkSame: _link_same},
 )

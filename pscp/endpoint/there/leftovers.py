@@ -33,20 +33,7 @@ if TYPE_CHECKING:
 
 
 DAY_S = 24 * 3600
-_OF_ONE_MACHINE = frozenset(
-    [
-        b"ext2",
-        b"ext3",
-        b"ext4",
-        b"xfs",
-        b"btrfs",
-        b"zfs",
-        b"f2fs",
-        b"bcachefs",
-        b"tmpfs",
-        b"overlay",
-    ]
-)
+_OF_ONE_MACHINE = b"ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs overlay".split()
 PAGE_ITEMS = 500
 PAGE_S = 2.0  # then the page is sent, so that a search ends soon once nobody asks for more
 FOUND, HELD, FAILED = "found", "held", "failed"

@@ -43,8 +43,7 @@ class PathsWalk(tree.Walk):
     """The entries of listed paths, in the order of the list, which is that of a walk."""
 
     def __init__(self, of_source: source.Source) -> None:
-        tops = [(top.name, to_bytes(top.path)) for top in of_source.tops]
-        super().__init__(tops, of_source.rules)
+        super().__init__(of_source.named, of_source.rules)
         self._linked = _linked.setdefault(of_source, {})
 
     def listed(
@@ -109,7 +108,7 @@ def _listed(of_source: source.Source, request: WalkPaths) -> Tuple[List[tree.Ent
 def above(of_source: source.Source, folders: Iterable[Tuple[int, int]]) -> Iterator[tree.Entry]:
     """Yield the entry of each folder; links on the way are followed, as the user has named it."""
     rules = of_source.rules._replace(recursive=True, follow=True, filters=())
-    walk = tree.Walk([(top.name, to_bytes(top.path)) for top in of_source.tops], rules)
+    walk = tree.Walk(of_source.named, rules)
     for top, levels in folders:
         if top >= len(of_source.tops):
             raise wire.WireError("a folder above no source")

@@ -17,7 +17,7 @@ import stat
 import struct
 import sys
 import zlib
-from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
 from ..frames import failures, system, wire
@@ -41,7 +41,7 @@ class Listing(NamedTuple):
     text: str  # as Rows makes it
     files: int  # and links, which are in the text
     is_whole: bool  # whether only folders get entries of their own
-    owner: Optional[List[object]]  # of all files, as metadata.read() returns it; null without -a
+    owner: Optional[List[object]]  # of all files, as an Entry has it; null without -a
 
 
 class Rows(NamedTuple):
@@ -190,7 +190,7 @@ class ListingWalk(tree.Walk):
         statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
         more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
         found = [status for status in statuses if status is not None]
-        owners = _owners(found) if archive else set()
+        owners = {(each.st_uid, each.st_gid) for each in found} if archive else set()
         if len(found) == len(names) and not more and self._are_plain(found) and len(owners) < 2:
             # Most folders, in half the time of what follows.
             rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
@@ -278,10 +278,6 @@ def _columns(found: List[os.stat_result]) -> Tuple[List[int], List[int], List[in
     )
 
 
-def _owners(found: List[os.stat_result]) -> Set[Tuple[int, int]]:
-    return {(status.st_uid, status.st_gid) for status in found}
-
-
 def _status(path: bytes, fd: Optional[int], follow: bool) -> Optional[os.stat_result]:
     try:
         return os.stat(path, dir_fd=fd, follow_symlinks=follow)
@@ -323,13 +319,9 @@ def _target(fd: Optional[int], path: bytes) -> bytes:
         return b""  # no link has this target, so that it gets an entry, which says why
 
 
-def _walk_folders(of: source.Source, request: WalkFolders) -> Tuple[List[tree.Entry], bool]:
-    return of.walk(*request, kind=ListingWalk)
-
-
 def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], int]:
     """Return the entries, and of how many names they are."""
-    walk = of.new_walk(ListingWalk)
+    walk = ListingWalk(of.named, of.rules)
     entries: List[tree.Entry] = []
     count = size_bytes = 0
     for top, folder, names in request.names:
@@ -344,8 +336,7 @@ def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], i
     return entries, count
 
 
-def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optional[tree.Entry]:
-    assert isinstance(walk, ListingWalk)
+def _described(of: source.Source, walk: ListingWalk, top: int, path: str) -> Optional[tree.Entry]:
     try:
         known = source.entry_of(source.SourceFile(top, path, 0, 0, 0))
         return walk.describe(top, path, of.place(known))
@@ -355,10 +346,6 @@ def _described(of: source.Source, walk: tree.Walk, top: int, path: str) -> Optio
 
 
 # --- at the sink
-
-
-def _compare_all(the_sink: "sink.Sink", request: Compare) -> "List[Optional[Compared]]":
-    return [_compare(the_sink, entry, request.parts) for entry in request.folders]
 
 
 def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional[Compared]":
@@ -429,5 +416,14 @@ def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
     )
 
 
-answers.add(answers.SOURCE, {WalkFolders: _walk_folders, Describe: _describe})
-answers.add(answers.WRITING_SINK, {Compare: _compare_all})
+answers.add(
+    answers.SOURCE,
+    {
+        WalkFolders: lambda of, request: of.walk(*request, kind=ListingWalk),
+        Describe: _describe,
+    },
+)
+answers.add(
+    answers.WRITING_SINK,
+    {Compare: lambda of, request: [_compare(of, each, request.parts) for each in request.folders]},
+)

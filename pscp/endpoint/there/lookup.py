@@ -120,7 +120,7 @@ def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> 
     mode = status.st_mode
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
-    target = metadata.device_of(status) if kind == tree.DEVICE else target
+    target = tree.device_of(status) if kind == tree.DEVICE else target
     differs = _what_differs(folder_fd, name, status, wanted)
     return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target]
 
@@ -291,10 +291,6 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
 # --- the requests
 
 
-def _look_all(the_sink: "sink.Sink", request: Lookup) -> List[object]:
-    return [look(the_sink, path, wanted) for path, wanted in with_wanted(request)]
-
-
 def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]:
     act = functools.partial(digests, the_sink)
     return answers.results(
@@ -348,7 +344,7 @@ answers.add(
     {
         ExtentsThere: extents_of,
         DigestsThere: _digests_there,
-        Lookup: _look_all,
+        Lookup: lambda of, request: [look(of, *each) for each in with_wanted(request)],
         Inherit: inherit,
         Adopt: _adopt,
     },

@@ -279,7 +279,7 @@ class Sink(VerifyingSink):
                 os.mkfifo(part, 0o600, dir_fd=folder_fd)
                 metadata.apply_to_fifo(folder_fd, part, value, self.policy)
             elif value.kind == tree.DEVICE:
-                kind, number = metadata.parse_device(value.target)
+                kind, number = tree.parse_device(value.target)
                 os.mknod(part, kind | 0o600, number, dir_fd=folder_fd)
                 metadata.apply_to_device(folder_fd, part, value, self.policy)
             else:
@@ -290,7 +290,7 @@ class Sink(VerifyingSink):
             if value.kind == tree.LINK:
                 return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
             status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-            is_one = value.kind == tree.FIFO or metadata.device_of(status) == value.target
+            is_one = value.kind == tree.FIFO or tree.device_of(status) == value.target
             return tree.kind_of(status.st_mode) == value.kind and is_one
 
         self.put(value.path, make, is_made, is_made if is_anew else None)
