@@ -197,7 +197,7 @@ class _Verification:
         self, connections: Connections | None, root: str, only: set[str] | None
     ) -> tuple[list[Difference], int]:
         shown = self._counters, self._reporter
-        with trees.opened(self._where, root, connections, self._options, shown) as tree:
+        with trees.opened(root, connections, self._options, shown) as tree:
             found = compare(
                 tree, self._manifest, self._counters, times=self._wanted.times, only=only
             )

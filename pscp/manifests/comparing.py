@@ -6,7 +6,7 @@ Not here: how files are read (hashing.py), what is there and not listed (../call
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,11 +42,11 @@ class Differences:
         self.found: list[Difference] = []
         self.count = 0
         self._bytes = 0
-        self._counters = counters
+        self.counters = counters
 
     def add(self, path: str, what: What, message: str, chunks: tuple[int, ...] = ()) -> None:
         self.count += 1
-        self._counters.add(files_failed=1)
+        self.counters.add(files_failed=1)
         self._bytes += 200 + sum(map(sys.getsizeof, (path, message, chunks)))
         if self._bytes < _KEPT_BYTES or not self.found:
             self.found.append(Difference(path, what, message, chunks))
@@ -58,6 +58,7 @@ class _Compared:
     def __init__(self, record: Record, chunk_bytes: int, found: Differences, times: bool) -> None:
         self.path, self._record, self._found = record.path, record, found
         self._chunk_bytes, self._times = chunk_bytes, times
+        self._read_bytes = 0
 
     def extents(self, there: There) -> Iterable[Extent] | None:
         whole = [(0, there.size_bytes)]
@@ -71,7 +72,16 @@ class _Compared:
             return None
         return cut(whole, self._chunk_bytes) if self._record.chunks else whole
 
+    def read(self, there: There, read_bytes: int) -> None:
+        self._read_bytes += read_bytes
+        self._found.counters.add(bytes_done=read_bytes)
+
     def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
+        self._judge(there, digests, failure)
+        size_bytes = there.size_bytes if digests and is_file(there) else 0
+        self._found.counters.add(files_done=1, bytes_done=size_bytes - self._read_bytes)
+
+    def _judge(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
         add, record = self._found.add, self._record
         if there.failure is not None:
             add(self.path, "unreadable", there.failure["message"])
@@ -134,23 +144,9 @@ def compare(
 ) -> Differences:
     """Compare the tree's files with the manifest, or `only` those; raise what stops it."""
     found = Differences(counters)
-
-    def items() -> Iterator[_Counted]:
-        for record in manifest.records():
-            if only is None or record.path in only:
-                yield _Counted(record, manifest.chunk_bytes, found, times)
-
-    class _Counted(_Compared):
-        read_bytes = 0
-
-        def read(self, there: There, read_bytes: int) -> None:
-            self.read_bytes += read_bytes
-            counters.add(bytes_done=read_bytes)
-
-        def done(self, there: There, digests: list[str | None], failure: Failure | None) -> None:
-            super().done(there, digests, failure)
-            size_bytes = there.size_bytes if digests and is_file(there) else 0
-            counters.add(files_done=1, bytes_done=size_bytes - self.read_bytes)
-
-    Hashing(tree).run(items())
+    Hashing(tree).run(
+        _Compared(record, manifest.chunk_bytes, found, times)
+        for record in manifest.records()
+        if only is None or record.path in only
+    )
     return found

@@ -127,7 +127,8 @@ class Manifest:
                     "is no line of a manifest: a SHA-256 in hex, two blanks, and a path"
                 )
             escaped, digest, name = found.groups()
-            name = self._bag_name(name) if self._form == BAGIT else name
+            if self._form == BAGIT:
+                name = re.sub(rb"%(0[AaDd]|25)", lambda code: bytes([int(code[1], 16)]), name)
             name = self._unescaped(name) if escaped else name
             path = self._checked(name.removeprefix(b"./"))  # as `find .` and sha256sum write it
             yield Record(path, None, None, digest.decode("ascii").lower(), ())
@@ -139,9 +140,6 @@ class Manifest:
             return _ESCAPED[found[1]]
 
         return _ESCAPE.sub(byte, name)
-
-    def _bag_name(self, name: bytes) -> bytes:
-        return re.sub(rb"%(0[AaDd]|25)", lambda found: bytes([int(found[1], 16)]), name)
 
     def _checked(self, name: bytes) -> str:
         """Return a path that stays below the root."""

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 
 from pscp.connect.connections import Connections
@@ -99,10 +99,12 @@ class Making:
                 if len(self._good):
                     shown = counters, reporter
                     counters.set(files_to_hash=len(self._good), bytes_to_hash=result.bytes)
-                    with opened(self._to, result.root, connections, self._options, shown) as tree:
+                    with opened(result.root, connections, self._options, shown) as tree:
                         if tree.reads_back and not self._options.quiet:
                             reporter.note(_reads_back(result.bytes))
-                        Hashing(tree, looks_again=True).run(self._items(writing))
+                        Hashing(tree, looks_again=True).run(
+                            _Hashed(path, digest, writing) for path, digest in self._good.take()
+                        )
                 failed = len(result.failures) + len(writing.failures)
                 file.write(formats.end_line(self._form, writing.files, writing.bytes, failed))
                 with contextlib.suppress(FileNotFoundError):  # never one beside an earlier one's
@@ -117,10 +119,6 @@ class Making:
             signing.sign(self._options.sign, self._path, batch=self._options.batch)
         failures = (*result.failures, *writing.failures)
         return dataclasses.replace(result, failures=failures, manifest_seconds=seconds)
-
-    def _items(self, writing: _Writing) -> Iterator[_Hashed]:
-        for path, digest in self._good.take():
-            yield _Hashed(path, digest, writing)
 
 
 def _reads_back(size_bytes: int) -> str:

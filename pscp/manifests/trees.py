@@ -13,6 +13,7 @@ import os
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -94,7 +95,7 @@ def _refused(failure: failures.Data) -> errors.CopyError:
 
 
 @contextlib.contextmanager
-def far_tree(
+def _far_tree(
     connections: Connections,
     root: str,
     options: Options,
@@ -215,7 +216,7 @@ class _NearTree:
 
 
 @contextlib.contextmanager
-def near_tree(root: str, options: Options) -> Iterator[Tree]:
+def _near_tree(root: str, options: Options) -> Iterator[Tree]:
     """Yield the tree `root` of this machine."""
     try:
         found = _NearTree(root, options.connections or min(os.cpu_count() or 1, _NEAR_MOST))
@@ -241,21 +242,18 @@ def near_answer(end: End, request: requests.Request) -> tuple[object, bool]:
 # --- either
 
 
-@contextlib.contextmanager
 def opened(
-    where: Location,
     root: str,
     connections: Connections | None,
     options: Options,
     shown: tuple[LiveCounters, Reporter],
-) -> Iterator[Tree]:
-    """Yield the tree at this location; its `root` is what resolved() has found."""
+) -> AbstractContextManager[Tree]:
+    """Return a context with the tree `root`, as resolved() has found it: here without connections,
+    else at a host.
+    """
     if connections is None:
-        with near_tree(root, options) as near:
-            yield near
-    else:
-        with far_tree(connections, root, options, *shown) as far:
-            yield far
+        return _near_tree(root, options)
+    return _far_tree(connections, root, options, *shown)
 
 
 Asker = Callable[[requests.Request], tuple[object, bool]]

@@ -27,7 +27,6 @@ from pscp.transports import Channel, socket_options
 
 if TYPE_CHECKING:
     from pscp.endpoint.plane.congestion import Choice
-    from pscp.transports import Channel
 
 _LOOK_S = 0.25  # between two looks at how the copy goes
 
@@ -130,9 +129,7 @@ class Autoscaler:
     def _look(self) -> None:
         """Look again and again at how the copy goes, until all is decided or the copy ends."""
         tuner, choice = self._tuner, self._choice
-        sockets = None
-        if choice is not None:
-            sockets = LaneSockets()
+        sockets = LaneSockets() if choice is not None else None
         try:
             while not self._ended.wait(_LOOK_S):
                 if choice is not None and sockets is not None:

@@ -71,7 +71,7 @@ class Run:
 
     def run(self) -> Result:
         """Copy, and return what became of it. Raises what stops the copy as a whole."""
-        token, connections = self._token(), self._request.connections
+        token, connections = token_of_request(self._request), self._request.connections
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
         self._check_moves(tops, is_here=is_here)
@@ -141,9 +141,6 @@ class Run:
                 "take longer to go on if it is cut short; XDG_STATE_HOME names another folder"
             )
             return Journal(None)
-
-    def _token(self) -> str:
-        return token_of_request(self._request)
 
     def _copy(
         self, agents: list[RemoteAgent], tops: list[source.Top], token: str, journal: Journal

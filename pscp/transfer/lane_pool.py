@@ -44,7 +44,7 @@ class LaneLayout:
         self.count, self._channels, self.why = _first(terms.options, terms.path, terms.known.lanes)
         if terms.options.connections is None and self.count < terms.connections.count:
             self.count, self.why = terms.connections.count, "one for each host"
-        self._has_one_login = terms.has_one_login
+        self._has_one_login = terms.connections.has_one_login
         self.is_full = False  # the server lets no more channels on a connection
         self._has_reported_full = False
         if self._has_one_login:

@@ -589,7 +589,7 @@ def test_a_folder_that_goes_has_a_part_in_it(
     way: Way, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     """N16: exit 1 at every run, and no word of what to do. This copy's own parts go."""
-    monkeypatch.setattr("pscp.transfer.copy.Run._token", lambda run: "0123abcd")
+    monkeypatch.setattr("pscp.transfer.copy.token_of_request", lambda request: "0123abcd")
     is_own = token == "0123abcd"
     make(way.source, "t/a")
     make(way.destination, "t/sub/")

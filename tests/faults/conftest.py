@@ -54,8 +54,8 @@ if "{CALLS}" in os.environ:
     calls.interpose(os.environ["{CALLS}"], 0)
 from pscp.cli.copy import main
 if "{TOKEN}" in os.environ:
-    from pscp.transfer.copy import Run
-    Run._token = lambda run: os.environ["{TOKEN}"]
+    from pscp.transfer import copy
+    copy.token_of_request = lambda request: os.environ["{TOKEN}"]
 code = main()
 if "{PEAK}" in os.environ:
     with open("/proc/self/status") as lines, open(os.environ["{PEAK}"], "w") as peak:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from pscp.endpoint.asking.answers import Reply
-    from pscp.endpoint.reading.source import Source
     from pscp.endpoint.serving.end import ChunkSink, ChunkSource, Stream
     from pscp.endpoint.writing.verifying import VerifyingSink
     from pscp.transports import Channel
@@ -160,9 +159,9 @@ class LaneContext:
         return End(self._umask, self.stream)
 
     def near_source_entries(
-        self, entries: Callable[[Source], Iterator[tree.Entry]] = Source.entries
+        self, entries: Callable[[Source], Iterator[tree.Entry]]
     ) -> Iterator[tree.Entry]:
-        """Yield the entries of the source at this end, or what `entries` yields for it."""
+        """Yield what `entries` yields for the source at this end."""
         end = End(self._umask, self.stream)
         end.begin(self.begin_near)
         try:

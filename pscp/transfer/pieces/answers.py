@@ -25,6 +25,11 @@ def ignored(_: object) -> None:
     """Do nothing about an answer, or a failure."""
 
 
+def unexpected(failure: Failure) -> None:
+    """Raise ValueError for a request that no end has a reason to refuse."""
+    raise ValueError(failure["message"])
+
+
 def as_copy_error(failure: Failure, root: str = "") -> CopyError:
     """Return the error for an end that cannot begin; without a path it is about its root."""
     return CopyError(f"{failure['path'] or root}: {failure['message']}".lstrip(": "))

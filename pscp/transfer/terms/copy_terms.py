@@ -309,16 +309,11 @@ class PoolTerms:
     note: Callable[[str], None]  # shows a message to the user
 
     @property
-    def has_one_login(self) -> bool:
-        """Return whether all lanes are channels of one connection."""
-        return self.connections.has_one_login
-
-    @property
     def is_tuned(self) -> bool:
         """Return whether the number of lanes follows what is measured (-c auto)."""
         options = self.options
         is_free = options.connections is None and not options.limit_kbit_s
-        return is_free and not options.dry_run and not self.has_one_login
+        return is_free and not options.dry_run and not self.connections.has_one_login
 
     def explain(self, text: str) -> None:
         _log.info("%s", text)

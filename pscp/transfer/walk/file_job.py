@@ -11,7 +11,7 @@ Read next: ../lanes/lane.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from pscp.endpoint.asking import requests
@@ -172,24 +172,27 @@ class FileJob:
             yield Ask(False, request, partial(self._compared, group, wanted), self._ask_failed)
 
     def _compare(self, extents: Iterable[Extent]) -> Iterator[Work]:
-        algorithm = self._terms.algorithm
         for group in batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES):
             if self._failure is not None:
                 return
             self._holds += 1
-            yield Ask(
-                True,
-                requests.Digests([(source.listed(self.item.known), group)], algorithm),
-                partial(self._then_sink, group, algorithm),
-                self._ask_failed,
-            )
+            yield self._ask_source(group, partial(self._then_sink, group))
 
-    def _then_sink(self, group: list[Extent], algorithm: str, answer: object) -> None:
-        [wanted] = answers.digests(answer)
-        if isinstance(wanted, dict):
-            self._ask_failed(answers.from_source(wanted))
-            return
-        request = self._digests_of_part(group, algorithm)
+    def _ask_source(self, group: list[Extent], then: Callable[[answers.Digests], None]) -> Ask:
+        """Return the request for the source's digests of these extents."""
+
+        def answered(answer: object) -> None:
+            [found] = answers.digests(answer)
+            if isinstance(found, dict):
+                self._ask_failed(answers.from_source(found))
+            else:
+                then(found)
+
+        request = requests.Digests([(source.listed(self.item.known), group)], self._terms.algorithm)
+        return Ask(True, request, answered, self._ask_failed)
+
+    def _then_sink(self, group: list[Extent], wanted: answers.Digests) -> None:
+        request = self._digests_of_part(group, self._terms.algorithm)
         then = partial(self._compared, group, wanted)
         self._queue.add(Ask(False, request, then, self._ask_failed))
 
@@ -244,17 +247,13 @@ class FileJob:
             return
         self._holds += 1
         self._is_reusing = True
-        request = requests.Digests([(source.listed(self.item.known), group)], self._terms.algorithm)
         self.was_shared = True  # a lane that is lost meanwhile may make a part late
-        then = partial(self._then_reuse, group)
-        yield Ask(True, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES)
+        ask = self._ask_source(group, partial(self._then_reuse, group))
+        ask.cost_bytes = _REUSE_COST_BYTES
+        yield ask
         self._later(self._reuse(groups, rest))
 
-    def _then_reuse(self, group: list[Extent], answer: object) -> None:
-        [wanted] = answers.digests(answer)
-        if isinstance(wanted, dict):
-            self._ask_failed(answers.from_source(wanted))
-            return
+    def _then_reuse(self, group: list[Extent], wanted: answers.Digests) -> None:
         digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
         request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
         then = partial(self._reused, group)

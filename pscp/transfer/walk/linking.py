@@ -16,6 +16,7 @@ from pscp.endpoint.frames import hashes
 from pscp.endpoint.reading import source
 from pscp.endpoint.there.hardlinks import LinkFolders, LinkSame
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import unexpected
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
     QUESTION_BYTES,
@@ -42,7 +43,7 @@ class Linking:
         options = self._terms.options
         algorithm = hashes.STRONG if options.strong else self._terms.algorithm
         self._algorithm = algorithm if is_hashed(options) else ""
-        self._queue.add(Ask(False, LinkFolders(), self._folders, self._bug, is_prompt=True))
+        self._queue.add(Ask(False, LinkFolders(), self._folders, unexpected, is_prompt=True))
 
     def _folders(self, answer: object) -> None:
         """Tell which folders cannot be used."""
@@ -51,9 +52,6 @@ class Linking:
             if problem:
                 text = f"--link-dest {folder}: {problem}, so nothing of it is linked"
                 self._queue.write_later(partial(self._terms.reporter.note, text))
-
-    def _bug(self, failure: Failure) -> None:
-        raise ValueError(failure["message"])
 
     def take(self, pairs: list[Pair], go_on: GoOn) -> None:
         """Link these items, and call `go_on` with those that cannot be, now or later."""
@@ -112,4 +110,4 @@ class Linking:
 
         files = [(source.listed(item.known), [(0, item.entry.size)]) for item, _ in group]
         request = requests.Digests(files, self._algorithm)
-        self._queue.add(Ask(True, request, then, self._bug, cost_bytes=len(group) * MEMORY_BYTES))
+        self._queue.add(Ask(True, request, then, unexpected, cost_bytes=len(group) * MEMORY_BYTES))

@@ -20,6 +20,7 @@ from pscp.endpoint.reading import source, tree
 from pscp.endpoint.reading.files import Extent
 from pscp.endpoint.there import lookup
 from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.answers import unexpected
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
     Ask,
@@ -92,16 +93,13 @@ class DestinationLookup:
             self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(*pair)])
 
         cost_bytes = len(items) * MEMORY_BYTES
-        return Ask(False, lookup.Lookup(paths, wanted), then, self._bug, cost_bytes=cost_bytes)
+        return Ask(False, lookup.Lookup(paths, wanted), then, unexpected, cost_bytes=cost_bytes)
 
     def _is_seen(self, item: PlannedEntry, there: There) -> bool:
         """Return whether it is known what is there, if anything; else the entry fails."""
         if there.failure is not None:
             self._items.results.name_failed(item, there.failure)
         return there.failure is None
-
-    def _bug(self, failure: failures.Data) -> None:
-        raise ValueError(failure["message"])
 
     def _link(self, pairs: list[Pair]) -> None:
         """Decide about these, once what is unchanged in other folders was linked (--link-dest)."""
@@ -321,11 +319,11 @@ class DestinationLookup:
 
             known = [(source.listed(item.known), each) for item, each in pairs]
             request = requests.Digests(known, algorithm)
-            self._queue.add(Ask(True, request, then, self._bug, cost_bytes=cost_bytes))
+            self._queue.add(Ask(True, request, then, unexpected, cost_bytes=cost_bytes))
 
         placed = [(False, item.entry.path, each) for item, each in pairs]
         request = lookup.DigestsThere(placed, algorithm)
-        self._queue.add(Ask(False, request, then_source, self._bug, cost_bytes=cost_bytes))
+        self._queue.add(Ask(False, request, then_source, unexpected, cost_bytes=cost_bytes))
 
     # --- sparse files: hashed where either end has data
 
