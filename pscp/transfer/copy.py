@@ -397,12 +397,14 @@ def make_pool(
         who = "one login: all" if connections.count == 1 else "one login at each host: its"
         note(f"{who} lanes share one connection, one CPU core and one TCP buffer")
     limit = options.limit_kbit_s
+    if limiter is None and limit is not None:
+        limiter = RateLimiter(lambda: limit)
     context = LaneContext(
         WorkQueue(stream is not None),
         is_push=is_push,
         rtt_s=path.rtt_s,
         keeps=connections.keeps,
-        limiter=limiter or RateLimiter((lambda: limit) if limit is not None else None),
+        limiter=limiter,
         stream=stream,
         make_near=far_source.near_end if far_source is not None else None,
         far_host=connections.host if far_source is not None else None,

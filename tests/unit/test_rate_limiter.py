@@ -68,11 +68,6 @@ def test_it_gives_turns_at_its_rate(clock: Clock, count: int) -> None:
     assert clock.now_s == pytest.approx(10 * count / 1000)
 
 
-def test_without_a_rate_nobody_waits(clock: Clock) -> None:
-    RateLimiter(None, Waiting(clock)).wait(1 << 40, never)
-    assert clock.now_s == 0
-
-
 def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
     limiter = RateLimiter(lambda: 8, Waiting(clock))
     clock.now_s = 100.0

@@ -36,7 +36,6 @@ from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lanes import lane as lane_module
 from pscp.transfer.lanes.in_flight import Window
 from pscp.transfer.lanes.lane import Lane
-from pscp.transfer.lanes.lane_context import RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces.plan import Ask, Chunk, PlannedEntry
 from pscp.transfer.pieces.states import FILE, LANE, File, FileEvent, LaneEvent
@@ -152,7 +151,7 @@ class Running:
         pool: Any = SimpleNamespace(
             queue=self.queue, is_push=is_push, begin_near=requests.Ping(),
             begin_far=requests.Ping(), new_window=lambda: Window(1 << 40, 0.0),
-            limiter=RateLimiter(None), keeps=True,
+            limiter=None, keeps=True,
             new_end=lambda lost, far: near, next_number=lambda: 1,
         )  # fmt: skip
         agent: Any = self.agent

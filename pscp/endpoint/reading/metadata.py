@@ -95,8 +95,7 @@ def apply_to_link(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> 
 
 def apply_to_fifo(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> None:
     """Give a FIFO that was just made its metadata. Raises OSError where it is another thing."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-    with system.closing(os.open(name, flags, dir_fd=folder_fd)) as fd:
+    with system.closing(files.open_for_reading((folder_fd, name), False)) as fd:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         apply_to_file(fd, entry, policy, None)

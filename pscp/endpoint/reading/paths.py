@@ -100,6 +100,11 @@ def without_own(names: Iterable[bytes]) -> List[bytes]:
     return [name for name in names if name[:1] != b"." or not _OWN.fullmatch(name)]
 
 
+def open_named(folder: bytes) -> int:
+    """Open a folder whose path a user has named, so that links in it are followed."""
+    return os.open(folder, FOLDER_FLAGS & ~os.O_NOFOLLOW)
+
+
 def status_of(folder_fd: int, name: bytes) -> Optional[os.stat_result]:
     """Return the status of what has this name in a folder, a link's its own; None for nothing."""
     try:
@@ -134,8 +139,8 @@ class Root:
     """A folder and what is below it. Any thread may use it, and the descriptors that it returns."""
 
     def __init__(self, path: str, follow: bool = True) -> None:
-        # The user has named the root, so links in its path are followed.
-        self.fd = os.open(to_bytes(path), FOLDER_FLAGS & ~os.O_NOFOLLOW if follow else FOLDER_FLAGS)
+        full = to_bytes(path)
+        self.fd = open_named(full) if follow else os.open(full, FOLDER_FLAGS)
         self._lock = threading.RLock()  # guards `_folders`; held again within make_way()
         self._folders: collections.OrderedDict[str, _Folder] = collections.OrderedDict()
         self._marked, self._marker = "", b""

@@ -17,7 +17,7 @@ from ..asking import answers, requests
 from ..asking.answers import Failed, Reply, failed_of, not_here, results
 from ..frames import failures, system, wire
 from ..reading import metadata, source
-from ..reading.paths import marker_name, mount_of, to_bytes, to_text
+from ..reading.paths import marker_name, mount_of, open_named, to_bytes, to_text
 
 if TYPE_CHECKING:  # the modules of a sink are loaded when it begins: they take 10 ms at a far end
     from typing import Protocol
@@ -220,8 +220,7 @@ def _target(of: End, request: requests.Target) -> List[object]:
 def _claim(of: End, request: requests.Claim) -> "fence.Claim":
     from ..writing import fence
 
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    with system.closing(os.open(to_bytes(request.root), flags)) as fd:
+    with system.closing(open_named(to_bytes(request.root))) as fd:
         return fence.claim(fd, *request[1:])
 
 

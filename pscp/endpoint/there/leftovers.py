@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from ..asking import answers
 from ..frames import failures
+from ..reading import files
 from ..reading.paths import Root, to_bytes, to_text
 from ..writing.parts import WAS_FILE
 
@@ -172,8 +173,7 @@ class Search:
         lock_fd = -1
         try:
             if stat.S_ISREG(status.st_mode):
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                lock_fd = os.open(name, flags, dir_fd=fd)
+                lock_fd = files.open_for_reading((fd, name), False)
                 if not _is_locked(lock_fd, status):
                     return False
             now = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -249,7 +249,7 @@ def open_files() -> Optional[Set[Tuple[int, int]]]:
     """
     if not os.path.isdir("/proc/self/fd"):
         return None
-    files: Set[Tuple[int, int]] = set()
+    found: Set[Tuple[int, int]] = set()
     for pid in os.listdir("/proc"):
         folder = "/proc/%s/fd" % pid
         try:
@@ -262,8 +262,8 @@ def open_files() -> Optional[Set[Tuple[int, int]]]:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                files.add((status.st_dev, status.st_ino))
-    return files
+                found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _clean(of: "End", request: Clean) -> Dict[str, object]:

@@ -24,11 +24,11 @@ from ..frames import failures, system, wire
 from ..reading import source, tree
 from ..reading.files import FileChanged
 from ..reading.paths import (
-    FOLDER_FLAGS,
     PART_SUFFIX,
     Root,
     mount_id,
     mount_of,
+    open_named,
     status_of,
     to_bytes,
     to_text,
@@ -41,7 +41,6 @@ MOUNT = "mount"  # a kind beside those of ../reading/tree.py, which is never rem
 
 ANSWER_BYTES = 768 * 1024  # of rows in one answer
 _ROW_BYTES = 80  # of a row, beside the name
-_FOLLOWED_FLAGS = FOLDER_FLAGS & ~os.O_NOFOLLOW
 
 Piece = Tuple[str, str, str, List[str]]
 Row = List[str]  # the name, its kind, and what was seen of it, which remove() compares
@@ -298,7 +297,7 @@ def _open_folder(of: source.Source, top: int, folder: str) -> int:
     """Open a folder of the source, through links only where the walk follows them."""
     root, rest = of.where(top, folder)
     if of.follows:
-        return os.open(os.path.join(root, to_bytes(rest)), _FOLLOWED_FLAGS)
+        return open_named(os.path.join(root, to_bytes(rest)))
     held = Root(to_text(root), follow=False)  # opened anew: nothing is kept from the walk
     try:
         return os.dup(held.folder(rest))

@@ -21,10 +21,10 @@ from ..frames import failures, system
 from ..reading import files, source, tree
 from ..reading.files import FileChanged
 from ..reading.paths import (
-    FOLDER_FLAGS,
     Root,
     check,
     is_unfinished,
+    open_named,
     status_of,
     to_bytes,
     to_text,
@@ -248,7 +248,7 @@ def _folder(of: source.Source, known: SourceFile) -> Tuple[int, bytes]:
     root, rest = of.where(known.top, known.path)
     if not rest:  # the source itself, and its path is the user's
         folder, name = os.path.split(root)
-        return os.open(folder or b".", FOLDER_FLAGS & ~os.O_NOFOLLOW), name
+        return open_named(folder or b"."), name
     held = Root(to_text(root), follow=of.follows)
     try:
         folder_fd, name = held.at(rest)

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..frames import system
 from ..frames.failures import DESTINATION, SUPERSEDED, Refusal
-from ..reading.paths import status_of
+from ..reading import files
+from ..reading.paths import FOLDER_FLAGS, status_of
 
 FENCE_SUFFIX = b".pscp-run"
 # A holder needs microseconds. One that keeps the lock for so long is stopped, or its disk is.
@@ -36,7 +37,6 @@ PATIENCE_S = 5.0
 _WANTED, _GAP_S = 0o100, 0.1
 _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 if TYPE_CHECKING:
     from typing import NotRequired, TypedDict
@@ -109,13 +109,13 @@ class _Place:
         """Open the fence. Raises OSError where there is none that is ours and can be locked."""
         is_new = False
         try:
-            fd = os.open(self.name, _FLAGS, dir_fd=self.folder_fd)
+            fd = os.open(self.name, files.PART_FLAGS, dir_fd=self.folder_fd)
         except FileNotFoundError:
             if not make:
                 raise
             is_new = True
             with keeping_times(self.folder_fd):
-                flags = _FLAGS | os.O_CREAT | os.O_EXCL
+                flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
                 fd = os.open(self.name, flags, 0o600, dir_fd=self.folder_fd)
         try:
             _check_usable(fd)
@@ -187,7 +187,7 @@ def private_folder(make: bool) -> int:
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, FOLDER_FLAGS)
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(fd)

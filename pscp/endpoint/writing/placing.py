@@ -15,7 +15,7 @@ from typing import List, NamedTuple, Optional
 
 from ..frames import system
 from ..frames.failures import ABSENT, DESTINATION, Refusal
-from ..reading.paths import FOLDER_FLAGS, marker_name, to_bytes, to_text
+from ..reading.paths import marker_name, open_named, to_bytes, to_text
 from . import removal
 from .fence import fence_name
 
@@ -97,9 +97,8 @@ def _make(folder: bytes) -> None:
         _make(above)
         with contextlib.suppress(FileExistsError):  # another copy made it first, or it is no folder
             os.mkdir(folder)
-    flags = FOLDER_FLAGS & ~os.O_NOFOLLOW
     # One may make names in it, but not list them.
-    with contextlib.suppress(PermissionError), system.closing(os.open(above, flags)) as fd:
+    with contextlib.suppress(PermissionError), system.closing(open_named(above)) as fd:
         removal.sync_folder(fd)
 
 

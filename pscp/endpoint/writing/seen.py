@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from ..asking import answers
 from ..frames import system
 from ..reading import files
-from ..reading.paths import to_bytes, to_text
+from ..reading.paths import open_named, to_bytes, to_text
 from . import fence
 
 _NAMES_MOST = 64  # of a source's folder
@@ -66,10 +66,10 @@ def _nearest(of: object, request: Nearest) -> str:
 def _show(of: object, request: Show) -> Optional[List[object]]:
     folder, name, text = request
     if not text:
-        _remove(name, _opened(folder))
+        _remove(name, open_named(to_bytes(folder)))
         return None
     if name not in _held:
-        folder_fd = _opened(folder)
+        folder_fd = open_named(to_bytes(folder))
         with fence.keeping_times(folder_fd):
             flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
             _held[name] = os.open(to_bytes(name), flags, 0o600, dir_fd=folder_fd), folder_fd
@@ -101,7 +101,7 @@ def _remove_all() -> None:
 
 def _look(of: object, request: Look) -> Optional[List[object]]:
     try:
-        with system.closing(_opened(request.folder)) as folder_fd:
+        with system.closing(open_named(to_bytes(request.folder))) as folder_fd:
             fd = os.open(to_bytes(request.name), files.PART_FLAGS, dir_fd=folder_fd)
     except FileNotFoundError:
         return None
@@ -109,10 +109,6 @@ def _look(of: object, request: Look) -> Optional[List[object]]:
         is_locked = not fence.lock(fd, fcntl.LOCK_SH, 0.0)
         text = os.pread(fd, _BYTES_MOST, 0).decode("ascii", "replace")
         return [*_facts(os.fstat(fd)), text, is_locked]
-
-
-def _opened(folder: str) -> int:
-    return os.open(to_bytes(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _facts(status: os.stat_result) -> List[int]:

@@ -73,24 +73,17 @@ _TURN_S = 0.1
 class RateLimiter:
     """Each lane waits for its turns; one with much to send takes many small ones."""
 
-    def __init__(self, kbit_s: KbitS | None, condition: threading.Condition | None = None) -> None:
-        """Limit all lanes together to what `kbit_s()` returns; with None there is no limit."""
+    def __init__(self, kbit_s: KbitS, condition: threading.Condition | None = None) -> None:
+        """Limit all lanes together to what `kbit_s()` returns."""
         self._kbit_s = kbit_s
         self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
         self._free_at_s = 0.0
-
-    @property
-    def has_limit(self) -> bool:
-        """Return whether there is a limit, or may be one later."""
-        return self._kbit_s is not None
 
     def wait(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
         """Wait until so many more bytes may go, or until `is_over()`, called every 0.1 s.
 
         Raises what the limit's function raises, and UsageError for a limit that is none.
         """
-        if self._kbit_s is None:
-            return
         left_bytes = float(size_bytes)
         with self._turns:
             while left_bytes > 0 and (kbit_s := self._kbit_s()) is not None and not is_over():
@@ -119,7 +112,7 @@ class LaneContext:
     is_push: bool
     rtt_s: float
     keeps: bool  # the next copy gets the lanes' connections
-    limiter: RateLimiter = field(default_factory=lambda: RateLimiter(None))
+    limiter: RateLimiter | None = None  # None: there is no limit, and will be none
     stream: Stream | None = None  # this end of a stream, whose lanes have a smaller window
     make_near: MakeNear | None = None  # makes a lane's near end, where that is not here;
     far_host: Location | None = None  # errors about the other end then name this one

@@ -101,11 +101,12 @@ class LaneTraffic:
 
         What goes wrong with the limit is no fault of the lane's: it stops the copy.
         """
-        if not self.context.limiter.has_limit:
+        limiter = self.context.limiter
+        if limiter is None:
             return
         try:
             with self.share.on_hold():
-                self.context.limiter.wait(size_bytes, is_over)
+                limiter.wait(size_bytes, is_over)
         except BaseException as error:
             self.context.queue.stop(error)
 

@@ -70,11 +70,6 @@ def texts(value: object) -> list[str]:
     return [text(each) for each in items(value)]
 
 
-def pair_of_integers(value: object) -> tuple[int, int]:
-    first, second = items(value)
-    return integer(first), integer(second)
-
-
 def places(value: object) -> list[tuple[int, Failure]]:
     """Return the failures, each with the place of its entry in the request."""
     pairs = [(place, failure) for place, failure in map(items, items(value))]
@@ -87,7 +82,7 @@ def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], 
     They are ascending and inside the file.
     """
     listed, is_last = items(value)
-    found = [pair_of_integers(extent) for extent in items(listed)]
+    found = [(integer(at), integer(length)) for at, length in map(items, items(listed))]
     for begin, length in found:
         if begin < offset or length <= 0 or begin + length > size_bytes:
             raise ValueError("an extent out of its place")

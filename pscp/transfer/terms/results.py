@@ -139,20 +139,21 @@ class _Line:
     @property
     def of_other_names(self) -> str:
         """The line where the first is a file and what failed besides are its other names."""
-        is_named = self.more <= _NAMED_MOST
-        names = ", ".join(place.removeprefix(f"{self.folder}/") for place in self.named)
-        which = f": {names}" if is_named else f" ({said('-v')} shows each)"
         what = count(self.more, "other name")
-        return f"{self.place}: and its {what}, not copied either{which}"
+        return f"{self.place}: and its {what}, not copied either{self._which(self.folder)}"
 
     @property
     def text(self) -> str:
         if not self.more:
             return f"{self.place}: {self.error.message}"
         where, folder = ("it", self.place) if self.is_below else (self.folder, self.folder)
+        more = f"and {self.more} more below {where}{self._which(folder)}"
+        return f"{self.place}: {self.error.message}, {more}"
+
+    def _which(self, folder: str) -> str:
+        """Return which the others are, below this folder, where they are few."""
         names = ", ".join(place.removeprefix(f"{folder}/") for place in self.named)
-        each = f": {names}" if self.more <= _NAMED_MOST else f" ({said('-v')} shows each)"
-        return f"{self.place}: {self.error.message}, and {self.more} more below {where}{each}"
+        return f": {names}" if self.more <= _NAMED_MOST else f" ({said('-v')} shows each)"
 
     def add(self, place: str) -> None:
         """Count one more failure."""

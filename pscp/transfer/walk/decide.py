@@ -128,12 +128,9 @@ ROWS = (
 class Terms(NamedTuple):
     """A copy's options, as far as they are about every entry."""
 
+    options: Options
     facts: frozenset[Fact]
-    update: bool
     goes_by_time: bool  # files of the same size and time are the same
-    size_only: bool
-    preserve: bool
-    archive: bool
 
     @classmethod
     def of(cls, options: Options) -> Terms:
@@ -147,10 +144,7 @@ class Terms(NamedTuple):
             Fact.MIRRORS: options.delete,
             Fact.TELLS_TIMES: options.check and by_time,
         }
-        facts = frozenset(fact for fact, is_so in said.items() if is_so)
-        return cls(
-            facts, options.update, by_time, options.size_only, options.preserve, options.archive
-        )
+        return cls(options, frozenset(fact for fact, is_so in said.items() if is_so), by_time)
 
 
 def decide(
@@ -166,7 +160,7 @@ def decide(
     if there is None:
         return _decided(entry.kind, State.NOTHING, terms.facts)
     facts = terms.facts
-    if terms.update and there.kind == tree.FILE and there.mtime_ns > entry.mtime_ns:
+    if terms.options.update and there.kind == tree.FILE and there.mtime_ns > entry.mtime_ns:
         facts |= {Fact.NEWER}
     if has_part:
         facts |= {Fact.PART}
@@ -200,7 +194,7 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
     if there.size_bytes != entry.size:
         return State.OTHER
     is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
-    return State.SAME if terms.size_only or is_same_age else State.SIZE
+    return State.SAME if terms.options.size_only or is_same_age else State.SIZE
 
 
 def _is_device(entry: tree.Entry, there: There) -> bool:
@@ -237,7 +231,7 @@ def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
     """Return what of the metadata that is kept differs, as --check says it, and would be given to
     what is there; "" for nothing. A folder's time is not told: it changes with what is in it.
     """
-    if not terms.preserve or there.differs == "none":
+    if not terms.options.preserve or there.differs == "none":
         return ""
     if entry.kind != tree.LINK and there.mode != entry.mode:
         return MODE
@@ -249,9 +243,9 @@ def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
 
 def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str, object]]:
     """Return what a Lookup of these asks to be compared, once if it is the same for all."""
-    if not terms.preserve:
+    if not terms.options.preserve:
         return []
-    names = ("o", "x") if terms.archive else ()
+    names = ("o", "x") if terms.options.archive else ()
     found = [{n: e.extra.get(n) for n in names if n == "o" or n in e.extra} for e in entries]
     return found if any(each != found[0] for each in found) else found[:1]
 

@@ -114,7 +114,7 @@ class DestinationLookup:
     def _may_be_linked(self, item: PlannedEntry, there: There) -> bool:
         is_wanted = self._action(item, there) in (Action.SEND, Action.HASH)
         # Without -p what replaces a file keeps its mode, which no file of DIR has to have.
-        is_free = self._rules.preserve or there.kind == ""
+        is_free = self._terms.options.preserve or there.kind == ""
         return is_wanted and is_free and item.entry.kind in (tree.FILE, tree.LINK)
 
     def _action(self, item: PlannedEntry, there: There) -> Action:
