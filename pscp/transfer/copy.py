@@ -173,11 +173,7 @@ class Run:
             request.explain(f"cipher: {far.cipher}")
         request.explain(f"beginning with {count(lanes, 'lane')}: {pool.layout.why}")
         of_source = source_request(
-            tops,
-            self._options,
-            algorithm,
-            lists=terms.checks_folders,
-            counts=request.counts_ahead,
+            tops, self._options, algorithm, lists=terms.checks_folders, counts=request.counts_ahead
         )
         of_sink = self._begin_sink(coordinator.terms, agreed)
         try:

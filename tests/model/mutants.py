@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "there already", "transfer/terms/results.py",
-        "return path not in self._doubted", "return True",
+        "return self._doubted.isdisjoint(folders_of(path, itself=True))", "return True",
         "sources go though their folder was not synced",
     ),
     Mutant(

@@ -180,9 +180,7 @@ class Source(FileTable):
         return batch, True
 
     def entries(
-        self,
-        after: Optional[Tuple[int, str]] = None,
-        kind: "Callable[..., tree.Walk]" = tree.Walk,
+        self, after: Optional[Tuple[int, str]] = None, kind: "Callable[..., tree.Walk]" = tree.Walk
     ) -> Iterator[tree.Entry]:
         """Walk all sources; with `after` (top, path), from behind that entry on."""
         return kind(self.named, self.rules).entries(after)

@@ -57,6 +57,11 @@ class Entry(NamedTuple):
         return to if isinstance(to, str) else ""
 
 
+def error_entry(top: int, path: str, failure: failures.Data) -> Entry:
+    """Return the entry that tells why there is no other of this path."""
+    return Entry(ERROR, top, path, 0, 0, 0, 0, dict(failure))
+
+
 class Rules(NamedTuple):
     """Which files a walk includes, and which metadata it reads."""
 
@@ -173,7 +178,7 @@ class Walk:
     def _not_entered(self, folder: Entry, error: Exception) -> Entry:
         # The "/" puts it behind the folder, so that a later walk yields it.
         failure = failures.from_exception(error, folder.path)
-        return self._error(folder.top, folder.path + "/", failure)
+        return error_entry(folder.top, folder.path + "/", failure)
 
     def _enter(
         self, full: bytes, above: Optional[int], key: Tuple[int, int]
@@ -195,9 +200,6 @@ class Walk:
             raise
         return fd, names
 
-    def _error(self, top: int, path: str, failure: failures.Data) -> Entry:
-        return Entry(ERROR, top, path, 0, 0, 0, 0, dict(failure))
-
     def _entry(
         self, top: int, path: str, full: bytes, fd: Optional[int], ancestors: List[Tuple[int, int]]
     ) -> Tuple[Optional[Entry], Optional[Tuple[int, int]]]:
@@ -212,14 +214,14 @@ class Walk:
                 failure = failures.data(failures.UNSUPPORTED, path, _link_problem(error, full))
             else:
                 failure = failures.from_exception(error, path)
-            return self._error(top, path, failure), None
+            return error_entry(top, path, failure), None
         is_folder = stat.S_ISDIR(status.st_mode)
         if is_excluded(self._filters, path, is_folder):
             return None, None
         key = _key(status)
         if is_folder and key in ancestors:
             failure = failures.data(failures.UNSUPPORTED, path, "a loop of links")
-            return self._error(top, path, failure), None
+            return error_entry(top, path, failure), None
         entry = self._described(top, path, full, (fd, name), status)
         rules = self._rules
         is_mount = rules.one_file_system and ancestors[1:] and key[0] != ancestors[1][0]
@@ -231,7 +233,7 @@ class Walk:
         kind = kind_of(status.st_mode)
         if kind == FOLDER and not self._rules.recursive:
             failure = failures.data(failures.UNSUPPORTED, path, NEEDS_R)
-            return self._error(top, path, failure)
+            return error_entry(top, path, failure)
         try:
             extra = self._metadata(full, place, status)
             if kind == LINK:
@@ -239,7 +241,7 @@ class Walk:
             elif kind == DEVICE:
                 extra["to"] = device_of(status)
         except OSError as error:
-            return self._error(top, path, failures.from_exception(error, path))
+            return error_entry(top, path, failures.from_exception(error, path))
         if kind == FILE:
             kind = self._file(top, path, status, extra)
         size = status.st_size if kind in (FILE, HARDLINK) else 0

@@ -75,10 +75,7 @@ class Onward:
         atexit.register(self._child.kill)
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._fd = self._child.stdin.fileno()
-        self._outputs = {
-            self._child.stdout.fileno(): OUTPUT,
-            self._child.stderr.fileno(): ERRORS,
-        }
+        self._outputs = {self._child.stdout.fileno(): OUTPUT, self._child.stderr.fileno(): ERRORS}
         for fd in (self._fd, *self._outputs):
             system.widen_pipe(fd)
         self.tell(request.text)
@@ -191,6 +188,5 @@ def _pass_pack(of: end.End, request: PassPack) -> Later:
 
 
 answers.add(
-    answers.ITSELF,
-    {Dial: _dial, Tell: _tell, PassChunk: _pass_chunk, PassPack: _pass_pack},
+    answers.ITSELF, {Dial: _dial, Tell: _tell, PassChunk: _pass_chunk, PassPack: _pass_pack}
 )

@@ -78,7 +78,7 @@ class PathsWalk(tree.Walk):
                 message = "is below a link or a file (-L follows links)"
                 failure = failures.data(failures.UNSUPPORTED, path, message)
             if how != ABOVE:  # else what is listed below it says so
-                yield self._error(0, path, failure)
+                yield tree.error_entry(0, path, failure)
             return
         if how == ALL:
             for entry in self._below(0, path, full, None if fd is None else os.dup(fd)):

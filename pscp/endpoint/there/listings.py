@@ -255,7 +255,7 @@ class ListingWalk(tree.Walk):
         rest = path.partition("/")[2] if name else path
         entry, _ = self._entry(top, path, os.path.join(full, to_bytes(rest)), place[0], [])
         if entry is not None and entry.kind == tree.FOLDER:
-            return self._error(top, path, failures.from_exception(files.FileChanged(), path))
+            return tree.error_entry(top, path, failures.from_exception(files.FileChanged(), path))
         return entry
 
 
@@ -341,8 +341,7 @@ def _described(of: source.Source, walk: ListingWalk, top: int, path: str) -> Opt
         known = source.entry_of(source.SourceFile(top, path, 0, 0, 0))
         return walk.describe(top, path, of.place(known))
     except failures.EXPECTED as error:
-        failure = failures.from_exception(error, path)
-        return tree.Entry(tree.ERROR, top, path, 0, 0, 0, 0, dict(failure))
+        return tree.error_entry(top, path, failures.from_exception(error, path))
 
 
 # --- at the sink

@@ -69,12 +69,7 @@ class Settler:
     """Settles batches, in a thread where that takes long, so that no data waits for the disk."""
 
     def __init__(
-        self,
-        root: Root,
-        fence: AnyFence,
-        parts: Parts,
-        policy: metadata.Policy,
-        strong: bool,
+        self, root: Root, fence: AnyFence, parts: Parts, policy: metadata.Policy, strong: bool
     ) -> None:
         self._root, self._fence, self._parts = root, fence, parts
         self._policy, self._strong = policy, strong

@@ -67,11 +67,7 @@ class Ending:
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
 
     def finish(
-        self,
-        copy_now: CopyNow,
-        copy_blocked: CopyNow,
-        mirror: Mirror | None,
-        moving: Moving | None,
+        self, copy_now: CopyNow, copy_blocked: CopyNow, mirror: Mirror | None, moving: Moving | None
     ) -> None:
         """Make hard links, delete, finish folders, and release the fence. For the main thread.
 

@@ -205,7 +205,7 @@ class FilePlaces:
         return f"{self._froms}{_joined(top.path, known.path[len(top.name) :].strip('/'))}"
 
     def _of_source(self, path: str) -> str:
-        for name in (*folders_of(path, itself=True), ""):
+        for name in folders_of(path, itself=True):
             if name in self._tops:
                 return _joined(self._tops[name], path[len(name) :].lstrip("/"))
         return path

@@ -306,9 +306,7 @@ class Results:
 
     def is_durable(self, path: str) -> bool:
         """Return whether nothing is known that puts in doubt what has landed there."""
-        while path and path not in self._doubted:
-            path = path.rpartition("/")[0]
-        return path not in self._doubted
+        return self._doubted.isdisjoint(folders_of(path, itself=True))
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""

@@ -148,8 +148,7 @@ class _Batch:
         def failed(failure: Failure) -> None:
             for top, folder, _ in names:
                 refused = failures.data(failure["kind"], folder, failure["message"])
-                error = tree.Entry(tree.ERROR, top, folder, 0, 0, 0, 0, {**refused})
-                self._described.append(error)
+                self._described.append(tree.error_entry(top, folder, refused))
             self._asked -= 1
             self._finish()
 

@@ -37,6 +37,7 @@ from pscp.transfer.pieces.plan import (
     Taker,
     weight_bytes,
 )
+from pscp.transfer.terms.copy_terms import folders_of
 from pscp.transfer.walk.count_ahead import CountAhead
 from pscp.transfer.walk.decide import must_look
 from pscp.transfer.walk.folder_check import changed_entries
@@ -62,12 +63,7 @@ WalkRequest = type[requests.Walk] | type[listings.WalkFolders]
 class PlanWalk(threading.Thread):
     """The thread that walks the source, and waits while much waits to be sent."""
 
-    def __init__(
-        self,
-        items: Items,
-        lookup: DestinationLookup,
-        mirror: Mirror | None,
-    ) -> None:
+    def __init__(self, items: Items, lookup: DestinationLookup, mirror: Mirror | None) -> None:
         super().__init__(target=with_context(self._walk), name="walk", daemon=True)
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
@@ -443,8 +439,4 @@ def _was_asked_for(entry: tree.Entry, asked: dict[str, int]) -> bool:
     path = entry.path.removesuffix("/")  # of a folder that cannot be read
     if path in asked:
         return asked[path] != ABOVE or entry.kind in (tree.FOLDER, tree.ERROR)
-    while path:
-        path = path.rpartition("/")[0]
-        if asked.get(path) == ALL:
-            return True
-    return False
+    return any(asked.get(above) == ALL for above in folders_of(path))
