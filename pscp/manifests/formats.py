@@ -24,8 +24,9 @@ from pscp.endpoint.reading import paths, tree
 from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.ground.errors import BadManifest, UsageError
 from pscp.ground.terminal_text import printable
+from pscp.options.option_rows import MANIFEST_FORMATS
 
-JSONL, SHA256SUM, BAGIT = FORMATS = ("jsonl", "sha256sum", "bagit")
+JSONL, SHA256SUM, BAGIT = MANIFEST_FORMATS
 VERSION = 2  # 1 had files alone
 NAME = "pscp-manifest"
 # What the digests of chunks are of, however a copy had cut the file. It bounds what is hashed again

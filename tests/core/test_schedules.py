@@ -39,8 +39,8 @@ from core.link import (
 )
 from core.trees import Trees
 from pscp.endpoint.reading.files import PACK_FILE_BYTES
-from pscp.endpoint.reading.source import PACK_BYTES
 from pscp.ground.errors import PscpError
+from pscp.transfer.pieces.plan import PACK_BYTES
 
 EXAMPLES = os.environ.get("PSCP_CORE_EXAMPLES")
 LOSSES = (KILL, KILL, CUT, CUT, LATE, LATE, STALL)  # what a network may do; a stall takes longest

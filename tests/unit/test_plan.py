@@ -95,13 +95,13 @@ def test_a_pack_builder_loses_nothing_and_keeps_packs_small(sizes: list[int]) ->
     assert [item for pack in packs for item in pack.items] == items
     assert builder.flush() is None
     for place, pack in enumerate(packs):
-        assert 0 < len(pack.items) <= source.PACK_FILES
+        assert 0 < len(pack.items) <= plan.PACK_FILES
         pack_bytes = sum(item.entry.size + plan.weight_bytes(item.entry) for item in pack.items)
         last = pack.items[-1].entry
-        limit = source.PACK_BYTES + last.size + plan.weight_bytes(last)
+        limit = plan.PACK_BYTES + last.size + plan.weight_bytes(last)
         assert pack_bytes < limit
         if place < full:
-            assert len(pack.items) == source.PACK_FILES or pack_bytes >= source.PACK_BYTES
+            assert len(pack.items) == plan.PACK_FILES or pack_bytes >= plan.PACK_BYTES
 
 
 def test_only_files_have_rows_of_the_source() -> None:

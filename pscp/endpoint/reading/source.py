@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 Row = Union[List[object], failures.Data]  # [size, hex digest], or why the file is not in its pack
 
 _WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
-PACK_BYTES = 256 * 1024  # a pack's size, about
-PACK_FILES = 64
 
 
 class SourceFile(NamedTuple):

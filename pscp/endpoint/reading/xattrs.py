@@ -163,11 +163,9 @@ def may_have(file: File, name: str) -> bool:
 
 def of(file: File) -> Optional[Dict[str, bytes]]:
     """Return the attributes of a file that copies keep; None where there can be none."""
-    if not hasattr(os, "listxattr"):
-        return None
     try:
         return {n: os.getxattr(file, n) for n in os.listxattr(file) if is_copied(n)}
-    except OSError:
+    except (OSError, AttributeError):  # the latter where Python has no such calls
         return None
 
 

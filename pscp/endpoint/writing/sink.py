@@ -97,7 +97,6 @@ class Sink(VerifyingSink):
         self._failure: Optional[failures.Data] = None  # why a block could not be written
         self._is_damaged = False  # a check did not match
         self._receipt = 0  # of the part that it was written to
-        self._room = memoryview(bytearray(1 << 18))
 
     def _open_fence(self) -> fence.AnyFence:
         if not self.copy.nonce:

@@ -23,6 +23,7 @@ from pscp.endpoint.reading.files import Extent
 Failure = failures.Data
 _T = TypeVar("_T")
 
+PACK_BYTES, PACK_FILES = 256 * 1024, 64  # a pack's size, about, and its most entries
 PACK_OVERHEAD_BYTES = 512  # what a file in a pack costs beside its bytes
 # What a chunk, an entry or a request costs in a window beside its bytes. It takes 1 to 2 KB of
 # memory here until it is acknowledged, and with eight lanes that must stay below 120 MiB.
@@ -265,7 +266,7 @@ class PackBuilder:
         """Add an item. Return whether the pack is full with it."""
         self._items.append(item)
         self._bytes += item.entry.size + weight_bytes(item.entry)
-        return self._bytes >= source.PACK_BYTES or len(self._items) >= source.PACK_FILES
+        return self._bytes >= PACK_BYTES or len(self._items) >= PACK_FILES
 
     def flush(self) -> Pack | None:
         """Return what was collected so far as a pack, if there is anything."""
