@@ -86,7 +86,8 @@ def small() -> Iterator[None]:
         patch.setattr(stream_server, "GRACE_S", 1.0)
         patch.setattr(in_flight, "_OVERDUE_S", 0.03)
         patch.setattr(stream_process, "Keeper", NoKeeper)
-        patch.setattr(agent, "_close_standard", lambda: None)  # an agent's; here they are pytest's
+        # What an agent closes are pytest's own descriptors here.
+        patch.setattr(agent.Pipes, "hang_up", lambda _: None)
         yield
 
 

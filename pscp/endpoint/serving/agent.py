@@ -53,7 +53,11 @@ class Pipes:
         yield self._fds
 
     def hang_up(self) -> None:
-        _close_standard()
+        """Close descriptors 0 to 2, so that the other end of the connection sees their end."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nothing, fd)
+        os.close(nothing)
 
 
 class Agent:
@@ -251,14 +255,6 @@ def _serve(
         lane.serve(pending)
     finally:
         lane.lose()
-
-
-def _close_standard() -> None:
-    """Close descriptors 0 to 2, so that the other end of the connection sees their end."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nothing, fd)
-    os.close(nothing)
 
 
 def main() -> None:

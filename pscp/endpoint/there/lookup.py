@@ -222,7 +222,8 @@ def _is_seen_to_by_name(the_sink: "sink.Sink", value: tree.Entry) -> bool:
 
 def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     """Let the owner open a file that its mode keeps closed, until it has its source's mode. Return
-    whether that was called for: not where nothing would be changed. Raises PermissionError.
+    whether that was called for: not where nothing would be changed. Raises PermissionError, also
+    where that is not for us, or takes more than this system has.
     """
     with the_sink.held():
         folder_fd, name = the_sink.root.at(value.path)
@@ -235,18 +236,11 @@ def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
             return False
         if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        _let_owner_open(folder_fd, name)
+        with files.unopened((folder_fd, name), False) as path:
+            mode = os.stat(path).st_mode
+            if stat.S_ISREG(mode):
+                os.chmod(path, stat.S_IMODE(mode) | 0o600)
     return True
-
-
-def _let_owner_open(folder_fd: int, name: bytes) -> None:
-    """Let a file's owner read and write it, whatever its mode says. Raises PermissionError where
-    that is not for us, or where it takes more than this system has.
-    """
-    with files.unopened((folder_fd, name), False) as path:
-        mode = os.stat(path).st_mode
-        if stat.S_ISREG(mode):
-            os.chmod(path, stat.S_IMODE(mode) | 0o600)
 
 
 def _is_as_wanted(file: xattrs.File, value: tree.Entry, policy: metadata.Policy) -> bool:

@@ -7,6 +7,7 @@ Not here: the entries of its paths (../../endpoint/there/listed_paths.py), the w
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -114,16 +115,8 @@ class PathList:
 
 def _once(keys: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Yield each path once: whether any of its keys is that of a whole folder."""
-    pending: bytes | None = None
-    is_all = False
-    for key in keys:
-        path = key.removesuffix(b"\0")
-        if pending is not None and path != pending:
-            yield pending, is_all
-            is_all = False
-        pending, is_all = path, is_all or key.endswith(b"\0")
-    if pending is not None:
-        yield pending, is_all
+    for path, of_path in itertools.groupby(keys, lambda key: key.removesuffix(b"\0")):
+        yield path, any(key.endswith(b"\0") for key in of_path)
 
 
 def read_list(options: Options) -> PathList:
