@@ -14,7 +14,7 @@ import hashlib
 
 from pscp.endpoint.asking.requests import Pieces
 from pscp.endpoint.frames import hashes
-from pscp.endpoint.reading.files import FileChanged
+from pscp.endpoint.frames.failures import FileChanged
 from pscp.sftp.protocol import client, packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.files import Extent, read_all

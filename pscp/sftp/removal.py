@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from itertools import zip_longest
 
 from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.files import FileChanged
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
 from pscp.endpoint.there import mirror, moving
 from pscp.endpoint.writing import fence

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.frames.failures import FileChanged, UnknownSize
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.files import FileChanged, UnknownSize
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path

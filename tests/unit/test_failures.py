@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.frames import failures, wire
-from pscp.endpoint.reading import files
 from pscp.endpoint.reading.source import Top
 from pscp.ground import errors
 from pscp.ground.errors import FileError, SystemFailure
@@ -45,7 +44,7 @@ def test_an_errno_keeps_its_meaning(number: int) -> None:
 def test_each_exception_has_its_kind() -> None:
     refusal = failures.Refusal(failures.UNSAFE, "its own", "no")
     assert failures.from_exception(refusal, "other") == failures.data("unsafe", "its own", "no")
-    assert failures.from_exception(files.FileChanged(), "p")["kind"] == failures.CHANGED
+    assert failures.from_exception(failures.FileChanged(), "p")["kind"] == failures.CHANGED
     assert failures.from_exception(OSError("no number"), "p")["message"] == "no number"
 
 

@@ -25,8 +25,7 @@ from typing import (
 )
 
 from ..frames import hashes, system
-from ..frames.failures import FileChanged as FileChanged
-from ..frames.failures import UnknownSize as UnknownSize
+from ..frames.failures import FileChanged, UnknownSize
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -221,7 +221,7 @@ class Source(FileTable):
         try:
             return self._held[top].at(rest)
         except failures.Refusal:
-            raise files.FileChanged()
+            raise failures.FileChanged()
 
     def _drop_root(self) -> None:
         while self._held:
@@ -238,7 +238,7 @@ class Source(FileTable):
                 block.check = wire.check_of(hasher.digest())
                 send(wire.DATA, id_, offset, block, wire.CHECKED)
                 offset += len(block.view)
-        except (OSError, files.FileChanged) as error:
+        except (OSError, failures.FileChanged) as error:
             failure = failures.from_exception(error, value.path)
             send(wire.DIGEST, id_, offset, counted + wire.to_json(failure), wire.FAILED)
             return
@@ -263,7 +263,7 @@ class Source(FileTable):
         for value in values:
             try:
                 body = self._whole(value)
-            except (OSError, files.FileChanged) as error:
+            except (OSError, failures.FileChanged) as error:
                 rows.append(failures.from_exception(error, value.path))
                 continue
             hasher = new_hasher()

@@ -16,7 +16,6 @@ from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Patter
 
 from ..frames import failures
 from . import files
-from .files import FileChanged
 from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
@@ -171,7 +170,7 @@ class Walk:
         yield entry
         try:
             return self._enter(full, above, key)
-        except (OSError, FileChanged) as error:
+        except (OSError, failures.FileChanged) as error:
             yield self._not_entered(entry, error)
             return None
 
@@ -192,7 +191,7 @@ class Walk:
             if not self._rules.follow:
                 fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
                 if _key(os.fstat(fd)) != key:
-                    raise FileChanged()
+                    raise failures.FileChanged()
             listing = os.listdir(full if fd is None else fd)
             names = sorted(without_own(map(os.fsencode, listing)))
         except BaseException:

@@ -167,7 +167,7 @@ class ListingWalk(tree.Walk):
     ) -> "Generator[tree.Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
         try:
             fd, names = self._enter(full, above, key)
-        except (OSError, files.FileChanged) as error:
+        except (OSError, failures.FileChanged) as error:
             yield entry
             yield self._not_entered(entry, error)
             return None
@@ -255,7 +255,9 @@ class ListingWalk(tree.Walk):
         rest = path.partition("/")[2] if name else path
         entry, _ = self._entry(top, path, os.path.join(full, to_bytes(rest)), place[0], [])
         if entry is not None and entry.kind == tree.FOLDER:
-            return tree.error_entry(top, path, failures.from_exception(files.FileChanged(), path))
+            return tree.error_entry(
+                top, path, failures.from_exception(failures.FileChanged(), path)
+            )
         return entry
 
 

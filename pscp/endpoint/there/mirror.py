@@ -22,7 +22,6 @@ from typing import Iterable, List, NamedTuple, Set, Tuple
 from ..asking import answers
 from ..frames import failures, system, wire
 from ..reading import source, tree
-from ..reading.files import FileChanged
 from ..reading.paths import (
     PART_SUFFIX,
     Root,
@@ -286,7 +285,7 @@ def names_at_source(of: source.Source, crosses: bool, listed: Listed) -> List[st
     with system.closing(_open_folder(of, top, folder)) as fd:
         status = os.fstat(fd)
         if inode and status.st_ino != inode:
-            raise FileChanged()
+            raise failures.FileChanged()
         if not crosses and status.st_dev != os.stat(of.where(top, "")[0]).st_dev:
             return names
         there = {os.fsencode(name) for name in os.listdir(fd)}

@@ -19,16 +19,7 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 from ..asking import answers
 from ..frames import failures, system
 from ..reading import files, source, tree
-from ..reading.files import FileChanged
-from ..reading.paths import (
-    Root,
-    check,
-    is_unfinished,
-    open_named,
-    status_of,
-    to_bytes,
-    to_text,
-)
+from ..reading.paths import Root, check, is_unfinished, open_named, status_of, to_bytes, to_text
 from ..reading.source import SourceFile
 from ..writing import sink
 from ..writing.fence import keeping_times
@@ -177,7 +168,7 @@ def remove(of: source.Source, into: Optional[Root], moved: Moved) -> None:
         if kind != tree.LINK and stat.S_ISLNK(status.st_mode):
             raise through_a_link(known.path)
         if not _is_same(status, kind, known):
-            raise FileChanged()
+            raise failures.FileChanged()
         if into is None:
             remove_user_name(fd, name)
         else:

@@ -27,16 +27,8 @@ from typing import (
 )
 
 from ..frames import failures, system, wire
-from ..frames.failures import Done
 from ..reading import files, metadata, tree
-from ..reading.paths import (
-    Root,
-    alike_names,
-    is_unfinished,
-    private_parts,
-    status_of,
-    to_bytes,
-)
+from ..reading.paths import Root, alike_names, is_unfinished, private_parts, status_of, to_bytes
 from . import commit, fence, removal
 from .parts import Parts
 from .verifying import VerifyingSink
@@ -193,7 +185,7 @@ class Sink(VerifyingSink):
         finally:
             file.close()
 
-    def finish(self, value: tree.Entry, strong: str, receipt: int, done: Done) -> None:
+    def finish(self, value: tree.Entry, strong: str, receipt: int, done: failures.Done) -> None:
         try:
             fd = self._to_finish(value, receipt)
         except (OSError, failures.Refusal) as error:
@@ -231,7 +223,7 @@ class Sink(VerifyingSink):
 
     # --- small files, folders and links, by packs
 
-    def _settle(self, parts: List[commit.Part], done: Done) -> None:
+    def _settle(self, parts: List[commit.Part], done: failures.Done) -> None:
         self.settler.add(parts, done)
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:

@@ -176,7 +176,7 @@ class SharingSource(source.Source):
                 known = self._hashes(value, file, (offset, length))
                 self._send_blocks(id_, file, (offset, length), known, send)
                 file.check()
-            except (OSError, files.FileChanged) as error:
+            except (OSError, failures.FileChanged) as error:
                 failure = failures.from_exception(error, value.path)
                 payload = counted + wire.to_json(failure)
                 send(wire.DIGEST, id_, offset + length, payload, wire.FAILED)
@@ -263,5 +263,5 @@ def _block(fd: int, offset: int, size_bytes: int, room: memoryview) -> system.Bl
         return system.Block(cast(memoryview, _Pages(fd, offset, size_bytes)), fd, offset)
     view = room[:size_bytes]
     if files.read_at(fd, view, offset) != size_bytes:
-        raise files.FileChanged
+        raise failures.FileChanged
     return system.Block(view, fd, offset)
