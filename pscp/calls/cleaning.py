@@ -26,10 +26,11 @@ from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
 from pscp.ground.terminal_text import print_line, write_line
-from pscp.manifests.trees import Asker, near_answer
+from pscp.manifests.trees import Asker
 from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import Failure, count, format_bytes
+from pscp.transfer.pieces import answers
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -90,7 +91,7 @@ def clean(
     if not location.is_remote:
         near = request._replace(path=location.literal_path)
         with contextlib.closing(End(0)) as end:
-            return _ask_all(partial(near_answer, end), near, False)
+            return _ask_all(partial(answers.of_near, end), near, False)
     with Session(location, chosen) as session:
         session.connections.check(chosen, True)
         agents = session.connections.take(chosen, note)

@@ -191,7 +191,7 @@ class _NearTree:
     def _answer(self, request: requests.Request) -> object:
         end = self._ends.get()
         try:
-            return _checked(near_answer(end, request))
+            return _checked(answers.of_near(end, request))
         finally:
             self._ends.put(end)
 
@@ -232,13 +232,6 @@ def _near_tree(root: str, options: Options) -> Iterator[Tree]:
         found.close()
 
 
-def near_answer(end: End, request: requests.Request) -> tuple[object, bool]:
-    """Return the answer of an end of this machine, and whether it is a failure."""
-    found: list[tuple[object, bool]] = []
-    end.answer(request, lambda answer, failed: found.append((answer, failed)))
-    return found[0]
-
-
 # --- either
 
 
@@ -265,7 +258,7 @@ def asker(connections: Connections | None, options: Options, reporter: Reporter)
     if connections is None:
         end = End(0)
         try:
-            yield lambda request: near_answer(end, request)
+            yield lambda request: answers.of_near(end, request)
         finally:
             end.close()
         return

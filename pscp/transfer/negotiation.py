@@ -283,13 +283,10 @@ class Negotiation:
 
     def _ask(self, agents: list[RemoteAgent], request: requests.Request) -> object:
         """Ask the far end for sources, and else the sink. Raises DestinationError for a refusal."""
-        found: list[tuple[object, bool]] = []
         of_source = isinstance(request, requests.Expand)
-        if of_source or self._request.is_push:
-            found.append(self._ask_far(agents, request))
-        else:
-            self._near.answer(request, lambda answer, failed: found.append((answer, failed)))
-        answer, is_failed = found[0]
+        is_far = of_source or self._request.is_push
+        asked = self._ask_far(agents, request) if is_far else answers.of_near(self._near, request)
+        answer, is_failed = asked
         if not is_failed:
             return answer
         failure = _checked_failure(answer)

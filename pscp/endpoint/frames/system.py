@@ -23,6 +23,11 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+def os_error(number: int) -> OSError:
+    """Return the error with this errno: a PermissionError, for instance."""
+    return OSError(number, os.strerror(number))
+
+
 def write_all(fd: int, parts: Sequence[Union[bytes, memoryview]]) -> None:
     """Write every byte of the parts, in one system call where the pipe has room."""
     left = sum(map(len, parts))

@@ -296,12 +296,12 @@ def reserve(fd: int, status: os.stat_result, size_bytes: int) -> None:
     """
     free = os.fstatvfs(fd)
     if free.f_blocks and free.f_bavail * free.f_frsize < size_bytes - status.st_blocks * 512:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise system.os_error(errno.ENOSPC)
     if os.major(status.st_dev) == 0 or not size_bytes:
         return
     error = fallocate(fd, 0, 0, size_bytes)
     if error == errno.ENOSPC:
-        raise OSError(error, os.strerror(error))
+        raise system.os_error(error)
 
 
 def digest_of(fd: int, extent: Extent, algorithm: str, room: memoryview) -> Optional[bytes]:

@@ -97,7 +97,7 @@ def apply_to_fifo(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> 
     """Give a FIFO that was just made its metadata. Raises OSError where it is another thing."""
     with system.closing(files.open_for_reading((folder_fd, name), False)) as fd:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise system.os_error(errno.ESTALE)
         apply_to_file(fd, entry, policy, None)
 
 
@@ -105,7 +105,7 @@ def apply_to_device(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -
     """Give a device its metadata unopened. Raises OSError where another thing has the name."""
     with files.unopened((folder_fd, name), False) as path:
         if device_of(os.stat(path)) != entry.target:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise system.os_error(errno.ESTALE)
         _give_owner_and_attributes(path, entry.extra, True)
         os.chmod(path, policy.mode(entry.mode))
         os.utime(path, ns=(_atime_ns(entry), entry.mtime_ns))

@@ -54,7 +54,7 @@ def read(full: bytes, place: files.Place, mode: int, follow: bool) -> Dict[str, 
             return {}
         raise
     if values and sum(map(len, itertools.chain(*values.items()))) > _XATTRS_MAX_BYTES:
-        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        raise system.os_error(errno.E2BIG)
     return values
 
 
@@ -78,7 +78,7 @@ def give(file: File, attributes: object) -> None:
             if has.get(name) != wanted:
                 _set(file, name, wanted)
         except (TypeError, ValueError):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # no valid name, or value
+            raise system.os_error(errno.EINVAL)  # no valid name, or value
         except OSError as error:
             if error.errno != errno.ENOTSUP:
                 raise

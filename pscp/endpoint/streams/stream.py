@@ -35,10 +35,6 @@ _AskedChunk = Tuple[int, int, int, "wire.Send"]  # as the arguments of send_chun
 LaneEnds = Tuple[Optional["PipeSource"], Optional["PipeSink"]]  # one of them is None
 
 
-def _canceled() -> OSError:
-    return OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-
-
 class Room:
     """Buffers of a slot each, kept for reuse: a new one costs a page fault each 4 KiB."""
 
@@ -92,7 +88,7 @@ class Cutter:
             raise
         with self.changed:
             if self.state is Input.STOPPED:
-                raise _canceled()
+                raise system.os_error(errno.ECANCELED)
             if length:
                 self._held[self.count] = buffer, length
                 self.count += 1
@@ -145,7 +141,7 @@ class Cutter:
         with self.changed:
             while number >= self.count and self.end is None:
                 if self.state is not Input.READING:
-                    raise self.error or _canceled()
+                    raise self.error or system.os_error(errno.ECANCELED)
                 self.changed.wait()
             if number >= self.count:
                 return memoryview(b"")

@@ -235,7 +235,7 @@ def _make_readable(the_sink: "sink.Sink", value: tree.Entry) -> bool:
         if is_same and not may_have:
             return False
         if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise system.os_error(errno.EACCES)
         with files.unopened((folder_fd, name), False) as path:
             mode = os.stat(path).st_mode
             if stat.S_ISREG(mode):

@@ -222,7 +222,7 @@ def rename_alone(fd: int, name: bytes, to_fd: int, to_name: bytes) -> None:
             return
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise OSError(number, os.strerror(number))
+            raise system.os_error(number)
     os.link(name, to_name, src_dir_fd=fd, dst_dir_fd=to_fd, follow_symlinks=False)
     remove_user_name(fd, name)
 

@@ -148,7 +148,7 @@ class Keeper:
             if error.errno not in _NO_LINK:
                 raise
             if _is_folder(folder_fd, name):  # by now, and of another lane
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                raise system.os_error(errno.EISDIR)
             # For a moment it has only the backup's name.
             os.rename(name, there, src_dir_fd=folder_fd, dst_dir_fd=there_fd)
         else:
@@ -216,7 +216,7 @@ def _check_sticky(folder_fd: int, file: os.stat_result) -> None:
     """Raise OSError where a further name of another user's file could not be removed again."""
     folder = os.fstat(folder_fd)
     if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, file.st_uid):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise system.os_error(errno.EPERM)
 
 
 def _have_same_bytes(fd: int, other_fd: int) -> bool:

@@ -151,7 +151,7 @@ def _check_usable(fd: int) -> None:
     status = os.fstat(fd)
     is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_nlink > 1:  # with two names it may be any file of ours
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise system.os_error(errno.EACCES)
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -191,7 +191,7 @@ def private_folder(make: bool) -> int:
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(fd)
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise system.os_error(errno.EACCES)
     return fd
 
 
@@ -223,7 +223,7 @@ def state_of(content: bytes) -> State:
 def _write(fd: int, state: State) -> None:
     content = json.dumps(state).encode("ascii")
     if os.pwrite(fd, content, 0) != len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise system.os_error(errno.ENOSPC)
     os.ftruncate(fd, len(content))
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
+from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.serving.end import End
 from pscp.ground.errors import CopyError
 from pscp.transfer.pieces.plan import Failure
 
@@ -33,6 +35,13 @@ def unexpected(failure: Failure) -> None:
 def as_copy_error(failure: Failure, root: str = "") -> CopyError:
     """Return the error for an end that cannot begin; without a path it is about its root."""
     return CopyError(f"{failure['path'] or root}: {failure['message']}".lstrip(": "))
+
+
+def of_near(end: End, request: requests.Request) -> tuple[object, bool]:
+    """Return the answer of an end of this machine, and whether it is a failure."""
+    found: list[tuple[object, bool]] = []
+    end.answer(request, lambda answer, failed: found.append((answer, failed)))
+    return found[0]
 
 
 def items(value: object) -> Sequence[object]:
