@@ -65,6 +65,7 @@ LATER = {
     "agent": ("stream_server", "direct", "link"),  # what is sent when there is need of it
     "end": ("stream_server", "leftovers", "backup", "synthetic", "null_sink", "linkdest", "mirror"),
     "tree": ("ownership", "xattrs"),
+    "commit": ("backup",),
     "metadata": ("ownership", "xattrs"),
 }
 

@@ -58,7 +58,7 @@ MADE_JUST_NOW = {
 }
 PSCPS_OWN = {
     "serve/server/worker.py run": "a socket that an earlier server has left",
-    "endpoint/writing/commit.py unlink_private": "a part",
+    "endpoint/writing/parts.py unlink_private": "a part",
     "endpoint/writing/fence.py release": "a fence, at the end of its copy",
     "endpoint/writing/fence.py remove": "a fence",
     "endpoint/there/leftovers.py _take": "a part or fence, for --clean",

@@ -21,7 +21,7 @@ from ..asking import answers, requests
 from ..frames import failures, system
 from ..reading import files, metadata, tree, xattrs
 from ..reading.paths import status_of, to_text
-from ..writing import commit, fence, parts
+from ..writing import fence, parts
 from . import sameness
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _is_as_wanted(file: xattrs.File, value: tree.Entry, policy: metadata.Policy)
 def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
     """Put a copy of an open file, with the metadata of its source, in its place."""
     part_fd, kind = the_sink.new_small(value.path)
-    whole = commit.Part(part_fd, value, "", kind)
+    whole = parts.Part(part_fd, value, "", kind)
     whole.compared = files.identity(os.fstat(fd)), True
     try:
         part = files.FileSink(part_fd, True)
@@ -273,9 +273,9 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
         with the_sink.held():
             the_sink.settler.name(whole)
     except BaseException:
-        if kind == commit.PRIVATE:
+        if kind == parts.PRIVATE:
             with contextlib.suppress(OSError, failures.Refusal):
-                commit.unlink_private(the_sink.root, the_sink.parts, value.path)
+                the_sink.parts.unlink_private(value.path)
         raise
     finally:
         os.close(part_fd)

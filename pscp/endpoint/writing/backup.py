@@ -19,8 +19,8 @@ from typing import List, Optional, Tuple
 from ..frames import failures, system
 from ..reading import files, xattrs
 from ..reading.paths import Root, status_of
-from . import commit, placing, removal
-from .parts import Parts
+from . import placing, removal
+from .parts import Compared, Part, Parts, file_to_replace
 
 _ROOM_BYTES = 1 << 18
 # The filesystem has no hard links, or the file has too many.
@@ -71,7 +71,7 @@ class Keeper:
                     _give_access(self._opened.fd, self._root.fd)
             return self._opened
 
-    def compare(self, part: commit.Part) -> Optional[commit.Compared]:
+    def compare(self, part: Part) -> Optional[Compared]:
         """Return whether a large part has the contents of the file that it replaces, and which file
         that is; None where that cannot be read, or is no file: keep() sees what it is.
         """
@@ -89,7 +89,7 @@ class Keeper:
         name: bytes,
         path: str,
         part: bytes,
-        compared: Optional[commit.Compared],
+        compared: Optional[Compared],
     ) -> None:
         """Give what has this name its backup's name as well, unless it is like the part that
         replaces it.
@@ -134,7 +134,7 @@ class Keeper:
             self._make_folders(backup.rpartition("/")[0], path)
         there_fd, there = self._there().at(backup)
         if not is_elsewhere:
-            commit.file_to_replace(there_fd, there, backup)
+            file_to_replace(there_fd, there, backup)
         elif _is_folder(there_fd, there):
             raise self._is_taken(path, backup, "a folder")
         _check_sticky(folder_fd, before)

@@ -10,17 +10,19 @@ it replaces (backup.py), further names of it (../there/hardlinks.py).
 
 import contextlib
 import os
-import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ..frames import failures, wire
-from ..reading import files, metadata, tree
-from ..reading.paths import Root, status_of
+from ..reading import files, metadata
+from ..reading.paths import Root
 from . import removal
 from .fence import AnyFence, is_named
-from .parts import Parts
+from .parts import NAMELESS, SHARED, Compared, Part, Parts, file_to_replace
+
+if TYPE_CHECKING:
+    from .backup import Keeper
 
 _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not settled yet
 
@@ -28,39 +30,6 @@ _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not sett
 # two threads that each make many short system calls hand CPython's lock back and forth. On
 # tmpfs the sink of a pack took 70 microseconds a file with the thread and 38 without.
 _QUICK_S = 100e-6
-
-NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
-
-
-class Part:
-    """A complete part, and the entry that it becomes."""
-
-    def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
-        self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
-        self.failure: Optional[failures.Data] = None
-        self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-Compared = Tuple[files.Identity, bool]  # of a file, and whether its contents are a part's
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Keeper(Protocol):
-        """Keeps what loses its name (backup.py)."""
-
-        def folders(self, of: List[str]) -> List[Tuple[Root, str]]: ...
-        def compare(self, part: Part) -> Optional[Compared]: ...
-        def keep(
-            self, folder_fd: int, name: bytes, path: str, part: bytes, compared: Optional[Compared]
-        ) -> None: ...
-        def keep_removed(self, path: str, status: os.stat_result) -> None: ...
-        def close(self) -> None: ...
-
 
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
@@ -148,7 +117,7 @@ class Settler:
                 _try([part], self._name_large)
             if part.failure and part.kind != SHARED:  # the coordinator discards the run's part
                 with contextlib.suppress(OSError, failures.Refusal):
-                    unlink_private(self._root, self._parts, part.entry.path)
+                    self._parts.unlink_private(part.entry.path)
             part.close()
         named = [part for part in parts if not part.failure]
         outcome = self.make_names_durable(part.entry.path for part in named)
@@ -288,23 +257,3 @@ def _try(parts: List[Part], act: Callable[[Part], None]) -> None:
             act(part)
         except (OSError, failures.Refusal) as error:
             part.failure = failures.from_exception(error, part.entry.path)
-
-
-def unlink_private(root: Root, parts: Parts, path: str) -> None:
-    """Remove the part of a small file that only this lane knows, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        folder_fd, name = root.at(path)
-        os.unlink(parts.private_name(name), dir_fd=folder_fd)
-
-
-def file_to_replace(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:
-    """Return the status of the file that has this name, if one has. Raises Refusal for a folder
-    or a special file.
-    """
-    status = status_of(folder_fd, name)
-    if status is None or stat.S_ISLNK(status.st_mode):
-        return None
-    if stat.S_ISREG(status.st_mode):
-        return status
-    what = "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
-    raise failures.Refusal(failures.DESTINATION, path, "is %s at the destination" % what)

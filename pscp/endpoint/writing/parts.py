@@ -16,8 +16,8 @@ import stat
 from typing import ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from ..frames import system, wire
-from ..frames.failures import SYSTEM, UNSAFE, Refusal
-from ..reading import files
+from ..frames.failures import DESTINATION, SYSTEM, UNSAFE, Data, Refusal
+from ..reading import files, tree
 from ..reading.paths import Root, part_name, status_of
 from . import fence
 
@@ -29,6 +29,24 @@ Facts = Tuple[int, int, int, int]  # of a file: its kind, its owner, its links, 
 # In the mode of a part that was the file itself: an earlier version's --inplace renamed that, so
 # that it may be the only copy of the old file.
 WAS_FILE = stat.S_ISVTX
+
+
+NAMELESS, PRIVATE, SHARED = 1, 2, 3  # whose name a part has: none, this lane's, the run's
+Compared = Tuple[files.Identity, bool]  # of a file, and whether its contents are a part's
+
+
+class Part:
+    """A complete part, and the entry that it becomes."""
+
+    def __init__(self, fd: int, entry: tree.Entry, strong: str, kind: int) -> None:
+        self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
+        self.failure: Optional[Data] = None
+        self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class Parts:
@@ -167,6 +185,12 @@ class Parts:
             return True
         return False
 
+    def unlink_private(self, path: str) -> None:
+        """Remove the part of a small file that only this lane knows, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            folder_fd, name = self._root.at(path)
+            os.unlink(self.private_name(name), dir_fd=folder_fd)
+
     def _is_ours(self, folder_fd: int, status: os.stat_result) -> bool:
         """Is it like a part that this user makes: with one name, and private?"""
         if is_private(status):
@@ -183,6 +207,19 @@ def is_private(status: os.stat_result) -> bool:
 def _facts(status: os.stat_result) -> Facts:
     mode = status.st_mode
     return stat.S_IFMT(mode), status.st_uid, status.st_nlink, mode & (0o077 | WAS_FILE)
+
+
+def file_to_replace(folder_fd: int, name: bytes, path: str) -> Optional[os.stat_result]:
+    """Return the status of the file that has this name, if one has. Raises Refusal for a folder
+    or a special file.
+    """
+    status = status_of(folder_fd, name)
+    if status is None or stat.S_ISLNK(status.st_mode):
+        return None
+    if stat.S_ISREG(status.st_mode):
+        return status
+    what = "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
+    raise Refusal(DESTINATION, path, "is %s at the destination" % what)
 
 
 def _is_file(folder_fd: int, name: bytes) -> bool:

@@ -30,7 +30,7 @@ from ..frames import failures, system, wire
 from ..reading import files, metadata, tree
 from ..reading.paths import Root, alike_names, is_unfinished, private_parts, status_of, to_bytes
 from . import commit, fence, removal
-from .parts import Parts
+from .parts import NAMELESS, PRIVATE, SHARED, Part, Parts, file_to_replace
 from .verifying import VerifyingSink
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Sink(VerifyingSink):
         if fd is None:  # a lane that died renamed it, maybe before the new name was durable
             done(self.settler.make_names_durable([value.path]))
             return
-        self.settler.add([commit.Part(fd, value, strong, commit.SHARED)], done)
+        self.settler.add([Part(fd, value, strong, SHARED)], done)
 
     def _to_finish(self, value: tree.Entry, receipt: int) -> Optional[int]:
         """Return the part's descriptor; None where the file has its final name already."""
@@ -223,10 +223,10 @@ class Sink(VerifyingSink):
 
     # --- small files, folders and links, by packs
 
-    def _settle(self, parts: List[commit.Part], done: failures.Done) -> None:
+    def _settle(self, parts: List[Part], done: failures.Done) -> None:
         self.settler.add(parts, done)
 
-    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> commit.Part:
+    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> Part:
         fd, kind = self.new_small(value.path)
         try:
             written = os.write(fd, body) if body else 0
@@ -234,10 +234,10 @@ class Sink(VerifyingSink):
                 written += os.write(fd, body[written:])
         except OSError:
             os.close(fd)
-            if kind == commit.PRIVATE:
-                commit.unlink_private(self.root, self.parts, value.path)
+            if kind == PRIVATE:
+                self.parts.unlink_private(value.path)
             raise
-        return commit.Part(fd, value, digest, kind)
+        return Part(fd, value, digest, kind)
 
     def new_small(self, path: str) -> Tuple[int, int]:
         """Make the part of a small file; return its descriptor, and whose name it has."""
@@ -252,10 +252,10 @@ class Sink(VerifyingSink):
         folder_fd, name = self.root.at(path)
         fd = files.new_small(folder_fd)
         if fd is not None:
-            return fd, commit.NAMELESS
+            return fd, NAMELESS
         flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
         name = self.parts.private_name(name)
-        return os.open(name, flags, 0o600, dir_fd=folder_fd), commit.PRIVATE
+        return os.open(name, flags, 0o600, dir_fd=folder_fd), PRIVATE
 
     def _make_folder(self, value: tree.Entry) -> None:
         """Make the folder, unfinished until finish_folder()."""
@@ -301,7 +301,7 @@ class Sink(VerifyingSink):
         with self._fence.held():
             folder_fd, name = self.root.at(path, make=True)
             if may_replace is None or not may_replace(name, folder_fd):
-                commit.file_to_replace(folder_fd, name, path)
+                file_to_replace(folder_fd, name, path)
             part = self.parts.private_name(name)
             try:
                 make(part, folder_fd)

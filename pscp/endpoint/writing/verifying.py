@@ -14,7 +14,7 @@ from ..frames.session import Arriving
 from ..reading import source, tree
 
 if TYPE_CHECKING:
-    from . import commit
+    from .parts import Part
 
 
 _BY_NAME = (tree.LINK, tree.FIFO, tree.DEVICE)  # they have no content
@@ -65,7 +65,7 @@ class VerifyingSink(source.FileTable, abc.ABC):
     ) -> None:
         """Write the files, folders and links of a pack; call `done`, now or later."""
         outcome: failures.Outcome = [None] * len(listed)
-        parts: Dict[int, commit.Part] = {}  # by place in the pack, in its order
+        parts: Dict[int, Part] = {}  # by place in the pack, in its order
         offset = 0
         checked = entries.check_sizes(listed, rows, len(bodies))
         for place, (value, row) in enumerate(zip(listed, checked)):
@@ -96,7 +96,7 @@ class VerifyingSink(source.FileTable, abc.ABC):
         else:
             settled([])
 
-    def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[commit.Part]":
+    def _small(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[Part]":
         if value.kind == tree.FOLDER:
             self._make_folder(value)
         elif value.kind in _BY_NAME:
@@ -110,9 +110,7 @@ class VerifyingSink(source.FileTable, abc.ABC):
         return None
 
     @abc.abstractmethod
-    def _make_part(
-        self, value: tree.Entry, digest: str, body: memoryview
-    ) -> "Optional[commit.Part]":
+    def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> "Optional[Part]":
         """Make the part of a small file; None where it has none."""
 
     @abc.abstractmethod
@@ -124,7 +122,7 @@ class VerifyingSink(source.FileTable, abc.ABC):
         """Make a link, a FIFO or a device; `is_anew`, in place of one that is the same."""
 
     @abc.abstractmethod
-    def _settle(self, parts: "List[commit.Part]", done: failures.Done) -> None:
+    def _settle(self, parts: "List[Part]", done: failures.Done) -> None:
         """Make these parts final; then call `done`."""
 
     @abc.abstractmethod
