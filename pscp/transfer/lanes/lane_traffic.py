@@ -150,8 +150,8 @@ class LaneTraffic:
         self._settle(number, tell)
 
     def _source_failed(self, number: int, chunk: Chunk, payload: bytes) -> None:
-        failure = failures.parse_failure(wire.Frame(0, 0, 0, 0, memoryview(payload)).json())
-        of_source = answers.of_known(failure)
+        frame = wire.Frame(wire.DIGEST, 0, 0, 0, memoryview(payload))
+        of_source = answers.of_known(failures.parse_failure(frame.json()))
         self._settle(number, lambda: chunk.job.failed(chunk, of_source))
 
     # --- sending
