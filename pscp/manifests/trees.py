@@ -29,7 +29,7 @@ from pscp.ground.contexts import with_context
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters, Reporter
-from pscp.transfer.begin_requests import choose_hash
+from pscp.transfer.begin_requests import choose_hash, sink_request
 from pscp.transfer.copy import make_pool, shared_cpus
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
@@ -148,19 +148,8 @@ def _of_source(tops: list[source.Top], algorithm: str) -> requests.BeginSource:
 
 def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
     """Return the request for a sink without a nonce, which changes nothing."""
-    return requests.BeginSink(
-        root=root,
-        token="",
-        nonce="",
-        earlier=[],
-        hash=algorithm,
-        strong=False,
-        preserve=False,
-        archive=False,
-        test=False,
-        server={},
-        modules=copy_modules(_MODULES),
-    )
+    plain = sink_request(root, "", Options(), algorithm)
+    return plain._replace(modules=copy_modules(_MODULES))
 
 
 # --- here
