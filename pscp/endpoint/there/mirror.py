@@ -99,13 +99,11 @@ def extras(root: Root, request: Extras) -> List[object]:
                 answers.append([[], None])
                 continue
             rows, is_all = _rows(root, piece, left_bytes)
-        except FileNotFoundError:  # then there is nothing
-            rows, is_all = [], True
         except (OSError, failures.Refusal) as error:
-            if not is_no_folder(error):
+            if not (isinstance(error, FileNotFoundError) or is_no_folder(error)):
                 answers.append(failures.from_exception(error, piece[0]))
                 continue
-            rows, is_all = [], True
+            rows, is_all = [], True  # there is nothing
         left_bytes -= sum(weight_bytes(row[0]) for row in rows)
         answers.append([rows, not is_all])
     return answers
