@@ -53,7 +53,7 @@ def found(mutant: Mutant, examples: int, focus: str) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            cwd=home, capture_output=True, text=True, check=False,
+            cwd=home, capture_output=True, text=True, errors="backslashreplace", check=False,
         )  # fmt: skip
     counts = re.search(r"^(\d+) examples", done.stdout, re.MULTILINE)
     assert counts, done.stdout + done.stderr
