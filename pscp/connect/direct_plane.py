@@ -30,7 +30,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.plane import gate
 from pscp.ground import errors
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.locations import MAX_PORT
 from pscp.ground.log import Log
 from pscp.options.options import Options
@@ -287,10 +287,7 @@ class DirectPlane:
         if before is not None:
             before.close()
         if control is not None:
-            hear = threading.Thread(
-                target=with_context(self._hear), args=(control,), name="control", daemon=True
-            )
-            hear.start()
+            start_thread("control", self._hear, control)
 
     def _identities(self, options: Options) -> tuple[Identity, Identity]:
         if options.plane != "tls":
@@ -365,10 +362,7 @@ class DirectPlane:
         stopping, stop = os.pipe()
         port, entry = listening.getsockname()[1], gate.Gate(listening, tokens, stopping)
         admitted: list[socket.socket] = []
-        thread = threading.Thread(
-            target=with_context(entry.run), args=(admitted.append,), daemon=True
-        )
-        thread.start()
+        thread = start_thread(None, entry.run, admitted.append)
         try:
             with self._turn:
                 self._ask(options, port, tokens, note)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -20,7 +19,7 @@ from pscp.connect.logins.authenticator import Patience
 from pscp.endpoint.frames import session, system, wire
 from pscp.endpoint.plane import gate, link
 from pscp.ground import errors
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.libraries import check_installed
 from pscp.options.options import Options
 from pscp.transports import Channel
@@ -83,8 +82,7 @@ class Keys:
     def __init__(self) -> None:
         """Raises UsageError if the package that makes them is not installed."""
         check()
-        self._thread = threading.Thread(target=with_context(self._make), name="keys", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("keys", self._make)
 
     def _make(self) -> None:
         self._here, self._there = new_identity(), new_identity()
@@ -179,12 +177,7 @@ def all_at_once(open_lane: Callable[[int, T], RemoteAgent], of: list[T]) -> list
         except errors.PscpError as error:  # there are too many processes, or open files
             reasons.append(error.message)
 
-    threads = [
-        threading.Thread(target=with_context(run), args=pair, daemon=True) for pair in enumerate(of)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [start_thread(None, run, number, one) for number, one in enumerate(of)]:
         thread.join()
     if not lanes:
         raise NoDirectLane(reasons[-1])

@@ -26,7 +26,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
 from pscp.endpoint.serving import onward
 from pscp.ground import errors
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.options.options import Options
@@ -89,8 +89,7 @@ class OnwardChannel(Channel):
         self._below: Channel | None = None  # to the source's host
         self._left: RemoteAgent | None = None  # that of the source's host, once that is over
         self._is_ended = self._is_closed = False
-        self._thread = threading.Thread(target=with_context(self._run), name="onward", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("onward", self._run)
 
     # --- what is sent; by the thread that has the lane
 

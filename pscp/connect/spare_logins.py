@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost
 from pscp.transports import Channel
 
@@ -80,10 +80,7 @@ class EarlyLogins:
             if is_cut:
                 login.channel.close()
             else:
-                let_go = threading.Thread(
-                    target=with_context(login.channel.let_go), args=(LET_GO_S,), daemon=True
-                )
-                let_go.start()
+                start_thread(None, login.channel.let_go, LET_GO_S)
 
 
 class IdleConnections:

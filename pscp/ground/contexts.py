@@ -2,7 +2,7 @@
 
 A new thread begins with an empty context: a logging.Handler, or a function that a call is given,
 would find none of the program's variables there. So every thread that may log or call one, and
-each piece of work for a pool's threads, is made with with_context().
+each piece of work for a pool's threads, is made with start_thread() or with_context().
 
 Not here: how a thread knows which call it works for (stops.py).
 Read next: log.py.
@@ -11,6 +11,7 @@ Read next: log.py.
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -29,3 +30,17 @@ def with_context(call: Callable[_P, _T]) -> Callable[_P, _T]:
         return context.copy().run(call, *args, **more)
 
     return run
+
+
+def start_thread(
+    name: str | None, call: Callable[_P, object], *args: _P.args, **more: _P.kwargs
+) -> threading.Thread:
+    """Start a daemon thread that makes this call with the context variables of now.
+
+    `name` is what records of `logging` call it; None: Python's own.
+    """
+    thread = threading.Thread(
+        target=with_context(call), args=args, kwargs=more, name=name, daemon=True
+    )
+    thread.start()
+    return thread

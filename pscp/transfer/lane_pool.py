@@ -20,7 +20,7 @@ from pscp.connect.connections import ConnectionRequest
 from pscp.connect.known.host_memory import PathRecord, kind_of
 from pscp.connect.spare_logins import LET_GO_S, IdleConnections
 from pscp.endpoint.asking import requests
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
 from pscp.options.options import Options
 from pscp.progress.progress import count
@@ -215,10 +215,7 @@ class LanePool:
         self.queue.finish_writing()
         if leaving:
             self._idle.expect(len(leaving))
-            args = leaving, self._idle
-            threading.Thread(
-                target=with_context(_let_go), args=args, name="leaving", daemon=True
-            ).start()
+            start_thread("leaving", _let_go, leaving, self._idle)
 
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
         """Wait for a worker to end. Return False if it is still logging in, for nothing."""

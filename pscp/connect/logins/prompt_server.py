@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pscp.ground import state
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.transports import askpass, control_sockets
 
 _QUESTION_MAX_BYTES = 64 * 1024
@@ -59,10 +59,7 @@ class PromptServer:
         self._unanswered = 0  # questions that wait for their answer now
         # Used by the listening thread; after its end by close():
         self._threads: list[threading.Thread] = []
-        self._thread = threading.Thread(
-            target=with_context(self._listen), name="prompts", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread("prompts", self._listen)
 
     def stop(self) -> None:
         """Make `closing_fd` readable: questions are not answered any more."""
@@ -110,11 +107,7 @@ class PromptServer:
         poll.register(self.closing_fd, 0)
         while self.closing_fd not in dict(poll.poll()):
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]
-            thread = threading.Thread(
-                target=with_context(self._serve), args=(fd,), name="prompt", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(start_thread("prompt", self._serve, fd))
 
     def _serve(self, fd: int) -> None:
         peer = socket.socket(fileno=fd)

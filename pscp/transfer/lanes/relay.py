@@ -25,7 +25,7 @@ from pscp.endpoint.asking.answers import Reply, not_here
 from pscp.endpoint.frames import failures, session, system, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.source import Row, Source, listed
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost, ProtocolError, PscpError
 from pscp.ground.values import LOGINS_MAX
 from pscp.options.options import Options
@@ -170,10 +170,7 @@ class RelayEnd:
                 raise misshapen(error) from None
             raise as_copy_error(failure)
         agent.session.advance(session.BEGIN_SOURCE)
-        self._thread = threading.Thread(
-            target=with_context(self._receive), name="relay", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread("relay", self._receive)
 
     def _opened(self, channel: Channel) -> None:
         with self._lock:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 from pscp.endpoint.frames import system
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost, PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.options.connection_options import OF_A_CONNECTION
@@ -120,10 +119,7 @@ class LentChannel(Pipes):
         self._stop: Callable[[], object] = lambda: None
         self._status, self._failure = FAILED_STATUS, ""
         self._is_ended = False
-        self._thread = threading.Thread(
-            target=with_context(self._serve), args=(client, request), name="channel", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread("channel", self._serve, client, request)
 
     def _serve(self, client: object, request: Request) -> None:
         try:
@@ -203,14 +199,9 @@ def serve_paramiko(
     except paramiko.SSHException:
         what = "subsystem" if request.is_subsystem else "exec"
         raise HelperError(f"{what} request failed on channel 0") from None
-    feeding = (channel, os.dup(fds[0]))  # a copy, since the thread may outlive the channel
-    threading.Thread(
-        target=with_context(_feed), args=feeding, name="channel in", daemon=True
-    ).start()
-    errors = threading.Thread(
-        target=with_context(_drain), args=(channel.recv_stderr, fds[2]), daemon=True
-    )
-    errors.start()
+    # A copy of the descriptor, since this thread may outlive the channel:
+    start_thread("channel in", _feed, channel, os.dup(fds[0]))
+    errors = start_thread(None, _drain, channel.recv_stderr, fds[2])
     try:
         _drain(channel.recv, fds[1])
         errors.join()
