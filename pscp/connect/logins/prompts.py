@@ -135,10 +135,8 @@ class Prompts:
         if question.hint == "confirm" or re.search(_HOST_KEY, question.prompt):
             return self._confirm_key(question, is_again)
         self.was_asked = True
-        if re.fullmatch(_PASSPHRASE, question.prompt):
-            return self._passphrase(question, is_again)
-        if re.fullmatch(_PASSWORD, question.prompt):
-            return self._password(question, is_again)
+        if re.fullmatch(f"{_PASSPHRASE}|{_PASSWORD}", question.prompt):
+            return self._lasting(question, is_again)
         self.is_single_use = True
         return self._ask_person(question)
 
@@ -156,37 +154,24 @@ class Prompts:
             self._answers.known[question.prompt] = answer
         return askpass.ANSWER, answer or "no"
 
-    def _passphrase(self, question: Question, is_again: bool) -> Reply:
-        """Return the passphrase of a key; without one ssh goes on with the next key."""
-        known = self._known(question, is_again)
-        if known is not None:
-            return askpass.ANSWER, known
-        if not self._may_ask_person(question):
-            return askpass.NONE, ""
-        return self._ask_and_keep(question)
-
-    def _password(self, question: Question, is_again: bool) -> Reply:
-        """Return the password that is known, that in the file, or that which a person types."""
-        known = self._known(question, is_again)
-        if known is not None:
-            return askpass.ANSWER, known
-        if self._of_file is not None:
-            return self._refuse(question, f"the password in {self._file} was not taken")
-        return self._ask_and_keep(question)
-
-    def _known(self, question: Question, is_again: bool) -> str | None:
-        """Return the answer that is known, or in the file; forget one that was wrong."""
+    def _lasting(self, question: Question, is_again: bool) -> Reply:
+        """Return a password or a passphrase: that which is known, that in the file, or that which
+        a person types, kept for further logins. One that was wrong is forgotten.
+        """
+        known = self._answers.known
         if is_again:
-            self._answers.known.pop(question.prompt, None)
-            return None
-        return self._answers.known.get(question.prompt, self._of_file)
-
-    def _ask_and_keep(self, question: Question) -> Reply:
-        """Ask a person, and keep the answer for further logins."""
-        kind, answer = self._ask_person(question)
+            known.pop(question.prompt, None)
+        elif (answer := known.get(question.prompt, self._of_file)) is not None:
+            return askpass.ANSWER, answer
+        if re.fullmatch(_PASSPHRASE, question.prompt):
+            if not self._may_ask_person(question):  # ssh goes on with the next key
+                return askpass.NONE, ""
+        elif self._of_file is not None:
+            return self._refuse(question, f"the password in {self._file} was not taken")
+        kind, typed = self._ask_person(question)
         if kind == askpass.ANSWER:
-            self._answers.known[question.prompt] = answer
-        return kind, answer
+            known[question.prompt] = typed
+        return kind, typed
 
     def _ask_person(self, question: Question, is_secret: bool = True) -> Reply:
         """Return what a person answers; without an answer the login is refused."""
