@@ -19,14 +19,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pscp.endpoint.frames import system, wire
+from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.sftp.protocol.packets import NO_SFTP_STATUS
 from pscp.sftp.protocol.remote_hash import COMMAND
 from pscp.transports import Channel, SshSetup, further_channel_argv
-from pscp.transports.openssh import last_line, reap
+from pscp.transports.openssh import Child, last_line
 
 _END_S = 2.0
 _ERRORS_MAX_BYTES = 8 * 1024
@@ -35,7 +35,7 @@ _MAIN = (
 )
 
 
-class SftpChannel(Channel):
+class SftpChannel(Child):
     """The channel of a lane over SFTP: the program, and the channel that it uses."""
 
     needs_agent = False
@@ -50,21 +50,14 @@ class SftpChannel(Channel):
         settings = {"fds": fds, "verify": verify, "program": list(program)}
         package = str(Path(__file__).parent.parent.parent)
         argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
-        pipe = subprocess.PIPE
         try:
-            self._child = subprocess.Popen(
-                argv, 0, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds, start_new_session=True
-            )
+            super().__init__(argv, False, None, None, pass_fds=fds)
         except BaseException:
             below.close()
             raise
         below.close_data_fds()
-        assert self._child.stdin and self._child.stdout and self._child.stderr
-        self._files = (self._child.stdin, self._child.stdout, self._child.stderr)
-        self.write_fd, self.read_fd = (file.fileno() for file in self._files[:2])
-        self.error_fd, self.control = below.error_fd, below.control
-        for fd in (self.write_fd, self.read_fd):
-            system.widen_pipe(fd)
+        self._own_error_fd, self.error_fd = self.error_fd, below.error_fd
+        self.control = below.control
 
     @property
     def pid(self) -> int:
@@ -82,12 +75,7 @@ class SftpChannel(Channel):
             self._below.end()
 
     def close(self) -> None:
-        self.end()
-        for file in self._files[:2]:
-            with contextlib.suppress(OSError):
-                file.close()
-        reap(self._child, _END_S)
-        self._files[2].close()
+        super().close()
         self._below.close()
 
     def let_go(self, patience_s: float) -> None:
@@ -100,9 +88,8 @@ class SftpChannel(Channel):
             self._child.wait(_END_S)
         status = self._child.returncode
         if status is not None and status > 0:
-            fd = self._files[2].fileno()
-            has_words = select.select([fd], [], [], 0)[0]
-            errors = os.read(fd, _ERRORS_MAX_BYTES) if has_words else b""
+            has_words = select.select([self._own_error_fd], [], [], 0)[0]
+            errors = os.read(self._own_error_fd, _ERRORS_MAX_BYTES) if has_words else b""
             words = last_line(errors.decode(errors="replace"))
             if status == NO_SFTP_STATUS:
                 return _no_sftp(words)

@@ -5,9 +5,10 @@ Read next: channel.py, openssh.py, ssh_settings.py.
 
 For other rooms: Channel, Control, Request, SFTP, SshSetup, askpass, channel (FAILED_STATUS, Pipes),
 control_sockets, direct (PlainChannel, TlsPump), fdpass, further_channel_argv, mux_protocol
-(MuxMaster, process_of), open_channel, openssh (WRONG_STATUS, error_of, last_line, lines_of, reap,
-user_words), receive_window (FIRST_BYTES, Window, is_due, round_trip_s), remote_command (PYTHONS,
-command), resolve, socket_options, ssh_settings (REFUSED, Request, Settings), transport_of.
+(MuxMaster, process_of), open_channel, openssh (Child, WRONG_STATUS, error_of, last_line, lines_of,
+reap, user_words), receive_window (FIRST_BYTES, Window, is_due, round_trip_s), remote_command
+(PYTHONS, command), resolve, socket_options, ssh_settings (REFUSED, Request, Settings),
+transport_of.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ def test_no_channel_is_left_where_the_program_for_sftp_cannot_be_started(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     with pscp.Session(transport=client, remote="sftp") as session:
         for _ in range(2):
-            with pytest.raises(FileNotFoundError):
+            with pytest.raises(pscp.UsageError, match="cannot run"):
                 session.copy(f"there:{tmp_path}", str(tmp_path))
 
 
