@@ -106,7 +106,18 @@ class RemoteAgent:
 
     def _greet(self, marker: bytes, patience: Patience) -> None:
         self._skip_banner(marker or send_agent(self.channel), patience)
-        self.hello = self._hello()
+        frame = self.receive()
+        if frame is None:
+            raise self.explain()
+        hello = self._json(frame)
+        self.session.advance(session.HELLO)
+        hashes = hello.get("hashes") if isinstance(hello, dict) else None
+        if not isinstance(hello, dict) or not isinstance(hashes, dict):
+            raise errors.ProtocolError("a HELLO of another shape")
+        self.hashes = {str(k): v for k, v in hashes.items() if isinstance(v, float) and v > 0}
+        if self.is_sftp and "rtt_s" in hello:  # over SFTP a request may take several round trips
+            self.rtt_s = _checked_rtt_s(hello["rtt_s"])
+        self.hello = hello
 
     # --- frames from the agent
 
@@ -153,7 +164,7 @@ class RemoteAgent:
 
     def read_messages(self) -> bool:
         """Read what has come on standard error, without waiting. Return False at its end."""
-        return self.channel.error_fd not in self._wait_for_s(0) or self._messages.has_more
+        return self.channel.error_fd not in self._wait_for_s(0) or not self._messages.is_over
 
     def explain(self) -> errors.PscpError:
         """Return why the channel ended."""
@@ -197,20 +208,6 @@ class RemoteAgent:
         """Return why the channel ended before the marker came."""
         error = self.explain()
         return _no_agent(seen) if isinstance(error, errors.NoAgent) and seen.strip() else error
-
-    def _hello(self) -> dict[str, object]:
-        frame = self.receive()
-        if frame is None:
-            raise self.explain()
-        hello = self._json(frame)
-        self.session.advance(session.HELLO)
-        hashes = hello.get("hashes") if isinstance(hello, dict) else None
-        if not isinstance(hello, dict) or not isinstance(hashes, dict):
-            raise errors.ProtocolError("a HELLO of another shape")
-        self.hashes = {str(k): v for k, v in hashes.items() if isinstance(v, float) and v > 0}
-        if self.is_sftp and "rtt_s" in hello:  # over SFTP a request may take several round trips
-            self.rtt_s = _checked_rtt_s(hello["rtt_s"])
-        return hello
 
     def _json(self, frame: wire.Frame) -> object:
         try:

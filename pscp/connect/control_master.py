@@ -53,10 +53,12 @@ class Master:
 
     def wait(self, note: Callable[[str], None], patience: Patience) -> PscpError | None:
         """Wait until channels can be opened, and return None; or why they never can be."""
+        if self._is_up:
+            return None
         self._messages.notice = note
         poll = select.poll()
         poll.register(self.channel.error_fd, select.POLLIN)
-        while not (self._is_up or os.path.exists(self.control.path)):
+        while not os.path.exists(self.control.path):
             if poll.poll(_SOCKET_CHECK_MS) and not self._show_messages():
                 if os.path.exists(self.control.path):
                     break  # with --persist this ssh ends, and another has the connection
@@ -65,14 +67,13 @@ class Master:
                 patience.left_s()
             except Unreachable as error:
                 return error
-        if not self._is_up:
-            while poll.poll(_HANG_UP_MS):
-                if not self._show_messages():
-                    if not os.path.exists(self.control.path):
-                        return self.channel.explain(self._messages.text())
-                    break
-            self._is_up = True
-            self._thread.start()
+        while poll.poll(_HANG_UP_MS):
+            if not self._show_messages():
+                if not os.path.exists(self.control.path):
+                    return self.channel.explain(self._messages.text())
+                break
+        self._is_up = True
+        self._thread.start()
         return None
 
     def is_usable(self) -> bool:

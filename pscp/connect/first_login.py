@@ -124,7 +124,9 @@ class FirstLogin:
         self.clock.start()
         channel, marker = self.open_kept(setup), b""
         if channel is not None:
-            marker = _send_agent(channel)
+            from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
+
+            marker = send_agent(channel)
         elif self._shared.begin(setup, self._opener.open_master):
             return False
         else:
@@ -247,13 +249,6 @@ class FirstLogin:
         if is_sftp and not setup.options.quiet:
             note(f"{reason.message.rstrip('.')}{errors.USING_SFTP}")
         return far
-
-
-def _send_agent(channel: Channel) -> bytes:
-    """Send the agent before the rest of the program is loaded: no login takes longer than that."""
-    from pscp.connect.bootstrap import send_agent  # here: while ssh logs in there is time for it
-
-    return send_agent(channel)
 
 
 def is_kept(channel: Channel) -> bool:

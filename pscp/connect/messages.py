@@ -95,13 +95,8 @@ class Messages:
         self._line = b""  # one that has not ended yet
         self.cipher = ""  # what ssh has agreed on, where it says so
         self._unshown = ""  # not shown yet, since an error may repeat it
-        self._is_over = False
+        self.is_over = False  # the end has come
         self._is_traced = False  # the line that came last is of a traceback, but its end
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether the end has not come."""
-        return not self._is_over
 
     @property
     def has_unshown(self) -> bool:
@@ -120,7 +115,7 @@ class Messages:
             lines, self._line = [*lines, self._line], b""
         for line in lines:
             self._take(line)
-        self._is_over = not data
+        self.is_over = not data
         return bool(data)
 
     def _take(self, line: bytes) -> None:

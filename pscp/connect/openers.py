@@ -13,6 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from pscp.connect.control_master import Master, may_ask_again
@@ -92,12 +93,9 @@ class SshOpener(Opener):
         is_shared = may_prompt or setup.options.channels != 1 or is_sftp
         number = next(self._numbers)
         control = self._new_control(setup, number) if is_shared or setup.persists else None
-
-        def log_in(asks: Mapping[str, str] | None) -> Channel:
-            return _process(
-                setup, is_sftp, number=number, control=control, may_prompt=may_prompt, asks=asks
-            )
-
+        log_in = partial(
+            _process, setup, is_sftp, number=number, control=control, may_prompt=may_prompt
+        )
         return self._authenticator.log_in(setup.key, setup.options, may_prompt, log_in)
 
     def open_kept(self, setup: HostSetup, *, is_sftp: bool) -> Channel | None:
@@ -129,12 +127,9 @@ class SshOpener(Opener):
                 message = "--login-once: no folder for a private socket"
                 raise errors.UsageError(message, state.NO_FOLDER)
             return None
-
-        def log_in(asks: Mapping[str, str] | None) -> Channel:
-            return _process(
-                setup, False, "", number=number, control=control, may_prompt=True, asks=asks
-            )
-
+        log_in = partial(
+            _process, setup, False, request="", number=number, control=control, may_prompt=True
+        )
         channel = self._authenticator.log_in(setup.key, setup.options, True, log_in)
         return Master(channel, control)
 
@@ -172,12 +167,12 @@ def _is_plain(options: Options) -> bool:
 def _process(
     setup: HostSetup,
     is_sftp: bool,
-    request: str | None = None,
+    asks: Mapping[str, str] | None = None,
     *,
+    request: str | None = None,
     number: int,
     control: Control | None,
     may_prompt: bool = False,
-    asks: Mapping[str, str] | None = None,
 ) -> Channel:
     """Start the process of one channel: for SFTP, else for this command, else for the agent."""
     if setup.persists:
