@@ -80,7 +80,7 @@ class Connections:
         self._opener = opener or SshOpener(self._authenticator)
         self._setups = SetupSource(self._opener.resolve)
         self._early = EarlyLogins()
-        self.first = FirstLogin(self._opener, self._authenticator, self._early, self._greet)
+        self.first = FirstLogin(self._opener, self._authenticator, self._early)
         # Held by the thread that opens a first connection, for the whole login: a second stream
         # that begins meanwhile then uses its answers, and asks nobody again.
         self._turn = threading.Lock()
@@ -210,11 +210,14 @@ class Connections:
 
     def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
-        setup, plane = self._setup(options), self._plane
+        setup, plane, control = self._setup(options), self._plane, None
         # Another call's lanes end with the connection that asked for them.
-        if plane is None or self._on_plane or self.first.uses_sftp(setup):
-            return self.first.finish(setup, note)
-        return plane.take_control() or self.first.finish(setup, note)
+        if plane is not None and not self._on_plane and not self.first.uses_sftp(setup):
+            control = plane.take_control()
+        if control is None:
+            control = self.first.finish(setup, note)
+            self._setups.learn_aes(control.hello.get("aes"))
+        return control
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
         """Have the far end prepare for the direct lanes that spread() will open, if any will be."""
@@ -387,7 +390,7 @@ class Connections:
         if shared is not None:
             channel = self.first.open(setup, shared=shared)
             wanted.opened(channel)
-            return self._greet(channel, setup)
+            return greeting.greet(channel, setup, self._authenticator)
         is_unsure = self.first.is_kept and setup.memory.asks()
         log_in = partial(self._logged_in, setup, wanted)
         return self._authenticator.repeat(log_in, is_unsure=is_unsure)
@@ -414,19 +417,7 @@ class Connections:
                 raise errors.AuthenticationError(_ASKS)
             channel, marker = self.first.open(chosen), b""
             wanted.opened(channel)
-        return self._greet(channel, setup, None, marker)
-
-    def _greet(
-        self,
-        channel: Channel,
-        setup: HostSetup,
-        note: Callable[[str], None] | None = None,
-        marker: bytes = b"",
-    ) -> RemoteAgent:
-        """Wait for what answers on the channel, and keep what it tells of its processor."""
-        far = greeting.greet(channel, setup, self._authenticator, note, marker)
-        self._setups.learn_aes(far.hello.get("aes"))
-        return far
+        return greeting.greet(channel, setup, self._authenticator, None, marker)
 
 
 def _is_for_direct(far: RemoteAgent, options: Options) -> bool:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
 Note = Callable[[str], None]  # shows people a line
-Greet = Callable[[Channel, "HostSetup", "Note | None", bytes], "RemoteAgent"]
 
 # Of this machine's processors, idle during a login: with less it has waited for its turn.
 _SPARE = 0.15
@@ -64,16 +63,8 @@ class FirstLogin:
     may call the rest.
     """
 
-    def __init__(
-        self,
-        opener: Opener,
-        authenticator: Authenticator,
-        early: EarlyLogins,
-        greet: Greet,
-    ) -> None:
-        """`greet` waits for what answers on a channel."""
+    def __init__(self, opener: Opener, authenticator: Authenticator, early: EarlyLogins) -> None:
         self._opener, self._authenticator, self._early = opener, authenticator, early
-        self._greet = greet
         self._shared = SharedLogin()
         self.held = Held()
         # Changed by start() and finish() only:
@@ -201,7 +192,8 @@ class FirstLogin:
             explain = partial(greeting.explain, setup=setup, authenticator=self._authenticator)
             control = self._shared.wait(note, patience, explain)
             channel = self.open(setup, shared=control)
-        return self._greet(channel or self.open(setup, may_prompt=True), setup, note, marker)
+        channel = channel or self.open(setup, may_prompt=True)
+        return greeting.greet(channel, setup, self._authenticator, note, marker)
 
     def _missing_kind(
         self, error: errors.ConnectError, setup: HostSetup

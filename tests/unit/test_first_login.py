@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fake_logins import FakeChannel, FakeOpener, FakeRemoteAgent, failing
 
-from pscp.connect import bootstrap, first_login, greeting
+from pscp.connect import bootstrap, first_login
 from pscp.connect.control_master import Master
-from pscp.connect.first_login import FirstLogin, Note
+from pscp.connect.first_login import FirstLogin
 from pscp.connect.known.host_memory import HostMemory
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
@@ -22,7 +22,7 @@ from pscp.connect.spare_logins import EarlyLogins
 from pscp.ground.errors import ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.ground.locations import parse_location
 from pscp.options.options import Options
-from pscp.transports import Channel, Control, SshSetup
+from pscp.transports import Control, SshSetup
 
 HOST = parse_location("me@host:")
 OPTIONS = Options(batch=True)
@@ -67,14 +67,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
 
 
 def made(opener: FakeOpener) -> FirstLogin:
-    authenticator = Authenticator()
-
-    def greet(
-        channel: Channel, setup: HostSetup, note: Note | None = None, marker: bytes = b""
-    ) -> bootstrap.RemoteAgent:
-        return greeting.greet(channel, setup, authenticator, note, marker)
-
-    return FirstLogin(opener, authenticator, EarlyLogins(), greet)
+    return FirstLogin(opener, Authenticator(), EarlyLogins())
 
 
 def setup(options: Options = OPTIONS) -> HostSetup:
