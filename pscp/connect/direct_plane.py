@@ -175,7 +175,7 @@ class DirectPlane:
     def connect(self, options: Options) -> RemoteAgent:
         """Open one more lane. Raises ConnectError."""
         try:
-            return self._open(options, 1, _log_note)[0]
+            return self._open(options, 1, partial(_log.debug, "%s"))[0]
         except NoDirectLane as error:
             raise errors.ConnectionLost(str(error)) from None
 
@@ -419,7 +419,3 @@ def _tokens_for(count: int) -> list[str]:
 def _kind(options: Options) -> Kind:
     sizes = options.rcvbuf_bytes, options.sndbuf_bytes
     return options.plane, options.plane_ports, options.congestion, *sizes
-
-
-def _log_note(text: str) -> None:
-    _log.debug("%s", text)

@@ -137,13 +137,12 @@ class IdleConnections:
         still go on. Raises ConnectionLost if the session is closed.
         """
         with self._changed:
-            self._changed.wait_for(self._has_news, _PATIENCE_S)
+            self._changed.wait_for(
+                lambda: self._agents or not self._awaited or self._is_closed, _PATIENCE_S
+            )
             if self._is_closed:
                 raise ConnectionLost("the session was closed before it had connected")
             return self._agents.pop(0) if self._agents else None
-
-    def _has_news(self) -> bool:
-        return bool(self._agents) or not self._awaited or self._is_closed
 
     def close(self, *, is_cut: bool = False) -> None:
         """Close the connections that are idle, and those that still come.
