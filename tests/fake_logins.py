@@ -11,6 +11,7 @@ from typing import Any
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
 import pscp.connect.direct_sockets  # noqa: F401
 from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.logins.prompts import Caller
 from pscp.connect.openers import Opener
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
@@ -105,16 +106,12 @@ class FakePrompts:
     def __init__(self, was_asked: bool = True, is_single_use: bool = False) -> None:
         self.was_asked, self.is_single_use = was_asked, is_single_use
         self.waited_s = 0.0
-        self.refused: dict[str, PscpError] = {}
+        self.callers: list[Caller] = []
         self.is_closed = False
-        self._tokens = 0
 
-    def caller(self, may_ask: bool) -> tuple[str, dict[str, str]]:
-        self._tokens += 1
-        return str(self._tokens), {"PSCP_ASK": str(self._tokens)}
-
-    def refusal(self, token: str) -> PscpError | None:
-        return self.refused.get(token)
+    def caller(self, may_ask: bool) -> tuple[Caller, dict[str, str]]:
+        self.callers.append(Caller(may_ask))
+        return self.callers[-1], {"PSCP_ASK": str(len(self.callers))}
 
     def busy_until_s(self) -> float:
         return 0.0

@@ -38,9 +38,9 @@ def far() -> Any:
 
 def test_a_refusal_is_that_of_its_channel(policy: Authenticator, prompts: FakePrompts) -> None:
     one, other = (policy.log_in("key", Options(), True, opened) for _ in range(2))
-    prompts.refused["2"] = AuthenticationError("refused")
+    prompts.callers[1].refusal = AuthenticationError("refused")
     assert policy.end_login(one) is None
-    assert policy.end_login(other) is prompts.refused["2"]
+    assert policy.end_login(other) is prompts.callers[1].refusal
     assert policy.end_login(other) is None  # it has ended
 
 

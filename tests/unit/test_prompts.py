@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pscp.connect.logins.prompts import Prompts, read_password, start_prompts
+from pscp.connect.logins.prompts import Caller, Prompts, read_password, start_prompts
 from pscp.ground.errors import AuthenticationError, UsageError
 from pscp.transports import askpass
 from pscp.transports.control_sockets import sweep
@@ -47,8 +47,14 @@ def prompts(folder: Path, tmp_path: Path) -> Iterator[Prompts]:
 
 def place(prompts: Prompts, may_ask: bool = False) -> tuple[str, str]:
     """A connection's token, and where it asks."""
-    token, environment = prompts.caller(may_ask)
-    return token, environment[askpass.SOCKET].partition(":")[2]
+    return called(prompts, may_ask)[1:]
+
+
+def called(prompts: Prompts, may_ask: bool = False) -> tuple[Caller, str, str]:
+    """A connection, its token, and where it asks."""
+    caller, environment = prompts.caller(may_ask)
+    token, _, path = environment[askpass.SOCKET].partition(":")
+    return caller, token, path
 
 
 def asked(prompts: Prompts, prompt: str, hint: str = "", asker: int = 1) -> bytes:
@@ -105,20 +111,20 @@ def test_a_host_key_is_not_taken_unasked(prompts: Prompts) -> None:
 
 
 def test_a_wrong_password_is_not_repeated(prompts: Prompts) -> None:
-    token, path = place(prompts)
+    caller, token, path = called(prompts)
     assert askpass.ask(path, token, 7, "", PASSWORD) == b"Asecret"
     assert askpass.ask(path, token, 7, "", PASSWORD) == askpass.STOP
-    refused = prompts.refusal(token)
+    refused = caller.refusal
     assert isinstance(refused, AuthenticationError) and "was not taken" in refused.message
     assert "secret" not in refused.message
 
 
 def test_a_wrong_passphrase_gives_way_to_the_next_key(prompts: Prompts) -> None:
-    token, path = place(prompts)
+    caller, token, path = called(prompts)
     prompt = "Enter passphrase for key '/k': "
     assert askpass.ask(path, token, 7, "", prompt) == b"Asecret"
     assert askpass.ask(path, token, 7, "", prompt) == askpass.NONE
-    assert prompts.refusal(token) is None
+    assert caller.refusal is None
 
 
 def test_what_is_not_a_question_gets_no_answer(prompts: Prompts) -> None:

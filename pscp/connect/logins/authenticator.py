@@ -22,7 +22,7 @@ from pscp.options.options import Options
 from pscp.transports import Channel
 
 if TYPE_CHECKING:
-    from pscp.connect.logins.prompts import Prompts
+    from pscp.connect.logins.prompts import Caller, Prompts
 
 OpenChannel = Callable[[Mapping[str, str] | None], Channel]
 _Connection = TypeVar("_Connection")
@@ -60,8 +60,8 @@ class Authenticator:
     def __init__(self, *, may_ask: bool = True) -> None:
         """`may_ask`: a person may be asked, by ssh itself where there are no Prompts."""
         self._may_ask = may_ask
-        # Of the channels whose prompts are answered; each change is one operation.
-        self._tokens: dict[Channel, str] = {}
+        # By the channels whose prompts are answered; each change is one operation.
+        self._callers: dict[Channel, Caller] = {}
         self._lock = threading.Lock()  # guards changes of what follows
         self._prompts: Prompts | None = None  # None: nothing is asked, or ssh asks by itself
         self._second = threading.Lock()  # held for the whole second login; guards what follows
@@ -83,20 +83,20 @@ class Authenticator:
             prompts = self._prompts
         if prompts is None or not (may_prompt or prompts.was_asked):
             return open_channel(None)
-        token, environment = prompts.caller(may_prompt and not options.batch)
+        caller, environment = prompts.caller(may_prompt and not options.batch)
         channel = open_channel(environment)
-        self._tokens[channel] = token
+        self._callers[channel] = caller
         return channel
 
     def was_answered(self, channel: Channel) -> bool:
         """Return whether a login that has not ended got an answer to a prompt."""
-        prompts, token = self._prompts, self._tokens.get(channel)
-        return prompts is not None and token is not None and prompts.was_answered(token)
+        caller = self._callers.get(channel)
+        return caller is not None and caller.was_answered
 
     def end_login(self, channel: Channel) -> PscpError | None:
         """Forget a login that succeeded or failed; return why its prompts were not answered."""
-        prompts, token = self._prompts, self._tokens.pop(channel, None)
-        return prompts.refusal(token) if prompts is not None and token is not None else None
+        caller = self._callers.pop(channel, None)
+        return caller.refusal if caller is not None else None
 
     def repeat(self, log_in: Callable[[], _Connection], *, is_unsure: bool = False) -> _Connection:
         """Log in once more. Where logins have prompts, no other login runs beside the second one.
@@ -153,7 +153,7 @@ class Authenticator:
         """Ask nobody any more, and forget the answers, unless another session has them."""
         with self._lock:
             prompts, self._prompts = self._prompts, None
-        self._tokens.clear()
+        self._callers.clear()
         if prompts is not None:
             prompts.close()
 

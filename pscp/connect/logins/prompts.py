@@ -35,13 +35,13 @@ _SHOW_S = 0.3  # until what the far end printed before its question is shown
 _SECRET_MAX_BYTES = 1023  # ssh takes no more (readpass.c)
 
 
-class _Login:
+class Caller:
     """A connection whose prompts are answered."""
 
     def __init__(self, may_ask: bool) -> None:
         self.may_ask = may_ask  # whether its questions may be put to a person
         self.refusal: PscpError | None = None  # why it got no answer
-        self.was_answered = False  # it got a secret
+        self.was_answered = False  # it got a password, a passphrase or a code
 
 
 class Prompts:
@@ -61,7 +61,7 @@ class Prompts:
         self._of_file = read_password(password_file) if password_file else None
         self._key, self._answers = key, credentials.acquire(key)
         self._tokens = itertools.count()
-        self._logins: dict[str, _Login] = {}  # by their tokens; only added to
+        self._callers: dict[str, Caller] = {}  # by their tokens; only added to
         self._is_closing = False  # set once, by close()
         self._given: set[tuple[str, str]] = set()  # the prompts, and of which process
         self.was_asked = False  # a login needed answers to prompts
@@ -81,30 +81,22 @@ class Prompts:
 
     # --- for a connection
 
-    def caller(self, may_ask: bool) -> tuple[str, dict[str, str]]:
-        """Return a token for a new connection, and the environment by which its ssh asks here.
+    def caller(self, may_ask: bool) -> tuple[Caller, dict[str, str]]:
+        """Return a new connection, and the environment by which its ssh asks here.
 
         With `may_ask` its questions may be put to a person.
         """
         token = str(next(self._tokens))
-        self._logins[token] = _Login(may_ask)
-        return token, self._server.environment(token)
-
-    def refusal(self, token: str) -> PscpError | None:
-        """Return why the connection with this token was refused an answer; None if it was not."""
-        return self._logins[token].refusal
-
-    def was_answered(self, token: str) -> bool:
-        """Return whether the connection with this token got a password, passphrase or code."""
-        return self._logins[token].was_answered
+        self._callers[token] = Caller(may_ask)
+        return self._callers[token], self._server.environment(token)
 
     def busy_until_s(self) -> float:
         """Return until when a question waited for its answer: now, if one still waits."""
         return self._server.busy_until_s()
 
     def _may_ask_person(self, question: Question) -> bool:
-        login = self._logins.get(question.token)
-        return login is not None and login.may_ask
+        caller = self._callers.get(question.token)
+        return caller is not None and caller.may_ask
 
     def _is_over(self) -> bool:
         return self._is_closing
@@ -120,8 +112,8 @@ class Prompts:
         finally:
             self._answers.turn.give()
         is_secret = not (question.hint or re.search(_HOST_KEY, question.prompt))
-        if kind == askpass.ANSWER and is_secret and question.token in self._logins:
-            self._logins[question.token].was_answered = True
+        if kind == askpass.ANSWER and is_secret and question.token in self._callers:
+            self._callers[question.token].was_answered = True
         return kind, answer
 
     def _answer(self, question: Question) -> Reply:
@@ -208,9 +200,9 @@ class Prompts:
             self.waited_s += time.monotonic() - begun_s
 
     def _refuse(self, question: Question, why: str, hint: str = "") -> Reply:
-        """Have the ssh that asks ended, and keep the reason for refusal()."""
-        if question.token in self._logins:
-            self._logins[question.token].refusal = AuthenticationError(why, hint)
+        """Have the ssh that asks ended, and keep the reason."""
+        if question.token in self._callers:
+            self._callers[question.token].refusal = AuthenticationError(why, hint)
         return askpass.STOP, ""
 
 
