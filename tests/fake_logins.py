@@ -16,12 +16,12 @@ from pscp.connect.openers import Opener
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transports import Control, SshSetup
+from pscp.transports import Channel, Control, SshSetup
 
 WAIT_S = 10.0  # for what has to come
 
 
-class FakeChannel:
+class FakeChannel(Channel):
     """A channel whose login succeeds, fails with `error`, or waits for `gate` first."""
 
     read_fd = write_fd = error_fd = -1
@@ -38,16 +38,13 @@ class FakeChannel:
     def end(self) -> None:
         self.is_closed = True
 
-    def answers(self, limit_s: float) -> bool:
-        return True
-
     def let_go(self, patience_s: float) -> None:
         self.is_closed = True
 
     def close(self) -> None:
         self.is_closed = True
 
-    def explain(self, said: str) -> PscpError:
+    def explain(self, messages: str, /) -> PscpError:
         assert self.error is not None
         return self.error
 

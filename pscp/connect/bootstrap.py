@@ -34,6 +34,7 @@ _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
 _STOP_S = 3.0  # for the answer to what has begun at the far end, once a call is to end
 _SHOWN_MAX = 200  # characters of a login's output in an error
+_HANGUP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # the latter is Linux's, of sockets
 _RTT_MAX_S = 60.0  # a longer round trip in the HELLO of a program for SFTP is refused
 SILENCE_S = 60.0  # an agent ticks every 10 s, so after this the agent or the path is dead
 # What is raised where an answer is used that has another shape than it should have;
@@ -42,17 +43,18 @@ _OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
 MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
 
 
-def send_agent(channel: Channel) -> bytes:
-    """Send the agent, if the channel needs one. Returns the marker that its output begins with.
+def send_agent(channel: Channel) -> None:
+    """Send the agent, if the channel needs one, and the channel's marker, unless that was done.
 
     A command that ended already is no error here: its messages will tell more than a broken pipe.
     """
-    marker = os.urandom(wire.MARKER_BYTES)
+    if channel.marker:
+        return
+    channel.marker = os.urandom(wire.MARKER_BYTES)
     program = bundle() if channel.needs_agent else b""
     size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        system.write_all(channel.write_fd, [size, program, marker])
-    return marker
+        system.write_all(channel.write_fd, [size, program, channel.marker])
 
 
 class RemoteAgent:
@@ -64,7 +66,6 @@ class RemoteAgent:
         self,
         channel: Channel,
         notice: Callable[[str], None] | None = None,
-        marker: bytes = b"",
         patience: Patience | None = None,
     ) -> None:
         """Send the agent, unless it was sent already, and wait for its HELLO.
@@ -72,7 +73,6 @@ class RemoteAgent:
         Args:
             channel: the channel to the remote command.
             notice: shows people a line of what the login prints.
-            marker: that of an agent which was sent already.
             patience: the time for the login; without it SILENCE_S.
 
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
@@ -95,7 +95,7 @@ class RemoteAgent:
             self._poll.register(fd, select.POLLIN)
         try:
             with ended_by(lambda error: channel.end()):
-                self._greet(marker, patience or Patience(SILENCE_S, lambda: 0.0))
+                self._greet(patience or Patience(SILENCE_S, lambda: 0.0))
             self._messages.show()
         except BaseException as error:
             channel.close()
@@ -104,8 +104,9 @@ class RemoteAgent:
         self._messages.notice = None
         self.cipher = self._messages.cipher  # of the connection; "": not known
 
-    def _greet(self, marker: bytes, patience: Patience) -> None:
-        self._skip_banner(marker or send_agent(self.channel), patience)
+    def _greet(self, patience: Patience) -> None:
+        send_agent(self.channel)
+        self._skip_banner(patience)
         frame = self.receive()
         if frame is None:
             raise self.explain()
@@ -130,7 +131,9 @@ class RemoteAgent:
         try:
             frame = self.decoder.next()
             while frame is None:
-                count = self._read(self.decoder.spaces())
+                spaces = self.decoder.spaces()
+                self._wait()
+                count = self.channel.read(spaces)
                 if count == 0:
                     return None
                 self.decoder.filled(count)
@@ -143,11 +146,6 @@ class RemoteAgent:
             return frame
         except wire.WireError as error:
             raise errors.ProtocolError(str(error)) from None
-
-    def _read(self, spaces: list[memoryview]) -> int:
-        """Read what has come into the spaces, and return the number of bytes; 0 at the end."""
-        self._wait()
-        return os.readv(self.channel.read_fd, spaces)
 
     def _wait(self) -> None:
         """Wait until the agent has written something; read the standard error meanwhile."""
@@ -179,9 +177,9 @@ class RemoteAgent:
             return errors.ConnectionLost("the far end ended SFTP")
         return error
 
-    def _skip_banner(self, marker: bytes, patience: Patience) -> None:
+    def _skip_banner(self, patience: Patience) -> None:
         """Read past what a login prints, up to the marker; show it to people."""
-        seen = b""
+        seen, marker = b"", self.channel.marker
         while marker not in seen:
             self._wait_for_login(patience)
             data = os.read(self.channel.read_fd, 4096)
@@ -229,12 +227,9 @@ class RemoteAgent:
         header = wire.header(type_, payload, id_, offset, flags)
         try:
             with self._sending:
-                self._write(header, payload)
+                self.channel.write(header, payload)
         except (BrokenPipeError, ConnectionResetError):
             raise errors.ConnectionLost("the connection closed") from None
-
-    def _write(self, header: bytes, payload: system.Payload) -> None:
-        system.send(self.channel.write_fd, header, payload)
 
     @property
     def is_sftp(self) -> bool:
@@ -243,7 +238,9 @@ class RemoteAgent:
 
     def is_closed(self) -> bool:
         """Return whether the far end has hung up, without reading from it."""
-        return bool(dict(self._poll.poll(0)).get(self.channel.read_fd, 0) & select.POLLHUP)
+        poll = select.poll()
+        poll.register(self.channel.read_fd, _HANGUP)
+        return bool(dict(poll.poll(0)).get(self.channel.read_fd, 0) & _HANGUP)
 
     def close(self) -> None:
         self.channel.close()

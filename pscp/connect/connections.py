@@ -407,7 +407,6 @@ class Connections:
         chosen = setup.with_congestion(wanted.congestion)
         early = self._early.take(self.first.kind_for(setup))
         channel = self.first.open_kept(chosen) if early is None else early.channel
-        marker = b"" if early is None else early.marker
         if channel is not None:
             wanted.opened(channel)
             if not greeting.is_live(channel, chosen):
@@ -415,9 +414,9 @@ class Connections:
         if channel is None:
             if self.first.is_kept and setup.memory.is_known_to_ask():
                 raise errors.AuthenticationError(_ASKS)
-            channel, marker = self.first.open(chosen), b""
+            channel = self.first.open(chosen)
             wanted.opened(channel)
-        return greeting.greet(channel, setup, self._authenticator, None, marker)
+        return greeting.greet(channel, setup, self._authenticator)
 
 
 def _is_for_direct(far: RemoteAgent, options: Options) -> bool:

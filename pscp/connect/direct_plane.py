@@ -23,7 +23,7 @@ from typing import NamedTuple
 from pscp.connect import direct_sockets
 from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, PlainAgent
+from pscp.connect.direct_sockets import DirectAgent, Identity, Keys
 from pscp.connect.direct_sockets import NoDirectLane as NoDirectLane
 from pscp.connect.known.host_setup import DirectPath
 from pscp.endpoint.asking import requests
@@ -324,7 +324,7 @@ class DirectPlane:
         except BaseException:
             sock.close()
             raise
-        return PlainAgent(PlainChannel(sock), control, self._settle)
+        return DirectAgent(PlainChannel(sock), "plain", control, self._settle)
 
     def _tls_lane(
         self, options: Options, pump: TlsPump, connect: Callable[[], socket.socket], token: str

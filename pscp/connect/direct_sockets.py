@@ -8,25 +8,21 @@ Read next: ../transports/direct.py.
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.logins.authenticator import Patience
-from pscp.endpoint.frames import session, system, wire
+from pscp.endpoint.frames import session, wire
 from pscp.endpoint.plane import gate, link
 from pscp.ground import errors
 from pscp.ground.contexts import start_thread
 from pscp.ground.libraries import check_installed
 from pscp.options.options import Options
 from pscp.transports import Channel
-from pscp.transports.direct import PlainChannel
 
 _DIAL_S = 3.0  # a filtered port answers nothing
-_HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 # The ends' clocks may differ; a certificate counts only while its session asks for lanes.
 _YEARS = 2000, 2100
 
@@ -123,38 +119,10 @@ class DirectAgent(RemoteAgent):
         if settle is not None:
             settle(is_working)
 
-    def _greet(self, marker: bytes, patience: Patience) -> None:
+    def _greet(self, patience: Patience) -> None:
         control = self._control
         self.hello, self.hashes, self.rtt_s = control.hello, control.hashes, control.rtt_s
         self.session.advance(session.HELLO)
-
-
-class PlainAgent(DirectAgent):
-    """One whose channel is a socket."""
-
-    def __init__(
-        self, channel: PlainChannel, control: RemoteAgent, settle: Callable[[bool], None]
-    ) -> None:
-        self._link = channel.link
-        super().__init__(channel, "plain", control, settle)
-
-    def _read(self, spaces: list[memoryview]) -> int:
-        self._wait()
-        try:
-            return os.readv(self.channel.read_fd, spaces)
-        except OSError as error:  # a reset, or the kernel has given the connection up
-            raise errors.ConnectionLost(f"a direct lane: {error.strerror}") from None
-
-    def _write(self, header: bytes, payload: system.Payload) -> None:
-        try:
-            self._link.send(header, payload)
-        except OSError as error:
-            raise errors.ConnectionLost(f"a direct lane: {error.strerror}") from None
-
-    def is_closed(self) -> bool:
-        waiting = select.poll()
-        waiting.register(self.channel.read_fd, _HANGUP)
-        return bool(waiting.poll(0))
 
 
 class NoDirectLane(Exception):

@@ -113,17 +113,17 @@ class FirstLogin:
     def start(self, setup: HostSetup) -> bool:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
         self.clock.start()
-        channel, marker = self.open_kept(setup), b""
+        channel = self.open_kept(setup)
         if channel is not None:
             from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
 
-            marker = send_agent(channel)
+            send_agent(channel)
         elif self._shared.begin(setup, self._opener.open_master):
             return False
         else:
             channel = self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
-        started = Login(channel, self.kind_for(setup), marker)
+        started = Login(channel, self.kind_for(setup))
         with self._lock:
             self._started = started
         return True
@@ -182,9 +182,8 @@ class FirstLogin:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
         started = self._taken_of_kind(setup)
         channel = self.open_kept(setup) if started is None else started.channel
-        marker = b"" if started is None else started.marker
         if channel is not None and not greeting.is_live(channel, setup):
-            channel, marker = None, b""
+            channel = None
         self.is_kept = channel is not None and is_kept(channel)
         self._is_only = self.is_kept and setup.options.login_once
         if channel is None and self._shared.begin(setup, self._opener.open_master):
@@ -193,7 +192,7 @@ class FirstLogin:
             control = self._shared.wait(note, patience, explain)
             channel = self.open(setup, shared=control)
         channel = channel or self.open(setup, may_prompt=True)
-        return greeting.greet(channel, setup, self._authenticator, note, marker)
+        return greeting.greet(channel, setup, self._authenticator, note)
 
     def _missing_kind(
         self, error: errors.ConnectError, setup: HostSetup

@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.connect.known.host_setup import HostSetup
@@ -41,23 +40,16 @@ def greet(
     setup: HostSetup,
     authenticator: Authenticator,
     note: Callable[[str], None] | None = None,
-    marker: bytes = b"",
 ) -> RemoteAgent:
-    """Wait for the HELLO; `marker` is that of the agent, if it was sent already.
+    """Send the agent, unless that was done, and wait for the HELLO.
 
     With `note` a person may be asked, and sees what the login prints. Raises ConnectError.
     """
     from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
     patience = patience_for(setup, authenticator, may_prompt=note is not None)
-    begin: Callable[[], RemoteAgent] = partial(RemoteAgent, channel, note, marker, patience)
-    if setup.options.direct:
-        from pscp.connect.onward import OnwardAgent, OnwardChannel
-
-        if isinstance(channel, OnwardChannel):
-            begin = partial(OnwardAgent, channel, note, patience)
     try:
-        far = begin()
+        far = RemoteAgent(channel, note, patience)
     except errors.ConnectError as error:
         reason = explain(channel, error, setup, authenticator)
         _log.debug("process %d: no far end: %s", channel.pid, reason.message)

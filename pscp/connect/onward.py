@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pscp.connect.agent_program import bundle, copy_modules
 from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
 from pscp.connect.known.host_setup import HostSetup
-from pscp.connect.logins.authenticator import Patience
 from pscp.connect.openers import Opener
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
@@ -93,8 +92,10 @@ class OnwardChannel(Channel):
 
     # --- what is sent; by the thread that has the lane
 
-    def tell(self, frame: bytes) -> None:
-        """Have the source's host pass this on, before whatever is asked of it next."""
+    def write(self, header: bytes, payload: system.Payload) -> None:
+        """Have the source's host pass a frame on, before whatever is asked of it next."""
+        assert isinstance(payload, bytes)  # no data goes this way
+        frame = header + payload
         for begin in range(0, len(frame), _TELL_BYTES):
             text = base64.b64encode(frame[begin : begin + _TELL_BYTES]).decode("ascii")
             self._send(next(self._numbers), onward.Tell(text))
@@ -230,23 +231,6 @@ class OnwardChannel(Channel):
             f"leave out --direct, and all goes through this machine; or let {near} log in to {far} "
             "by itself: with a key and a known host of its own, or with -o ForwardAgent=yes"
         )
-
-
-class OnwardAgent(RemoteAgent):
-    """The sink's agent."""
-
-    def __init__(
-        self,
-        channel: OnwardChannel,
-        notice: Callable[[str], None] | None,
-        patience: Patience,
-    ) -> None:
-        self._onward = channel
-        super().__init__(channel, notice, channel.marker, patience)
-
-    def _write(self, header: bytes, payload: system.Payload) -> None:
-        assert isinstance(payload, bytes)  # no data goes this way
-        self._onward.tell(header + payload)
 
 
 class OnwardOpener(Opener):

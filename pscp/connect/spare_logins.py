@@ -33,7 +33,6 @@ class Login(NamedTuple):
 
     channel: Channel
     kind: Kind  # what it was opened for
-    marker: bytes = b""  # of the agent that was sent to it already
 
 
 class EarlyLogins:
@@ -51,15 +50,14 @@ class EarlyLogins:
         with self._lock:
             self._logins.append(login)
 
-    def send_agents(self, send: Callable[[Channel], bytes]) -> None:
+    def send_agents(self, send: Callable[[Channel], object]) -> None:
         """Send the agent to each channel, so that it is there as soon as the connection is up.
 
         The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
         """
         with self._lock:
-            self._logins = [
-                each._replace(marker=each.marker or send(each.channel)) for each in self._logins
-            ]
+            for login in self._logins:
+                send(login.channel)
 
     def take(self, kind: Kind) -> Login | None:
         """Return the login of this kind that began first; None if there is none."""

@@ -27,11 +27,20 @@ class Channel(Protocol):
     error_fd: int  # the standard error of the command and of the transport
     control: Control | None = None  # the socket by which channels share its connection
     needs_agent: bool = True  # whether an agent has to be sent
+    marker: bytes = b""  # what comes before the output of the agent, once that was sent
 
     @property
     def pid(self) -> int:
         """The process that encrypts, or one that hands over its descriptors; 0: this one."""
         ...
+
+    def read(self, spaces: list[memoryview]) -> int:
+        """Read what has come into the spaces, and return the number of bytes; 0 at the end."""
+        return os.readv(self.read_fd, spaces)
+
+    def write(self, header: bytes, payload: system.Payload) -> None:
+        """Write a frame. Raises OSError, ConnectionLost."""
+        system.send(self.write_fd, header, payload)
 
     def answers(self, limit_s: float) -> bool:
         """Return whether a connection that was kept open answers within this time.

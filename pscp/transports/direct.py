@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 
+from pscp.endpoint.frames import system
 from pscp.endpoint.plane import link
 from pscp.ground.errors import ConnectionLost, PscpError
 from pscp.transports.channel import Channel
@@ -30,6 +31,18 @@ class PlainChannel(Channel):
         self.error_fd = os.open(os.devnull, os.O_RDONLY)  # what the agent writes goes over SSH
         self._closing = threading.Lock()  # guards what follows
         self._is_closed = False
+
+    def read(self, spaces: list[memoryview]) -> int:
+        try:
+            return super().read(spaces)
+        except OSError as error:  # a reset, or the kernel has given the connection up
+            raise ConnectionLost(f"a direct lane: {error.strerror}") from None
+
+    def write(self, header: bytes, payload: system.Payload) -> None:
+        try:
+            self.link.send(header, payload)
+        except OSError as error:
+            raise ConnectionLost(f"a direct lane: {error.strerror}") from None
 
     def end(self) -> None:
         with self._closing:

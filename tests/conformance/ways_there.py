@@ -34,13 +34,10 @@ WAYS = ("local", *TRANSPORTS, *RIDING, *LENT)
 ENDING_S = 10.0
 
 
-class LocalChannel:
-    """A channel without a way: the command runs here, and these are its pipes.
+class LocalChannel(Channel):
+    """A channel without a way: the command runs here, and these are its pipes."""
 
-    It has those members of a Channel that Far uses, and no others.
-    """
-
-    needs_agent = True
+    pid = 0
 
     def __init__(self, command: str, environment: dict[str, str]) -> None:
         self._child = subprocess.Popen(
@@ -61,15 +58,15 @@ class LocalChannel:
                 file.close()
         self._child.wait()
 
-    def explain(self, said: str) -> PscpError:
-        return error_of(self._child.wait(ENDING_S), said)
+    def explain(self, messages: str, /) -> PscpError:
+        return error_of(self._child.wait(ENDING_S), messages)
 
 
 def opener(way: str, request: pytest.FixtureRequest, folder: Path) -> Open:
     """What opens channels of this way. `folder` is for what the way needs at the far end."""
     if way == "local":
         environment = far_environment(folder, folder, sys.executable)
-        return lambda command: LocalChannel(command, environment)  # type: ignore[return-value]
+        return lambda command: LocalChannel(command, environment)
     server: PrivateServer = request.getfixturevalue("sshd")
     transport, _, how = way.partition(" ")
     if how == "lent":

@@ -37,7 +37,7 @@ from pscp.progress.progress import Reporter
 from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
 from pscp.transfer.walk import file_job
-from pscp.transports import Control
+from pscp.transports import Channel, Control
 from pscp.transports.openssh import error_of
 
 T = TypeVar("T")
@@ -259,28 +259,20 @@ class MemoryOpener(Opener):
         return self._bench.connect().channel
 
 
-class MemoryChannel:
-    """The coordinator's end of a link (pscp.transports.Channel)."""
+class MemoryChannel(Channel):
+    """The coordinator's end of a link."""
 
-    control: Control | None = None
-    needs_agent = True
+    pid = os.getpid()
 
     def __init__(self, link: Link, end: socket.socket, error_fd: int) -> None:
         self._link, self._socket = link, end
         self.read_fd = self.write_fd = end.fileno()
         self.error_fd = error_fd
-        self.pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self.is_closed = False
 
     def end(self) -> None:
         self._link.hang_up()
-
-    def answers(self, limit_s: float) -> bool:
-        return True
-
-    def let_go(self, patience_s: float) -> None:
-        self.close()
 
     def close(self) -> None:
         self.end()
@@ -290,11 +282,8 @@ class MemoryChannel:
                 self._socket.close()
                 os.close(self.error_fd)
 
-    def explain(self, said: str) -> PscpError:
-        return error_of(self._link.status, said)
-
-    def close_data_fds(self) -> None:
-        raise AssertionError("no stream is run on the bench")
+    def explain(self, messages: str, /) -> PscpError:
+        return error_of(self._link.status, messages)
 
 
 class Link:

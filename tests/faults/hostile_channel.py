@@ -14,24 +14,22 @@ import traceback
 
 from faults.hostile_agent import scenario
 from pscp.ground.errors import PscpError
-from pscp.transports import Control
+from pscp.transports import Channel
 from pscp.transports.openssh import error_of
 
 _END_S = 10.0
 
 
-class HostileChannel:
-    """As the channel of an ssh that runs hostile_agent.py (pscp.transports.Channel)."""
+class HostileChannel(Channel):
+    """As the channel of an ssh that runs hostile_agent.py."""
 
-    control: Control | None = None
-    needs_agent = True
+    pid = os.getpid()
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._near, self._far = socket.socketpair()
         self.read_fd = self.write_fd = self._near.fileno()
         self.error_fd, self._its_error_fd = os.pipe()
-        self.pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._status: int | None = None  # of its end
         self._is_closed = False
@@ -57,9 +55,6 @@ class HostileChannel:
                 pass
         self._far.close()
 
-    def answers(self, limit_s: float) -> bool:
-        return True
-
     def _ended(self, status: int) -> None:
         with self._lock:
             self._status = status if self._status is None else self._status
@@ -70,9 +65,6 @@ class HostileChannel:
             if not self._is_closed:
                 self._near.shutdown(socket.SHUT_RDWR)
 
-    def let_go(self, patience_s: float) -> None:
-        self.close()
-
     def close(self) -> None:
         self.end()
         with self._lock:
@@ -82,10 +74,7 @@ class HostileChannel:
             os.close(self.error_fd)
             self._thread.join(_END_S)
 
-    def explain(self, said: str) -> PscpError:
+    def explain(self, messages: str, /) -> PscpError:
         self._thread.join(_END_S)
         assert self._status is not None, "it does not end"
-        return error_of(self._status, said)
-
-    def close_data_fds(self) -> None:
-        raise AssertionError("no program takes these descriptors")
+        return error_of(self._status, messages)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from typing import Any
 
 import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
 from pscp.connect import spare_logins
+from pscp.connect.bootstrap import send_agent
 from pscp.connect.spare_logins import EarlyLogins, IdleConnections, Login
 from pscp.ground.errors import ConnectionLost
-from pscp.transports import Channel
 
 # --- connections that come late, before a copy, in its midst, after the session
 
@@ -80,24 +79,20 @@ def filled(number: int) -> tuple[EarlyLogins, list[FakeChannel]]:
     return early, channels
 
 
-def markers() -> Iterator[bytes]:
-    return (b"%d" % number for number in count())
-
-
 def test_the_agent_is_sent_once_to_each() -> None:
-    early, channels = filled(2)
-    marker, sent = markers(), list[Channel]()
-
-    def send(channel: Channel) -> bytes:
-        sent.append(channel)
-        return next(marker)
-
-    early.send_agents(send)
-    early.add(Login(last := FakeChannel(), AGENT))
-    early.send_agents(send)
-    assert sent == [*channels, last]
-    expected = [Login(each, AGENT, b"%d" % number) for number, each in enumerate(sent)]
-    assert [early.take(AGENT) for _ in range(4)] == [*expected, None]
+    early, read_fds = EarlyLogins(), list[int]()
+    for _ in range(3):
+        early.add(Login(channel := FakeChannel(is_sftp=True), AGENT))
+        read_fd, channel.write_fd = os.pipe()
+        read_fds.append(read_fd)
+        early.send_agents(send_agent)
+    markers = []
+    while (login := early.take(AGENT)) is not None:
+        os.close(login.channel.write_fd)
+        markers.append(login.channel.marker)
+    assert [os.read(fd, 1000) for fd in read_fds] == markers and len({*markers}) == 3
+    for fd in read_fds:
+        os.close(fd)
 
 
 def test_no_two_lanes_take_one_login() -> None:
