@@ -28,7 +28,7 @@ class FakeChannel(Channel):
     pid = 1
 
     def __init__(self, is_sftp: bool = False, shared: Control | None = None) -> None:
-        self.needs_agent = not is_sftp
+        self.kind = "auto" if is_sftp else None
         self.control: Control | None = shared
         self.error: PscpError | None = None
         self.gate: threading.Event | None = None
@@ -65,8 +65,8 @@ class FakeRemoteAgent:
         if channel.error is not None:
             raise channel.error
         self.hello: dict[str, Any] = {}
-        self.verify, self.was_kept, self.is_dead = "", False, False
-        self.is_sftp = not channel.needs_agent
+        self.was_kept, self.is_dead = False, False
+        self.is_sftp = channel.kind is not None
 
     def is_closed(self) -> bool:
         return self.is_dead
@@ -92,7 +92,7 @@ class FakeOpener(Opener):
         self, setup: HostSetup, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> FakeChannel:
         channel = self.planned.pop(0) if self.planned else FakeChannel(is_sftp, shared)
-        channel.needs_agent = not is_sftp
+        channel.kind = setup.options.verify if is_sftp else None
         self.opened.append(channel)
         return channel
 

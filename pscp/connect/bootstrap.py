@@ -28,6 +28,7 @@ from pscp.ground import errors
 from pscp.ground.contexts import with_context
 from pscp.ground.stops import ended_by
 from pscp.transports import Channel
+from pscp.transports.channel import AGENT
 from pscp.transports.openssh import last_line
 
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
@@ -51,7 +52,7 @@ def send_agent(channel: Channel) -> None:
     if channel.marker:
         return
     channel.marker = os.urandom(wire.MARKER_BYTES)
-    program = bundle() if channel.needs_agent else b""
+    program = bundle() if channel.kind is AGENT else b""
     size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         system.write_all(channel.write_fd, [size, program, channel.marker])
@@ -83,7 +84,6 @@ class RemoteAgent:
         self.decoder = wire.Decoder()
         self.hello: dict[str, object] = {}  # what the agent tells of itself
         self.hashes: dict[str, float] = {}  # the MB/s of each digest that it has
-        self.verify = ""  # the way to verify that was asked for, over SFTP
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self._early_s = 0.0  # when the latest early request was made
         self._early = 0  # requests that were made early, and are not answered yet
@@ -234,7 +234,7 @@ class RemoteAgent:
     @property
     def is_sftp(self) -> bool:
         """Return whether the far end has no agent, but SFTP."""
-        return not self.channel.needs_agent
+        return self.channel.kind is not AGENT
 
     def is_closed(self) -> bool:
         """Return whether the far end has hung up, without reading from it."""

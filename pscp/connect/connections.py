@@ -24,7 +24,7 @@ from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener, SshOpener
-from pscp.connect.spare_logins import Choose, EarlyLogins, IdleConnections, Login
+from pscp.connect.spare_logins import Choose, EarlyLogins, IdleConnections
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -337,8 +337,7 @@ class Connections:
             lanes = min(lanes, _KEPT_MAX)
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
-            channel = self.first.open_kept(setup) or self.first.open(setup)
-            self._early.add(Login(channel, self.first.kind_for(setup)))
+            self._early.add(self.first.open_kept(setup) or self.first.open(setup))
 
     def _choice(self, options: Options) -> Choose:
         """Return what chooses the idle connections that a copy with these options may use.
@@ -365,8 +364,7 @@ class Connections:
         carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
 
         def is_usable(far: RemoteAgent) -> bool:
-            suits = (far.is_sftp, far.verify if far.is_sftp else "") == kind
-            return suits and far.plane in carriers and not far.is_closed()
+            return far.channel.kind == kind and far.plane in carriers and not far.is_closed()
 
         return is_usable
 
@@ -406,7 +404,7 @@ class Connections:
             idle.close()
         chosen = setup.with_congestion(wanted.congestion)
         early = self._early.take(self.first.kind_for(setup))
-        channel = self.first.open_kept(chosen) if early is None else early.channel
+        channel = early or self.first.open_kept(chosen)
         if channel is not None:
             wanted.opened(channel)
             if not greeting.is_live(channel, chosen):

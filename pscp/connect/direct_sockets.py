@@ -102,7 +102,6 @@ class DirectAgent(RemoteAgent):
         self.plane, self._control = plane, control
         self._settle: Callable[[bool], None] | None = settle
         super().__init__(channel)
-        self.verify = control.verify
 
     def receive(self) -> wire.Frame | None:
         try:

@@ -24,9 +24,10 @@ from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.messages import Held
 from pscp.connect.openers import Opener
-from pscp.connect.spare_logins import EarlyLogins, Kind, Login
+from pscp.connect.spare_logins import EarlyLogins
 from pscp.ground import errors
 from pscp.transports import Channel, Control
+from pscp.transports.channel import AGENT, Kind
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
@@ -72,7 +73,7 @@ class FirstLogin:
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
         self._lock = threading.Lock()  # guards what follows
-        self._started: Login | None = None  # ssh logs in, and nobody waits
+        self._started: Channel | None = None  # ssh logs in, and nobody waits
         self._is_sftp: bool | None = None  # with --remote auto; None: what is remembered holds
 
     @property
@@ -102,8 +103,7 @@ class FirstLogin:
 
     def kind_for(self, setup: HostSetup) -> Kind:
         """Return what the connections of a call with this setup are to end at."""
-        is_sftp = self.uses_sftp(setup)
-        return is_sftp, setup.options.verify if is_sftp else ""
+        return setup.options.verify if self.uses_sftp(setup) else AGENT
 
     def _find(self, is_sftp: bool | None) -> None:
         """Keep what was found to be at the far end; None: neither, so go by the memory again."""
@@ -123,9 +123,8 @@ class FirstLogin:
         else:
             channel = self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
-        started = Login(channel, self.kind_for(setup))
         with self._lock:
-            self._started = started
+            self._started = channel
         return True
 
     def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
@@ -147,23 +146,23 @@ class FirstLogin:
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
         if (started := self._taken()) is not None:
-            started.channel.close()
+            started.close()
 
     def close_shared(self) -> None:
         """End the one login and its connection."""
         self._shared.close()
 
-    def _taken(self) -> Login | None:
+    def _taken(self) -> Channel | None:
         """Take what start() began; another thread may end it meanwhile."""
         with self._lock:
             started, self._started = self._started, None
         return started
 
-    def _taken_of_kind(self, setup: HostSetup) -> Login | None:
+    def _taken_of_kind(self, setup: HostSetup) -> Channel | None:
         """Take what start() began; where that was for a call of another kind, end it."""
         started = self._taken()
         if started is not None and started.kind != self.kind_for(setup):
-            started.channel.close()
+            started.close()
             return None
         return started
 
@@ -180,8 +179,7 @@ class FirstLogin:
 
     def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
-        started = self._taken_of_kind(setup)
-        channel = self.open_kept(setup) if started is None else started.channel
+        channel = self._taken_of_kind(setup) or self.open_kept(setup)
         if channel is not None and not greeting.is_live(channel, setup):
             channel = None
         self.is_kept = channel is not None and is_kept(channel)

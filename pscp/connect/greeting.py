@@ -56,7 +56,6 @@ def greet(
         raise reason from None
     authenticator.end_login(channel)
     _log.debug("process %d: the far end answers: %s", channel.pid, far.hello)
-    far.verify = setup.options.verify
     return far
 
 

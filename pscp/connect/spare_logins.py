@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost
 from pscp.transports import Channel
+from pscp.transports.channel import Kind
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
-# Whether it ends at SFTP, and then how that verifies: another call's connection may be of another.
-Kind = tuple[bool, str]
 Choose = Callable[[list["RemoteAgent"]], list["RemoteAgent"]]
 
 LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by itself
@@ -28,27 +27,20 @@ LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by it
 _PATIENCE_S = LET_GO_S + 1.0
 
 
-class Login(NamedTuple):
-    """A channel that logs in, and that nobody waits for yet."""
-
-    channel: Channel
-    kind: Kind  # what it was opened for
-
-
 class EarlyLogins:
     """Channels that log in before a lane needs them. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
-        self._logins: list[Login] = []
+        self._channels: list[Channel] = []
 
     def __len__(self) -> int:
-        return len(self._logins)
+        return len(self._channels)
 
-    def add(self, login: Login) -> None:
+    def add(self, channel: Channel) -> None:
         """Keep a channel that has just been opened."""
         with self._lock:
-            self._logins.append(login)
+            self._channels.append(channel)
 
     def send_agents(self, send: Callable[[Channel], object]) -> None:
         """Send the agent to each channel, so that it is there as soon as the connection is up.
@@ -56,15 +48,18 @@ class EarlyLogins:
         The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
         """
         with self._lock:
-            for login in self._logins:
-                send(login.channel)
+            for channel in self._channels:
+                send(channel)
 
-    def take(self, kind: Kind) -> Login | None:
-        """Return the login of this kind that began first; None if there is none."""
+    def take(self, kind: Kind) -> Channel | None:
+        """Return the channel of this kind that began first; None if there is none.
+
+        Another call's may be of another kind.
+        """
         with self._lock:
-            for place, login in enumerate(self._logins):
-                if login.kind == kind:
-                    return self._logins.pop(place)
+            for place, channel in enumerate(self._channels):
+                if channel.kind == kind:
+                    return self._channels.pop(place)
         return None
 
     def end(self, *, is_cut: bool) -> None:
@@ -73,12 +68,12 @@ class EarlyLogins:
         To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
         """
         with self._lock:
-            ended, self._logins = self._logins, []
-        for login in ended:
+            ended, self._channels = self._channels, []
+        for channel in ended:
             if is_cut:
-                login.channel.close()
+                channel.close()
             else:
-                start_thread(None, login.channel.let_go, LET_GO_S)
+                start_thread(None, channel.let_go, LET_GO_S)
 
 
 class IdleConnections:

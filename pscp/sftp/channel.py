@@ -38,8 +38,6 @@ _MAIN = (
 class SftpChannel(Child):
     """The channel of a lane over SFTP: the program, and the channel that it uses."""
 
-    needs_agent = False
-
     def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
         """Close `below` with this channel, or if the program cannot be started.
 
@@ -57,7 +55,7 @@ class SftpChannel(Child):
             raise
         below.close_data_fds()
         self._own_error_fd, self.error_fd = self.error_fd, below.error_fd
-        self.control = below.control
+        self.control, self.kind = below.control, verify
 
     @property
     def pid(self) -> int:

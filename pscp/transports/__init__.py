@@ -3,12 +3,12 @@
 Not here: what is sent over a channel (../connect/agent_program.py, ../transfer/lanes/lane.py).
 Read next: channel.py, openssh.py, ssh_settings.py.
 
-For other rooms: Channel, Control, Request, SFTP, SshSetup, askpass, channel (FAILED_STATUS, Pipes),
-control_sockets, direct (PlainChannel, TlsPump), fdpass, further_channel_argv, mux_protocol
-(MuxMaster, process_of), open_channel, openssh (Child, WRONG_STATUS, error_of, last_line, lines_of,
-reap, user_words), receive_window (FIRST_BYTES, Window, is_due, round_trip_s), remote_command
-(PYTHONS, command), resolve, socket_options, ssh_settings (REFUSED, Request, Settings),
-transport_of.
+For other rooms: Channel, Control, Request, SFTP, SshSetup, askpass, channel (AGENT, FAILED_STATUS,
+Kind, Pipes), control_sockets, direct (PlainChannel, TlsPump), fdpass, further_channel_argv,
+mux_protocol (MuxMaster, process_of), open_channel, openssh (Child, WRONG_STATUS, error_of,
+last_line, lines_of, reap, user_words), receive_window (FIRST_BYTES, Window, is_due, round_trip_s),
+remote_command (PYTHONS, command), resolve, socket_options, ssh_settings (REFUSED, Request,
+Settings), transport_of.
 """
 
 from __future__ import annotations

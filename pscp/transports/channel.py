@@ -18,6 +18,11 @@ from pscp.transports.control_sockets import Control
 # of pscp, to start at once, have the number themselves.
 FAILED_STATUS = 255
 
+# What a channel ends at: None is an agent, which has to be sent, or any other command; else it is
+# SFTP, and this is how what lands is verified there (--verify).
+Kind = str | None
+AGENT: Kind = None
+
 
 class Channel(Protocol):
     """One byte pipe to a command at the far end, by its descriptors here."""
@@ -26,7 +31,7 @@ class Channel(Protocol):
     write_fd: int  # the command's standard input
     error_fd: int  # the standard error of the command and of the transport
     control: Control | None = None  # the socket by which channels share its connection
-    needs_agent: bool = True  # whether an agent has to be sent
+    kind: Kind = AGENT  # what is at its other end
     marker: bytes = b""  # what comes before the output of the agent, once that was sent
 
     @property

@@ -313,7 +313,7 @@ def test_w1_a_login_that_another_call_has_started_is_not_its_own() -> None:
     session.start_logins(unchecked, is_push=True, is_small=False)
     [far] = session.take(checked, lambda text: None)
     assert [each.is_closed for each in opener.opened] == [True, False]
-    assert far.verify == "auto"
+    assert far.channel.kind == "auto"
 
 
 def test_w3_two_calls_at_once_have_their_lanes_by_one_control_connection(

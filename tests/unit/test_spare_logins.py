@@ -11,8 +11,9 @@ from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
 from pscp.connect import spare_logins
 from pscp.connect.bootstrap import send_agent
-from pscp.connect.spare_logins import EarlyLogins, IdleConnections, Login
+from pscp.connect.spare_logins import EarlyLogins, IdleConnections
 from pscp.ground.errors import ConnectionLost
+from pscp.transports.channel import AGENT
 
 # --- connections that come late, before a copy, in its midst, after the session
 
@@ -69,27 +70,24 @@ def test_logins_that_need_answers_have_ended_before_nobody_gives_any() -> None:
 # --- logins that begin early
 
 
-AGENT = (False, "")
-
-
 def filled(number: int) -> tuple[EarlyLogins, list[FakeChannel]]:
     early, channels = EarlyLogins(), [FakeChannel() for _ in range(number)]
     for channel in channels:
-        early.add(Login(channel, AGENT))
+        early.add(channel)
     return early, channels
 
 
 def test_the_agent_is_sent_once_to_each() -> None:
     early, read_fds = EarlyLogins(), list[int]()
     for _ in range(3):
-        early.add(Login(channel := FakeChannel(is_sftp=True), AGENT))
+        early.add(channel := FakeChannel(is_sftp=True))
         read_fd, channel.write_fd = os.pipe()
         read_fds.append(read_fd)
         early.send_agents(send_agent)
     markers = []
-    while (login := early.take(AGENT)) is not None:
-        os.close(login.channel.write_fd)
-        markers.append(login.channel.marker)
+    while (sent := early.take("auto")) is not None:
+        os.close(sent.write_fd)
+        markers.append(sent.marker)
     assert [os.read(fd, 1000) for fd in read_fds] == markers and len({*markers}) == 3
     for fd in read_fds:
         os.close(fd)
@@ -99,14 +97,14 @@ def test_no_two_lanes_take_one_login() -> None:
     early, channels = filled(200)
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: early.take(AGENT), range(250)))
-    assert {found.channel for found in taken if found} == {*channels} and taken.count(None) == 50
+    assert {*taken} == {*channels, None} and taken.count(None) == 50
 
 
 def test_w1_a_lane_takes_no_login_of_another_kind() -> None:
     """One over SFTP verifies as the call that began it wanted, and an agent is no SFTP."""
     early, [agent] = filled(1)
-    read_back = Login(FakeChannel(), (True, "read-back"))
-    early.add(read_back)
-    assert early.take((True, "none")) is None
-    assert early.take(read_back.kind) == read_back
-    assert early.take(AGENT) == Login(agent, AGENT)
+    early.add(read_back := FakeChannel())
+    read_back.kind = "read-back"
+    assert early.take("none") is None
+    assert early.take("read-back") is read_back
+    assert early.take(AGENT) is agent
