@@ -47,8 +47,6 @@ def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Re
     reporter.name = name
     reporter.sums_up = is_terminal and not options.quiet and options.progress != "json"
     reporter.wants_files, reporter.names_copied = options.itemize, options.verbose
-    if isinstance(reporter, RichBar):
-        reporter.shows_lanes = options.itemize
     return reporter
 
 
@@ -83,7 +81,6 @@ class RichBar(Ticking):
         self._lock = threading.RLock()  # guards what follows, and the terminal
         self._live: Live | None = None
         self._is_over = True
-        self.shows_lanes = False  # on a narrow terminal too
         self._lanes: list[Rate] = []
 
     def start(self, counters: LiveCounters) -> None:
@@ -171,14 +168,10 @@ class RichBar(Ticking):
         top.add_row(bar, line(fit(first, width - _BAR_COLUMNS)))
         lines = _FILES_MOST if height >= _TALL else 0
         files = under_way([*now.large.values()], lines, width)
-        has_rates = (self.shows_lanes or width >= _WIDE) and not now.is_hashing
-        lanes = [self._rates()] if has_rates else []
-        shown = [
-            fit(second, width),
-            *(lane_rates(rates, width) for rates in lanes if rates),
-            *files,
-        ]
-        return Group(top, *map(line, shown))
+        has_rates = (self.wants_files or width >= _WIDE) and not now.is_hashing  # the former: -vv
+        rates = self._rates() if has_rates else []
+        lanes = [lane_rates(rates, width)] if rates else []
+        return Group(top, *map(line, [fit(second, width), *lanes, *files]))
 
     def _rates(self) -> list[float | None]:
         """Return the bytes a second of each lane; None for one that is not up."""

@@ -359,7 +359,7 @@ def test_a_wide_terminal_shows_the_rate_of_each_lane(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     bar = made(RichBar)
-    bar.reporter.shows_lanes = is_asked
+    bar.reporter.wants_files = is_asked
     moved: list[int | None] = [0, None]
     counters = LiveCounters(lanes_alive=1)
     counters.lanes_moved = lambda: moved

@@ -16,6 +16,7 @@ Not here: the connections (../connections.py).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -145,14 +146,12 @@ class HostMemory:
         """
         found = self._known()
         kept, at_s = found.get(_way(is_push)), found.get(f"{_way(is_push)}_at")
-        try:
-            known = PathRecord(*kept) if isinstance(kept, list) else PathRecord()
-        except TypeError:
-            known = PathRecord()
-        fields = zip(known, PathRecord(), strict=True)
-        are_right = [type(value) is type(usual) for value, usual in fields]
-        if not all(are_right) or not all(0 <= each <= MAX_CONNECTIONS for each in known[:2]):
-            known = PathRecord()
+        known = usual = PathRecord()
+        with contextlib.suppress(TypeError):  # it has other fields
+            known = PathRecord(*kept) if isinstance(kept, list) else usual
+        are_right = list(map(type, known)) == list(map(type, usual))
+        if not are_right or not all(0 <= each <= MAX_CONNECTIONS for each in known[:2]):
+            known = usual
         if not (isinstance(at_s, float) and 0 <= time.time() - at_s < _WEEK_S):
             known = PathRecord(logins=known.logins, rtt_s=known.rtt_s)
         # --measure logs in without prompts as well
