@@ -37,4 +37,5 @@ class ExternalOpener(Opener):
             return LentChannel(self._client, Request(command()))
         from pscp.sftp.channel import SftpChannel  # as in openers.py
 
-        return SftpChannel(LentChannel(self._client, SFTP), setup.options.verify, [])
+        below = LentChannel(self._client, SFTP)
+        return SftpChannel(below, setup.host, setup.options, setup.ssh)

@@ -189,6 +189,6 @@ def _process(
     )
     if not is_sftp:
         return channel
-    from pscp.sftp.channel import over_sftp  # here: most far ends have python3
+    from pscp.sftp.channel import SftpChannel  # here: most far ends have python3
 
-    return over_sftp(channel, setup.host, setup.options, setup.ssh)
+    return SftpChannel(channel, setup.host, setup.options, setup.ssh)

@@ -11,5 +11,5 @@ May import transports/, endpoint/.
 
 Nothing else here. Read next: protocol/packets.py.
 
-For other rooms: channel (SftpChannel, over_sftp), tree (list_folder).
+For other rooms: channel (SftpChannel), tree (list_folder).
 """

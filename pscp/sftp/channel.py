@@ -16,7 +16,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pscp.endpoint.frames import wire
@@ -38,24 +37,26 @@ _MAIN = (
 class SftpChannel(Child):
     """The channel of a lane over SFTP: the program, and the channel that it uses."""
 
-    def __init__(self, below: Channel, verify: str, program: Sequence[str]) -> None:
-        """Close `below` with this channel, or if the program cannot be started.
+    def __init__(self, below: Channel, host: Location, options: Options, setup: SshSetup) -> None:
+        """Use `below`, which leads to the SFTP server of this host, and close it at the end.
 
-        `program` is the command that runs hash programs at the far end; it may be empty.
+        Hash programs run on a further channel of its connection, if that can have any.
         """
         self._below = below
-        fds = (below.read_fd, below.write_fd)
-        settings = {"fds": fds, "verify": verify, "program": list(program)}
+        fds, program = (below.read_fd, below.write_fd), list[str]()
         package = str(Path(__file__).parent.parent.parent)
-        argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, json.dumps(settings)]
         try:
+            if below.control is not None and options.verify == "auto":
+                program = further_channel_argv(host, options, setup, below.control, COMMAND)
+            settings = json.dumps({"fds": fds, "verify": options.verify, "program": program})
+            argv = [sys.executable or "python3", "-I", "-c", _MAIN, package, settings]
             super().__init__(argv, False, None, None, pass_fds=fds)
         except BaseException:
             below.close()
             raise
         below.close_data_fds()
         self._own_error_fd, self.error_fd = self.error_fd, below.error_fd
-        self.control, self.kind = below.control, verify
+        self.control, self.kind = below.control, options.verify
 
     @property
     def pid(self) -> int:
@@ -104,18 +105,3 @@ class SftpChannel(Child):
 
 def _no_sftp(message: str) -> NoSftp:
     return NoSftp("the far end offers no SFTP" + (f"; it said: {message}" if message else ""))
-
-
-def over_sftp(below: Channel, host: Location, options: Options, setup: SshSetup) -> SftpChannel:
-    """Return the channel above one to the far end's SFTP server.
-
-    Hash programs run on a further channel of its connection, if that can have any.
-    """
-    program: list[str] = []
-    try:
-        if below.control is not None and options.verify == "auto":
-            program = further_channel_argv(host, options, setup, below.control, COMMAND)
-        return SftpChannel(below, options.verify, program)
-    except BaseException:
-        below.close()
-        raise
