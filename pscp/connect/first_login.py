@@ -72,14 +72,14 @@ class FirstLogin:
         self.clock = LoginClock()
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
+        self._begun = EarlyLogins()  # the first connection's: ssh logs in, and nobody waits
         self._lock = threading.Lock()  # guards what follows
-        self._started: Channel | None = None  # ssh logs in, and nobody waits
         self._is_sftp: bool | None = None  # with --remote auto; None: what is remembered holds
 
     @property
     def is_started(self) -> bool:
         """Return whether an ssh for it logs in, and no thread waits for it yet."""
-        return self._started is not None
+        return len(self._begun) > 0
 
     @property
     def has_one_login(self) -> bool:
@@ -123,8 +123,7 @@ class FirstLogin:
         else:
             channel = self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
-        with self._lock:
-            self._started = channel
+        self._begun.add(channel)
         return True
 
     def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
@@ -145,26 +144,11 @@ class FirstLogin:
 
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
-        if (started := self._taken()) is not None:
-            started.close()
+        self._begun.end(is_cut=True)
 
     def close_shared(self) -> None:
         """End the one login and its connection."""
         self._shared.close()
-
-    def _taken(self) -> Channel | None:
-        """Take what start() began; another thread may end it meanwhile."""
-        with self._lock:
-            started, self._started = self._started, None
-        return started
-
-    def _taken_of_kind(self, setup: HostSetup) -> Channel | None:
-        """Take what start() began; where that was for a call of another kind, end it."""
-        started = self._taken()
-        if started is not None and started.kind != self.kind_for(setup):
-            started.close()
-            return None
-        return started
 
     def open(
         self, setup: HostSetup, *, may_prompt: bool = False, shared: Control | None = None
@@ -179,7 +163,9 @@ class FirstLogin:
 
     def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
-        channel = self._taken_of_kind(setup) or self.open_kept(setup)
+        channel = self._begun.take(self.kind_for(setup))
+        self._begun.end(is_cut=True)  # it was begun by a call whose channels are of another kind
+        channel = channel or self.open_kept(setup)
         if channel is not None and not greeting.is_live(channel, setup):
             channel = None
         self.is_kept = channel is not None and is_kept(channel)
