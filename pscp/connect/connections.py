@@ -168,9 +168,7 @@ class Connections:
                 self.close()
                 self.idle = IdleConnections()
                 self._start(options, is_push, is_small=is_small)
-            from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
-
-            self._early.send_agents(send_agent)
+            self._early.send_agents()
 
     def take(self, options: Options, note: Callable[[str], None]) -> list[RemoteAgent]:
         """Return the connections that are open; if there is none, open a first one.

@@ -114,16 +114,13 @@ class FirstLogin:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
         self.clock.start()
         channel = self.open_kept(setup)
-        if channel is not None:
-            from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
-
-            send_agent(channel)
-        elif self._shared.begin(setup, self._opener.open_master):
+        if channel is None and self._shared.begin(setup, self._opener.open_master):
             return False
-        else:
-            channel = self.open(setup, may_prompt=True)
+        channel = channel or self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
         self._begun.add(channel)
+        if self.is_kept:  # the agent starts while the rest of this program is loaded
+            self._begun.send_agents()
         return True
 
     def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
@@ -164,7 +161,7 @@ class FirstLogin:
     def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
         channel = self._begun.take(self.kind_for(setup))
-        self._begun.end(is_cut=True)  # it was begun by a call whose channels are of another kind
+        self._begun.end(is_cut=True)  # what another call has begun, if it was of another kind
         channel = channel or self.open_kept(setup)
         if channel is not None and not greeting.is_live(channel, setup):
             channel = None
@@ -189,9 +186,8 @@ class FirstLogin:
         if isinstance(error, errors.NoPython | errors.NoAgent | errors.NoSftp):
             return error
         is_there = self._shared.is_there()
-        if is_there is None or not isinstance(error, errors.ConnectionLost):
-            return None
-        if self.uses_sftp(setup):
+        is_lost = isinstance(error, errors.ConnectionLost)
+        if is_there is None or not is_lost or self.uses_sftp(setup):
             return None
         return errors.NoAgent("the far end runs no commands") if is_there else error
 

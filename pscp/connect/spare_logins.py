@@ -42,14 +42,16 @@ class EarlyLogins:
         with self._lock:
             self._channels.append(channel)
 
-    def send_agents(self, send: Callable[[Channel], object]) -> None:
+    def send_agents(self) -> None:
         """Send the agent to each channel, so that it is there as soon as the connection is up.
 
         The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
         """
+        from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
+
         with self._lock:
             for channel in self._channels:
-                send(channel)
+                send_agent(channel)
 
     def take(self, kind: Kind) -> Channel | None:
         """Return the channel of this kind that began first; None if there is none.

@@ -10,7 +10,6 @@ import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeRemoteAgent
 
 from pscp.connect import spare_logins
-from pscp.connect.bootstrap import send_agent
 from pscp.connect.spare_logins import EarlyLogins, IdleConnections
 from pscp.ground.errors import ConnectionLost
 from pscp.transports.channel import AGENT
@@ -83,7 +82,7 @@ def test_the_agent_is_sent_once_to_each() -> None:
         early.add(channel := FakeChannel(is_sftp=True))
         read_fd, channel.write_fd = os.pipe()
         read_fds.append(read_fd)
-        early.send_agents(send_agent)
+        early.send_agents()
     markers = []
     while (sent := early.take("auto")) is not None:
         os.close(sent.write_fd)
