@@ -14,8 +14,9 @@ import select
 import threading
 from collections.abc import Callable
 
+from pscp.connect import greeting
 from pscp.connect.known.host_setup import HostSetup
-from pscp.connect.logins.authenticator import Patience
+from pscp.connect.logins.authenticator import Authenticator, Patience
 from pscp.connect.messages import Messages
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, PscpError, Unreachable
@@ -133,17 +134,15 @@ class SharedLogin:
             return self._master is not None
 
     def wait(
-        self,
-        note: Callable[[str], None],
-        patience: Patience,
-        explain: Callable[[Channel, PscpError], PscpError],
+        self, setup: HostSetup, authenticator: Authenticator, note: Callable[[str], None]
     ) -> Control:
         """Wait until channels of the one login can be opened, and return its socket.
 
-        If it fails, this raises what `explain` makes of its channel and its error.
+        Raises what a failed login means.
         """
         if (master := self._master) is None:
             raise ConnectionLost("the session was closed")
+        patience = greeting.patience_for(setup, authenticator, may_prompt=True)
         try:
             with ended_by(lambda error: master.channel.end()):
                 failure = master.wait(note, patience)
@@ -153,7 +152,7 @@ class SharedLogin:
         if failure is None:
             return master.control
         self.close(master)
-        raise explain(master.channel, failure)
+        raise greeting.explain(master.channel, failure, setup, authenticator)
 
     def share(self, control: Control | None) -> None:
         """Have further channels use the one login's connection, else that of this socket."""

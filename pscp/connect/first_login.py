@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.connect import greeting
@@ -168,9 +167,7 @@ class FirstLogin:
         self.is_kept = channel is not None and is_kept(channel)
         self._is_only = self.is_kept and setup.options.login_once
         if channel is None and self._shared.begin(setup, self._opener.open_master):
-            patience = greeting.patience_for(setup, self._authenticator, may_prompt=True)
-            explain = partial(greeting.explain, setup=setup, authenticator=self._authenticator)
-            control = self._shared.wait(note, patience, explain)
+            control = self._shared.wait(setup, self._authenticator, note)
             channel = self.open(setup, shared=control)
         channel = channel or self.open(setup, may_prompt=True)
         return greeting.greet(channel, setup, self._authenticator, note)
