@@ -146,7 +146,7 @@ class Connections:
         if plane is not None:
             plane.close()
         self.idle.close(is_cut=self._authenticator.was_asked)
-        self.first.close_shared()
+        self.first.shared.close()
         self._authenticator.close()
         self._opener.close()
 
@@ -379,7 +379,7 @@ class Connections:
             self._say_ssh(options, plane.refused)
         shared = wanted.connection_of.control if wanted.connection_of is not None else None
         if wanted.connection_of is None and self.has_one_login:
-            shared = self.first.control
+            shared = self.first.shared.control
             if shared is None or not shared.is_alive():
                 raise errors.AuthenticationError(_GONE, errors.RUN_AGAIN)
         setup = self._setup(options)

@@ -94,12 +94,7 @@ class DirectPlane:
         self._early: _Early | None = None
         self._failed = 0  # lanes over which nothing ever came
         self._has_worked = False
-        self._refused = path.why_not
-
-    @property
-    def refused(self) -> str:
-        """Return why this session opens no direct lanes; "" while it does."""
-        return self._refused
+        self.refused = path.why_not  # why this session opens no direct lanes; "" while it does
 
     def prepare(self, options: Options) -> None:
         """Begin to make keys, if lanes of this session will need them."""
@@ -160,7 +155,7 @@ class DirectPlane:
         try:
             return self._open(options, count, note)
         except NoDirectLane as error:
-            self._refused = str(error)
+            self.refused = str(error)
             raise
 
     def _settle(self, is_working: bool) -> None:
@@ -168,9 +163,9 @@ class DirectPlane:
         with self._turn:
             self._has_worked = self._has_worked or is_working
             self._failed += not is_working
-            if not self._has_worked and self._failed >= _FAILED_MAX and not self._refused:
-                self._refused = "the lanes were lost before anything came"
-                _log.debug("direct lanes: %s", self._refused)
+            if not self._has_worked and self._failed >= _FAILED_MAX and not self.refused:
+                self.refused = "the lanes were lost before anything came"
+                _log.debug("direct lanes: %s", self.refused)
 
     def connect(self, options: Options) -> RemoteAgent:
         """Open one more lane. Raises ConnectError."""

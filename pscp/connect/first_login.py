@@ -65,7 +65,7 @@ class FirstLogin:
 
     def __init__(self, opener: Opener, authenticator: Authenticator, early: EarlyLogins) -> None:
         self._opener, self._authenticator, self._early = opener, authenticator, early
-        self._shared = SharedLogin()
+        self.shared = SharedLogin()
         self.held = Held()
         # Changed by start() and finish() only:
         self.clock = LoginClock()
@@ -83,12 +83,7 @@ class FirstLogin:
     @property
     def has_one_login(self) -> bool:
         """Return whether no login follows this one: all lanes are channels of its connection."""
-        return self._is_only or self._shared.is_only or self._authenticator.is_single_use
-
-    @property
-    def control(self) -> Control | None:
-        """The socket by which further channels use the first connection, if there is one."""
-        return self._shared.control
+        return self._is_only or self.shared.is_only or self._authenticator.is_single_use
 
     def uses_sftp(self, setup: HostSetup) -> bool:
         """Return whether a channel is to end at SFTP, by the options or by what was found out."""
@@ -113,7 +108,7 @@ class FirstLogin:
         """Have ssh begin to log in. Return whether others may log in at the same time."""
         self.clock.start()
         channel = self.open_kept(setup)
-        if channel is None and self._shared.begin(setup, self._opener.open_master):
+        if channel is None and self.shared.begin(setup, self._opener.open_master):
             return False
         channel = channel or self.open(setup, may_prompt=True)
         self.is_kept = is_kept(channel)
@@ -133,7 +128,7 @@ class FirstLogin:
         if setup.options.remote == "agent":
             setup.memory.remember_sftp(False)
         self.clock.stop(self._authenticator.waited_s, 1 + len(self._early))
-        self._shared.share(far.channel.control)
+        self.shared.share(far.channel.control)
         if self._authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
         return far
@@ -141,10 +136,6 @@ class FirstLogin:
     def close(self) -> None:
         """End the login that was started, if no thread waits for it yet."""
         self._begun.end(is_cut=True)
-
-    def close_shared(self) -> None:
-        """End the one login and its connection."""
-        self._shared.close()
 
     def open(
         self, setup: HostSetup, *, may_prompt: bool = False, shared: Control | None = None
@@ -166,8 +157,8 @@ class FirstLogin:
             channel = None
         self.is_kept = channel is not None and is_kept(channel)
         self._is_only = self.is_kept and setup.options.login_once
-        if channel is None and self._shared.begin(setup, self._opener.open_master):
-            control = self._shared.wait(setup, self._authenticator, note)
+        if channel is None and self.shared.begin(setup, self._opener.open_master):
+            control = self.shared.wait(setup, self._authenticator, note)
             channel = self.open(setup, shared=control)
         channel = channel or self.open(setup, may_prompt=True)
         return greeting.greet(channel, setup, self._authenticator, note)
@@ -182,7 +173,7 @@ class FirstLogin:
         """
         if isinstance(error, errors.NoPython | errors.NoAgent | errors.NoSftp):
             return error
-        is_there = self._shared.is_there()
+        is_there = self.shared.is_there()
         is_lost = isinstance(error, errors.ConnectionLost)
         if is_there is None or not is_lost or self.uses_sftp(setup):
             return None
