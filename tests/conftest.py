@@ -54,6 +54,7 @@ RUN_TOKEN = secrets.token_hex(16)
 # A login that nobody needs any more has 4 s, and its ssh 2 to end (pscp/connect/spare_logins.py);
 # sshd notices a connection's end, and its agent an end of stdin, a moment later.
 ENDING_S = 8.0
+PATIENCE_S = 60.0  # for what happens within a second on a machine that is not busy
 OLDEST_MINOR, NEWEST_MINOR = 6, 14
 PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
 SHELLS = ("sh", "bash", "csh", "fish")
@@ -93,11 +94,11 @@ def unavailable(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-def until(is_so: Callable[[], object], patience_s: float = 20.0) -> None:
-    """Wait for something that takes a moment."""
+def until(is_so: Callable[[], object], what: str = "", patience_s: float = PATIENCE_S) -> None:
+    """Wait for something that takes a moment; fail the test where it never comes."""
     deadline_s = time.monotonic() + patience_s
     while not is_so():
-        assert time.monotonic() < deadline_s
+        assert time.monotonic() < deadline_s, f"never: {what or is_so}"
         time.sleep(0.002)
 
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from conftest import until
+from programs import script
 from servers.private import PrivateServer, free_port, make_key
 
 MIB = 1024 * 1024
@@ -73,10 +74,8 @@ class Hosts:
         """Return one that stands still after so many bytes, until go()."""
         words = [sys.executable, "-c", RELAY, str(self._server.port), str(most_bytes)]
         quoted = shlex.join([*words, str(self.folder / name)]).replace("%", "%%")
-        script = self.folder / f"{name}.sh"
-        script.write_text(f"#!/bin/sh\nexec {quoted}\n")
-        script.chmod(0o755)
-        return self._add(name, f"ProxyCommand {script}\n")
+        program = script(self.folder / f"{name}.sh", f"exec {quoted}")
+        return self._add(name, f"ProxyCommand {program}\n")
 
     def _add(self, name: str, first: str, without: str = "nothing") -> str:
         self.at(name).mkdir()
@@ -95,7 +94,7 @@ class Hosts:
         return (self.folder / f"{name}.stands").exists()
 
     def wait_until_stands(self, *names: str) -> None:
-        until(lambda: all(map(self.stands, names)), 60.0)
+        until(lambda: all(map(self.stands, names)), "they stand still")
 
     def stop(self, name: str) -> None:
         """Stop for ever, by SIGSTOP, what stands still."""

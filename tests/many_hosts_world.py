@@ -39,6 +39,7 @@ class Cluster:
         self._path = folder / "cluster_config"
         self.names = [f"dm{number}" for number, _ in enumerate(servers, 1)]
         self._blocks = dict(zip(self.names, map(_block, servers), strict=True))
+        self._logins = [_logins(server) for server in servers]
         self._write()
 
     def _write(self) -> None:
@@ -74,8 +75,14 @@ class Cluster:
             end_all_below(self.servers[number].pid)
 
     def logins(self) -> list[int]:
-        """How many logins there were at each server."""
-        return [server.log.count("\nAccepted publickey ") for server in self.servers]
+        """How many logins there were at each server, since this was made."""
+        counts = zip(self.servers, self._logins, strict=True)
+        return [_logins(server) - before for server, before in counts]
+
+
+def _logins(server: Any) -> int:
+    count: int = server.log.count("\nAccepted publickey ")
+    return count
 
 
 def _block(server: Any) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 
 import watched_run
 from faults.conftest import Breaking, until
+from programs import small_disk
 from prometheus_client.parser import text_string_to_metric_families
 from servers.private import SshdServer, find_sshd, wait_for_file
 
@@ -221,7 +222,7 @@ class Night:
         self.begin: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
         for name in ("here", "finished", "one", "two", "metrics"):
             (home / name).mkdir()
-        stack.enter_context(small_disk(home / "two"))
+        stack.enter_context(small_disk(home / "two", f"size={ROOM_MIB}m"))
         for name in ENDS:
             (home / name / "vault").mkdir()
         self.servers = {name: stack.enter_context(make_sshd()) for name in ENDS}
@@ -424,17 +425,6 @@ def is_own(name: str) -> bool:
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_ctime_ns
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """Give a folder a file system of its own, which takes root's powers."""
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_MIB}m", "none", str(place)]
-    subprocess.run(argv, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from typing import Any
 
 import matrix
 import pytest
-from conftest import MakeServer, shared, unavailable
-from servers.private import PrivateServer
+from conftest import QUICK_LOGINS, MakeFar, require_sshd, shared, unavailable
+from programs import script
+from servers.private import PrivateServer, SshdServer
 
 import pscp
 from e2e.ways import Way
@@ -27,6 +28,7 @@ from e2e.ways import Way
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 ShellThat = Callable[[str], str]
+SshdThat = Callable[[str], PrivateServer]
 WriteConfig = Callable[..., str]
 Kept = Callable[[str, str, str], pscp.Session]
 
@@ -100,13 +102,28 @@ def shell_that(tmp_path: Path) -> ShellThat:
     """
     numbers = iter(range(100))
 
-    def make(script: str) -> str:
+    def make(text: str) -> str:
         path = tmp_path / f"shell-{next(numbers)}"
-        path.write_text(f'#!/bin/sh\n{script}\nexec /bin/sh "$@"\n')
-        path.chmod(0o755)
-        return str(path)
+        return str(script(path, f'{text}\nexec /bin/sh "$@"'))
 
     return make
+
+
+@pytest.fixture(scope="package")
+def sshd_that(make_far: MakeFar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshdThat]:
+    """sshd_that(SCRIPT): an sshd whose login shell runs the script first, for all tests."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def server_of(text: str) -> PrivateServer:
+            require_sshd()
+            path = tmp_path_factory.mktemp("shell") / "sh"
+            shell = str(script(path, f'{text}\nexec /bin/sh "$@"'))
+            its = make_far()
+            started = shared(lambda: SshdServer(QUICK_LOGINS, environment=its, shell=shell))
+            return stack.enter_context(started)
+
+        yield server_of
 
 
 @pytest.fixture
@@ -134,14 +151,14 @@ def key(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def powerless(way: Way, make_sshd: MakeServer, shell_that: ShellThat) -> Way:
+def powerless(way: Way, sshd_that: SshdThat) -> Way:
     """Each direction, between ends that may not do what a file's mode forbids."""
     if os.geteuid() != 0:
         return way
     if shutil.which(POWERLESS[0]) is None:
         unavailable(f"{POWERLESS[0]} is not installed, and the tests run as root")
     prefix = " ".join(POWERLESS)
-    server = make_sshd(shell=shell_that(f'exec {prefix} /bin/sh "$@"'))
+    server = sshd_that(f'exec {prefix} /bin/sh "$@"')
     return dataclasses.replace(way, server=server, session=None, prefix=POWERLESS)
 
 
@@ -159,11 +176,11 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def as_other(push: Way, make_sshd: MakeServer, shell_that: ShellThat, other_disk: Path) -> Way:
+def as_other(push: Way, sshd_that: SshdThat, other_disk: Path) -> Way:
     """A push to another user than root."""
     if os.geteuid() != 0:
         unavailable("this is not root, which alone logs in as another user")
     other_disk.chmod(0o755)
     os.chown(other_disk, 65534, 65534)
-    server = make_sshd(shell=shell_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"'))
+    server = sshd_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"')
     return dataclasses.replace(push, server=server, destination=other_disk)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer, unavailable
+from programs import script
 from servers.private import PrivateServer
 
 from e2e.conftest import WriteConfig
@@ -54,12 +55,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pscp", "pscp-verify"):
         code = f"import sys; sys.argv[0] = {name!r}; from pscp.cli.start import run; run('', '')"
         program = shlex.join([sys.executable, "-c", code])
-        script = tools / name
-        script.write_text(
-            f'#!/bin/sh\ncase $1 in --complete-*) exec {program} "$@"; esac\n'
-            """for each; do printf 'took:%s:\\n' "$each"; done\n"""
-        )
-        script.chmod(0o755)
+        completes = f'case $1 in --complete-*) exec {program} "$@"; esac'
+        script(tools / name, f"""{completes}\nfor each; do printf 'took:%s:\\n' "$each"; done""")
     monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.chdir(folder)

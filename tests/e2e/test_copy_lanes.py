@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from programs import script
 
 from e2e.ways import Notes, Way
 from pscp.connect.known import host_memory
@@ -27,7 +28,7 @@ from pscp.options.options import Options
 EVERY_WAY = True
 
 
-ONE_LOGIN = """#!/bin/sh
+ONE_LOGIN = """
 case " $* " in *" -G "* | *ControlMaster=no*) exec ssh "$@";; esac
 if mkdir {taken} 2>/dev/null; then exec ssh "$@"; fi
 echo "root@host: Permission denied (publickey,password)." >&2
@@ -64,9 +65,7 @@ def test_channels_share_their_connection(
 @pytest.mark.needs_openssh(reason="what refuses the other logins is a program for -S")
 def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: Path) -> None:
     """As with a password or a token: the other logins are refused."""
-    program = tmp_path / "ssh"
-    program.write_text(ONE_LOGIN.format(taken=tmp_path / "taken"))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program = script(tmp_path / "ssh", ONE_LOGIN.format(taken=tmp_path / "taken"))
     before = logins(filled)
     ran = filled.command(
         "-rvv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 from conftest import MakeServer
 from job_runs import HOSTILE, Remembered, Tags, part, run_of
+from programs import script
 from servers.private import PrivateServer
 
 import pscp
-from e2e.conftest import POWERLESS, ShellThat
+from e2e.conftest import POWERLESS, ShellThat, SshdThat
 from e2e.test_copy_sftp import without_python
 from pscp.calls import looking
 from pscp.cli import run_jobs
@@ -88,10 +89,8 @@ def test_a_host_that_does_not_answer_is_told_beside_those_that_do(
     assert rows[0].login == "failed" and "refuse" in text.splitlines()[2]
 
 
-def test_a_folder_that_may_not_be_written_in(
-    make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
-) -> None:
-    server = make_sshd(shell=shell_that(f'exec {" ".join(POWERLESS)} /bin/sh "$@"'))
+def test_a_folder_that_may_not_be_written_in(sshd_that: SshdThat, tmp_path: Path) -> None:
+    server = sshd_that(f'exec {" ".join(POWERLESS)} /bin/sh "$@"')
     (tmp_path / "closed").mkdir(mode=0o555)
     [row], text, code = asked(job_to(server, tmp_path / "closed"))
     assert (code, row.mark, row.writable) == (1, "FAIL", "no")
@@ -120,12 +119,8 @@ def test_where_a_pull_goes_is_looked_at(sshd: PrivateServer, tmp_path: Path) -> 
 
 def answering(folder: Path, command: str) -> str:
     """A python3 that has this command say what is there."""
-    python = folder / "python"
-    python.write_text(
-        f'#!/bin/sh\ncase "$3" in *statvfs*) {command};; *) exec "{sys.executable}" "$@";; esac\n'
-    )
-    python.chmod(0o755)
-    return str(python)
+    text = f'case "$3" in *statvfs*) {command};; *) exec "{sys.executable}" "$@";; esac'
+    return str(script(folder / "python", text))
 
 
 def test_a_clock_that_is_off_is_a_warning(make_sshd: MakeServer, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from programs import script
+
 from e2e.ways import COMMAND_S, PIPE, PSCP, VERIFY, ZFS, Ran, run
 
 ROOT = Path(__file__).parents[2]
@@ -142,5 +144,4 @@ def change(folder: Path, night: int) -> None:
 
 
 def put_program(path: Path, argv: Sequence[str]) -> None:
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
-    path.chmod(0o755)
+    script(path, f'exec {shlex.join(argv)} "$@"')

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,7 +23,9 @@ from typing import Any, Unpack
 import forked
 import matrix
 import pytest
-from conftest import unavailable
+from conftest import PATIENCE_S as PATIENCE_S
+from conftest import until as until
+from programs import ASKED, script
 from servers.private import PrivateServer
 
 import pscp
@@ -36,7 +37,6 @@ from pscp.transfer.lanes import worker
 
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
-PATIENCE_S = 60.0  # for what happens within a second on a machine that is not busy
 # In a command's environment: where the rules for its calls are (calls.py); its copy's token; where
 # it tells its peak memory.
 CALLS, TOKEN, PEAK = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN", "PSCP_TEST_PEAK"
@@ -63,14 +63,6 @@ if "{PEAK}" in os.environ:
 from pscp.ground.signals import leave
 leave(code)
 """
-
-
-def until(is_so: Callable[[], Any], what: str = "", patience_s: float = PATIENCE_S) -> None:
-    """Waits for a condition; fails the test where it never comes."""
-    deadline_s = time.monotonic() + patience_s
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"never: {what or is_so}"
-        time.sleep(0.002)
 
 
 class Calling:
@@ -145,11 +137,7 @@ class Breaking:
         self.rules: list[dict[str, Any]] = []
         self.program = str(folder / "ssh")
         relay = shlex.join(relay_argv(str(folder), "agent"))
-        script = (
-            f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\nexec {relay} ssh "$@"\n'
-        )
-        (folder / "ssh").write_text(script)
-        (folder / "ssh").chmod(0o755)
+        script(folder / "ssh", f'{ASKED}exec {relay} ssh "$@"')
         self._write()
 
     def rule(self, do: str, **fields: Any) -> Breaking:
@@ -384,20 +372,6 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = (tmp_path / "tmp").iterdir()
     left = [path.name for path in found if path.read_bytes() not in (b"", b"blat")]
     assert not left, f"temporary files were left: {left}"
-
-
-@contextlib.contextmanager
-def small_disk(place: Path, options: str) -> Iterator[None]:
-    """Give a folder a file system of its own, with these options of tmpfs."""
-    argv = ["mount", "-t", "tmpfs", "-o", options, "none", str(place)]
-    try:
-        subprocess.run(argv, check=True, capture_output=True)
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        unavailable("mounting a small file system takes root's powers")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture

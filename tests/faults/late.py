@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import assert_same_tree
+from programs import script
 from servers.private import PrivateServer
 
 from faults.conftest import CALLS, MIB, Breaking, Running, Way, until
@@ -96,11 +97,8 @@ class FarEnds:
         self._plans: list[Plan] = []
         now = shlex.quote(str(self._folder / "now"))
         words = shlex.join([sys.executable, "-I", "-S", str(PROGRAM)])
-        python = self._folder / "python3"
-        python.write_text(
-            f'#!/bin/sh\nexec {words} "$(readlink {now})" {shlex.quote(sys.executable)} "$@"\n'
-        )
-        python.chmod(0o755)
+        exact = f'exec {words} "$(readlink {now})" {shlex.quote(sys.executable)} "$@"'
+        python = script(self._folder / "python3", exact)
         self.plan()
         object.__setattr__(way, "server", make_sshd(python=str(python)))
 

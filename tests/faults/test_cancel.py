@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from compare import assert_same_tree
+from programs import ASKED, script
 
 import pscp
 from faults.conftest import MIB, Breaking, Calling, Way, fill, until
@@ -147,13 +148,7 @@ def test_while_it_waits_for(push: Way, moment: str) -> None:
 @pytest.fixture
 def silent(own_home: Path) -> Path:
     """An ssh that never logs in; it says that it was started."""
-    program = own_home / "silent"
-    program.write_text(
-        '#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\n'
-        f"touch {own_home}/started\nexec sleep 1000\n"
-    )
-    program.chmod(0o755)
-    return program
+    return script(own_home / "silent", f"{ASKED}touch {own_home}/started\nexec sleep 1000")
 
 
 @over_ssh_alone

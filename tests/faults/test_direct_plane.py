@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from compare import assert_same_tree
+from e2e.ways import Notes
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
-from faults.test_host_to_host import Told
 from pscp.connect import direct_sockets
 from pscp.ground.processes import descendants
 from pscp.transfer.lanes import worker
@@ -134,7 +134,7 @@ def flip(data: bytearray) -> bool:
     return True
 
 
-class Said(Told):
+class Said(Notes):
     """Keeps the notes."""
 
     @property
@@ -318,8 +318,7 @@ def test_a_stream_loses_a_lane(way: Way, between: Between) -> None:
     assert (way.destination / "got").read_bytes() == data
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
-@PLANES
+@pytest.mark.parametrize(("plane", "kind"), [("tls", signal.SIGINT), ("plain", signal.SIGKILL)])
 def test_it_is_ended_and_goes_on(push: Way, plane: str, kind: signal.Signals) -> None:
     """Every process at the far end ends soon, and the port is closed; what has landed is kept."""
     data = fill(push.source / "big", 64 * MIB)

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 from fan_out_world import MIB, Hosts
+from programs import small_disk
 from servers.private import PrivateServer
 
 import pscp
-from faults.conftest import PEAK, PROGRAM, Calling, small_disk, until
+from faults.conftest import PEAK, PROGRAM, Calling, until
 from pscp.endpoint.reading import files
 from pscp.options.option_fields import OptionFields
 
@@ -220,7 +221,7 @@ def test_interrupted_all_end_soon(hosts: Hosts) -> None:
 
 def test_memory_stays_bounded_with_a_slow_and_a_fast_one(hosts: Hosts, tmp_path: Path) -> None:
     """The fast one is done with all of it before the slow one goes on."""
-    size = 192 * MIB
+    size = 96 * MIB
     hosts.fill("big", size)
     to = [hosts.still("slow", HELD_BYTES), hosts.good("fast")]
     process = start(hosts, *to, **{PEAK: str(tmp_path / "peak")})

@@ -17,6 +17,8 @@ from unittest.mock import Mock
 
 import pytest
 from compare import assert_same_tree
+from e2e.ways import Notes
+from programs import script
 from servers.private import PrivateServer
 
 import pscp
@@ -26,7 +28,6 @@ from pscp.connect import bootstrap, openers
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
-from pscp.progress.progress import Reporter
 from pscp.transfer import copy
 from pscp.transfer.lanes import lane_context, relay
 from pscp.transports import Channel, open_channel
@@ -34,14 +35,6 @@ from pscp.transports import Channel, open_channel
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
 
 SINK, SOURCE = ("to", 0), ("from", 1)  # where DATA frames go, and over which connection
-
-
-class Told(Reporter):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 def through_here(way: Way, **fields: Any) -> pscp.Result:
@@ -102,7 +95,7 @@ def test_either_connection_dies_stands_still_or_has_a_wrong_bit(
         monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
     fill_all(push)
     breaking = push.breaking().rule(do, way=goes, connections=[connection], after=after)
-    told = Told()
+    told = Notes()
     fields: dict[str, Any] = {"chunk_bytes": MIB, "itemize": True, "reporter": told}
     result = through_here(push, program=breaking.program, **fields)
     assert result.ok, result.failures
@@ -164,7 +157,7 @@ def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPat
     """A near sink's few lanes and small windows would not fill the path to a far source."""
     monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
     fill(push.source / "file", 10)
-    told = Told()
+    told = Notes()
     result = through_here(push, connections=None, itemize=True, reporter=told)
     assert result.ok
     assert any("a round trip takes 30.0 ms" in text for text in told.texts), told.texts
@@ -175,10 +168,9 @@ def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPat
 def test_the_host_without_python_is_named(
     push: Way, make_sshd: Callable[..., PrivateServer], tmp_path: Path
 ) -> None:
-    config, shell = tmp_path / "config", tmp_path / "shell"
-    shell.write_text("#!/bin/sh\nexit 97\n")  # as the remote command where there is no python3
-    shell.chmod(0o755)
-    without = make_sshd(shell=str(shell))
+    config = tmp_path / "config"
+    # As the remote command where there is no python3.
+    without = make_sshd(shell=str(script(tmp_path / "shell", "exit 97")))
     text = Path(without.ssh_config).read_text().replace(without.host, "bare", 1)
     config.write_text(f"{text}\n{Path(push.server.ssh_config).read_text()}")
     fill(push.source / "file", 10)
@@ -192,7 +184,7 @@ def test_the_host_without_python_is_named(
 
 def test_what_a_source_over_sftp_loses_is_said(push: Way) -> None:
     fill(push.source / "file", 10)
-    told = Told()
+    told = Notes()
     through_here(push, remote="sftp", archive=True, reporter=told)
     lost = [text for text in told.texts if "not kept" in text]
     assert len(lost) == 2 and sum("hard links become" in text for text in lost) == 1, told.texts

@@ -6,43 +6,48 @@ Not here: which hosts a location names (../unit/test_options.py), the page's com
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import assert_same_tree
-from conftest import MakeFar, MakeServer, unavailable
+from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd, shared, unavailable
+from e2e.ways import Notes
 from many_hosts_world import ApartSshd, Cluster
+from programs import script
 from servers import why_no_mounts
+from servers.private import PrivateServer, SshdServer
 
 import pscp
 from faults.conftest import MIB, Breaking, Running, Way, fill, until
 from pscp.endpoint.frames import wire
 from pscp.ground.processes import descendants
-from pscp.progress.progress import Reporter
-
-MakeCluster = Callable[..., Way]
 
 
-class Notes(Reporter):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
+@pytest.fixture(scope="module")
+def servers(make_far: MakeFar) -> Iterator[list[PrivateServer]]:
+    """Three hosts that share all files."""
+    require_sshd()
 
-    def note(self, text: str) -> None:
-        self.texts.append(text)
+    def begun() -> PrivateServer:
+        started = shared(lambda: SshdServer(QUICK_LOGINS, environment=make_far()))
+        return stack.enter_context(started)
+
+    with contextlib.ExitStack() as stack:
+        yield [begun() for _ in range(3)]
 
 
 @pytest.fixture
-def hosts(way: Way, make_sshd: MakeServer, tmp_path: Path) -> Way:
-    """The way to or from three hosts that share all files."""
-    cluster = Cluster(tmp_path, *(make_sshd() for _ in range(3)))
-    return dataclasses.replace(way, server=cluster)  # type: ignore[arg-type]
+def hosts(way: Way, servers: list[PrivateServer], tmp_path: Path) -> Way:
+    """The way to or from these."""
+    return with_hosts(way, tmp_path, *servers)
 
 
 @pytest.fixture
@@ -97,12 +102,8 @@ def assert_whole(way: Way) -> None:
 def at_dm1(way: Way) -> Breaking:
     """Rules for connections to dm1 alone, which are counted from 0 on."""
     breaking = way.breaking()
-    script = breaking.folder / "to-dm1"
-    script.write_text(
-        f'#!/bin/sh\ncase " $* " in *" dm1 "*) exec {breaking.program} "$@";; esac\nexec ssh "$@"\n'
-    )
-    script.chmod(0o755)
-    breaking.program = str(script)
+    text = f'case " $* " in *" dm1 "*) exec {breaking.program} "$@";; esac\nexec ssh "$@"'
+    breaking.program = str(script(breaking.folder / "to-dm1", text))
     return breaking
 
 
@@ -147,14 +148,15 @@ def test_a_mirror_is_made_and_a_dry_run_asks_one_host(hosts: Way) -> None:
 
 
 def test_a_host_that_has_fewer_digests_takes_part(
-    way: Way, make_sshd: MakeServer, tmp_path: Path, far_pythons: list[str]
-) -> None:
+    way: Way, servers: list[PrivateServer], make_sshd: MakeServer, tmp_path: Path,
+    far_pythons: list[str],
+) -> None:  # fmt: skip
     """All use what each of them has; to this one the C library of XXH3 is broken."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libxxhash.so.0").touch()
     broken = {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
     bare = make_sshd(python=far_pythons[0], environment=broken)
-    hosts = with_hosts(way, tmp_path, make_sshd(), bare)
+    hosts = with_hosts(way, tmp_path, servers[0], bare)
     fill_tree(hosts)
     result, _ = copied(hosts, connections=2)
     assert result.ok, result.failures
@@ -174,23 +176,22 @@ def test_what_is_one_hosts_alone_is_refused(hosts: Way, does_not: str) -> None:
 
 
 def test_a_host_with_other_files_is_refused(
-    way: Way, make_sshd: MakeServer, apart: Callable[[str], ApartSshd], tmp_path: Path
+    way: Way, servers: list[PrivateServer], apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
     """Nothing is written, and nothing left, at either."""
     fill_tree(way, small=3, big=MIB)
     place = way.destination if way.is_push else way.source
     other = apart(f"mount -t tmpfs none {place}")
-    hosts = with_hosts(way, tmp_path, make_sshd(), other)
+    hosts = with_hosts(way, tmp_path, servers[0], other)
     with pytest.raises(pscp.CopyError, match=r"dm2:.*: it (does not see|has other files)"):
         copied(hosts)
     assert left_at(way.destination) == []
     assert not way.journals
 
 
+@pytest.mark.usefixtures("pull")  # at a destination the check looks for what it makes itself
 def test_a_source_in_which_files_are_being_made_is_one(hosts: Way) -> None:
     """What the hosts say of it differs, as nobody asks them at the same time."""
-    if hosts.is_push:
-        pytest.skip("a destination is asked for what the check itself makes there")
     fill_tree(hosts, small=20, big=MIB)
     is_over, made = threading.Event(), list[Path]()
 
@@ -211,15 +212,13 @@ def test_a_source_in_which_files_are_being_made_is_one(hosts: Way) -> None:
 
 
 def test_locks_that_are_not_seen_are_refused(
-    push: Way, make_sshd: MakeServer, apart: Callable[[str], ApartSshd], tmp_path: Path
+    push: Way, servers: list[PrivateServer], apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
     """Two mounts of one folder by sshfs: each has locks, and inode numbers, of its own."""
-    if not push.is_push:
-        pytest.skip("a source is not locked")
     if shutil.which("sshfs") is None or not os.path.exists("/dev/fuse"):
         unavailable("no sshfs")
     fill_tree(push, small=3, big=MIB)
-    behind, real = make_sshd(), tmp_path / "real"
+    behind, real = servers[0], tmp_path / "real"
     real.mkdir()
     options = "-o dir_cache=no,entry_timeout=0,negative_timeout=0,attr_timeout=0"
     mount = f"sshfs -f -F {behind.ssh_config} {behind.host}:{real} {push.destination} {options}"
@@ -233,51 +232,45 @@ def test_locks_that_are_not_seen_are_refused(
 
 
 def test_what_is_mounted_below_is_not_written_to(
-    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+    push: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
     """Each host would have a part of its own there."""
-    if not way.is_push:
-        pytest.skip("a source's files are told by their inode numbers")
-    fill(way.source / "sub" / "big", 8 * MIB)
-    fill(way.source / "good", 3)
-    (way.destination / "sub").mkdir()
-    mounts = f"mount -t tmpfs none {way.destination}/sub"
-    hosts = with_hosts(way, tmp_path, apart(mounts), apart(mounts))
+    fill(push.source / "sub" / "big", 8 * MIB)
+    fill(push.source / "good", 3)
+    (push.destination / "sub").mkdir()
+    mounts = f"mount -t tmpfs none {push.destination}/sub"
+    hosts = with_hosts(push, tmp_path, apart(mounts), apart(mounts))
     result, _ = copied(hosts)
     assert {each.path for each in result.failures} == {"sub/big"}
-    assert (way.destination / "good").exists()
+    assert (push.destination / "good").exists()
 
 
 def test_a_folder_that_is_bound_elsewhere_at_a_host_is_not_written_to(
-    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+    push: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
     """It is on the same device; the others would not find its files."""
-    if not way.is_push:
-        pytest.skip("a source's files are told by their inode numbers")
-    fill(way.source / "sub" / "small", 100)
+    fill(push.source / "sub" / "small", 100)
     elsewhere = tmp_path / "elsewhere"
-    for folder in (elsewhere, way.destination / "sub"):
+    for folder in (elsewhere, push.destination / "sub"):
         folder.mkdir()
-    mounts = f"mount --bind {elsewhere} {way.destination}/sub"
-    hosts = with_hosts(way, tmp_path, apart(mounts), apart(mounts))
+    mounts = f"mount --bind {elsewhere} {push.destination}/sub"
+    hosts = with_hosts(push, tmp_path, apart(mounts), apart(mounts))
     result, _ = copied(hosts)
     assert {each.path for each in result.failures} == {"sub/small"}
     assert left_at(elsewhere) == []
 
 
 def test_sources_that_were_made_alike_are_told_apart(
-    way: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+    pull: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
     """Two new file systems: names, inode numbers, sizes and times are the same, the bytes not."""
-    if way.is_push:
-        pytest.skip("a destination is asked for what the check itself makes there")
 
     def made(text: str) -> ApartSshd:
-        file = f"{way.source}/file"
-        fills = f"echo {text} > {file} && touch -d @1000 {file} {way.source}"
-        return apart(f"mount -t tmpfs none {way.source} && {fills}")
+        file = f"{pull.source}/file"
+        fills = f"echo {text} > {file} && touch -d @1000 {file} {pull.source}"
+        return apart(f"mount -t tmpfs none {pull.source} && {fills}")
 
-    hosts = with_hosts(way, tmp_path, made("one"), made("two"))
+    hosts = with_hosts(pull, tmp_path, made("one"), made("two"))
     with pytest.raises(pscp.CopyError, match="it has other files there"):
         copied(hosts)
 
@@ -308,9 +301,8 @@ def test_the_next_host_is_asked_where_one_cannot_be_logged_in_to_again(hosts: Wa
     assert_whole(hosts)
 
 
+@pytest.mark.usefixtures("push")  # a source is compared, and nothing made there
 def test_a_run_that_is_killed_while_it_looks_leaves_nothing(hosts: Way) -> None:
-    if not hosts.is_push:
-        pytest.skip("a source is compared, and nothing made there")
     fill_tree(hosts, small=3, big=MIB)
     breaking = at_dm1(hosts).rule("block", way="from", type=wire.REPLY, contains='"made"')
     running = hosts.start(breaking=breaking)
@@ -393,9 +385,8 @@ def test_one_that_comes_back_without_the_files_gives_no_lanes(
     assert_whole(hosts)
 
 
+@pytest.mark.usefixtures("push")  # a source is there as before
 def test_a_lane_that_connects_when_all_has_landed_leaves_no_host_out(hosts: Way) -> None:
-    if not hosts.is_push:
-        pytest.skip("a source is there as before")
     fill(hosts.source / "big", 6 * MIB)
     breaking = hosts.breaking()
     breaking.rule("block", connections=[3], type=wire.ASK, contains='"Look"')

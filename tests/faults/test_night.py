@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import forked
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, require_sshd, unavailable
+from conftest import QUICK_LOGINS, MakeFar, require_sshd
 from night import LOCKED, Night, Running, Sshd, full
 
 from faults.conftest import MIB, PATIENCE_S, until
@@ -40,12 +39,7 @@ def coming() -> Iterator[list[str]]:
 def night(make_far: MakeFar, own_home: Path) -> Iterator[Night]:
     require_sshd()
     with contextlib.ExitStack() as stack:
-        try:
-            night = Night(
-                own_home, lambda: Sshd(QUICK_LOGINS, environment=make_far()), coming(), stack
-            )
-        except (FileNotFoundError, subprocess.CalledProcessError):
-            unavailable("mounting a small file system takes root's powers")
+        night = Night(own_home, lambda: Sshd(QUICK_LOGINS, environment=make_far()), coming(), stack)
         night.begin = forked.start
         yield night
 

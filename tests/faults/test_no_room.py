@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from compare import assert_same_tree
+from programs import small_disk
 
-from faults.conftest import MIB, Ended, Way, fill, small_disk
+from faults.conftest import MIB, Ended, Way, fill
 from pscp.ground.errors import CopyError
 from pscp.transfer.pieces import spool
 

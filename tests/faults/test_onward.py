@@ -25,13 +25,15 @@ from typing import Any
 import pytest
 from compare import assert_same_tree
 from conftest import QUICK_LOGINS, MakeFar, command_line, require_sshd, shared
+from e2e.ways import Notes
+from programs import script
 from servers.private import PrivateServer, SshdServer
 
 import pscp
 from faults.conftest import MIB, PROGRAM, Breaking, Calling, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
-from faults.test_host_to_host import Told, fill_all
+from faults.test_host_to_host import fill_all
 from pscp.connect import bootstrap, onward, openers, persistent
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
@@ -68,9 +70,7 @@ class SshThere:
             config = config.with_name("without_key")
             config.write_text("\n".join(line for line in lines if "Identit" not in line))
         argv = shlex.join([*before, "/usr/bin/ssh", *words, "-F", str(config)])
-        script = self._hosts.folder / "bin" / "ssh"
-        script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
-        script.chmod(0o755)
+        script(self._hosts.folder / "bin" / "ssh", f'exec {argv} "$@"')
 
     def breaks(self, breaking: Breaking) -> None:
         self.runs(before=tuple(relay_argv(str(breaking.folder), "agent")))
@@ -115,7 +115,7 @@ def test_a_tree_of_which_no_data_comes_here(to: Onward, quick_retries: None) -> 
         for type_ in (wire.DATA, wire.PACK):
             watching.rule("kill", way=way, connections=[0, 1], type=type_)
     fields = {"archive": True, "program": watching.program}
-    told = Told()
+    told = Notes()
     direct_one = to.done(strong=True, itemize=True, reporter=told, **fields)
     assert any(text.endswith("straight there") for text in told.texts), told.texts
     assert direct_one.connections_lost == 0
@@ -162,8 +162,8 @@ def test_connections_from_here_are_kept_and_those_onward_end(
 
 def ssh_of_agents(hosts: PrivateServer) -> list[int]:
     """The processes of ssh that agents on this server run."""
-    script = str(hosts.folder / "ssh_config")
-    return [each.pid for each in descendants(hosts.pid) if script in command_line(each.pid)]
+    config = str(hosts.folder / "ssh_config")
+    return [each.pid for each in descendants(hosts.pid) if config in command_line(each.pid)]
 
 
 @pytest.mark.parametrize("do", ["kill", "flip"])

@@ -14,6 +14,7 @@ Not here: servers that ask or refuse (__init__.py). Read next: embedded_server.p
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -65,8 +66,9 @@ class PrivateServer(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._last_log = ""
         try:
-            for name in ("host_key", "user_key"):
-                make_key(self.folder / name)
+            for name, key in _made_keys().items():
+                (self.folder / name).write_bytes(key)
+                (self.folder / name).chmod(0o600)
             shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
             self._start()
             self._write_client_files()
@@ -254,6 +256,15 @@ def find_sftp_server() -> str | None:
     folders = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/libexec", "/usr/lib/ssh")
     paths = (f"{folder}/sftp-server" for folder in folders)
     return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+@functools.cache
+def _made_keys() -> dict[str, bytes]:
+    """Return the files of the keys that all servers of a process have."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("host_key", "user_key"):
+            make_key(Path(folder, name))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def make_key(path: Path) -> None:
