@@ -83,13 +83,6 @@ def common(way: Way) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_of_a_copy(way: Way, seen: Seen) -> None:
-    source, destination = places(way)
-    result = pscp.copy(source, destination, **seen.fields, **common(way))
-    assert (result.files, len(result.failures)) == (4, 1)
-    seen.check()
-
-
 def test_of_a_copy_with_asyncio(push: Way, seen: Seen) -> None:
     source, destination = places(push)
     WHO.set("nobody")

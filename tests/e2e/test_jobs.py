@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pickle
 import re
@@ -15,13 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeServer, unavailable, until
+from conftest import MakeServer, until
+from programs import small_disk
 from servers.private import PrivateServer
 
 import pscp
@@ -38,7 +37,6 @@ from pscp.jobs.reports.status import why_of
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
-from pscp.transfer.walk.selection import Settled
 from pscp.zfs.settings import Settings
 
 MIB = 1024 * 1024
@@ -197,26 +195,6 @@ def test_young_files_wait_for_the_next_run(place: Place) -> None:
     assert (alone.outcome, alone.files_waiting) == (Outcome.NOTHING, 1)
 
 
-def test_files_settle_from_run_to_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the clock is set back meanwhile."""
-    now = [time.time(), 5000.0]
-    look = functools.partial(Settled, wall=lambda: now[0], steady=lambda: now[1])
-    monkeypatch.setattr(runner, "Settled", look)
-    place.fill("a", "grows")
-    job = place.job(settled_for_s=60, min_age_s=60)
-    assert place.run_one(job).outcome == Outcome.NOTHING
-    now[0] -= 24 * 3600
-    now[1] += 59
-    assert place.run_one(job).files_waiting == 2
-    place.fill("grows", size=2000)
-    now[1] += 1
-    run = place.run_one(job)
-    assert (run.outcome, run.files_waiting, place.arrived()) == (Outcome.DONE, 1, {"a"})
-    now[1] += 60
-    assert place.run_one(job).files_waiting == 0
-    assert place.arrived() == {"a", "grows"}
-
-
 def test_commands_are_run_before_and_after(place: Place) -> None:
     place.fill("a")
     said = place.home / "said"
@@ -264,46 +242,6 @@ def test_what_depends_on_a_job_waits_for_it(place: Place) -> None:
     assert place.history.runs("after", most=1) == [runs[1]]
 
 
-def test_a_server_that_is_down_comes_back_within_retry_for(
-    place: Place, make_sshd: MakeServer, quick_retries: None
-) -> None:
-    place.fill("a")
-    other = make_sshd()
-    text = Path(place.server.ssh_config).read_text() + Path(other.ssh_config).read_text().replace(
-        f"Host {other.host}\n", "Host other\n"
-    )
-    (place.home / "both").write_text(text)
-    os.kill(other.pid, signal.SIGSTOP)
-    destinations = (place.destination(0), f"other:{place.there(1)}/")
-    options = {"config_file": str(place.home / "both"), "timeout_s": 1}
-    job = place.job(destinations=destinations, options=options, retry_for_s=600)
-
-    def come_back(text: str) -> None:
-        if "again in" in text:
-            os.kill(other.pid, signal.SIGCONT)
-
-    place.told.when = come_back
-    run = place.run_one(job)
-    assert run.outcome == Outcome.DONE, run
-    assert place.arrived(0) == place.arrived(1) == {"a"}
-    assert run.destinations[0].attempts == 1 and run.destinations[1].attempts > 1
-    said = [text for text in place.told.said if ": done" in text]
-    assert said[0].startswith(destinations[0])
-
-
-def test_a_server_that_stays_down_is_unreachable(place: Place, make_sshd: MakeServer) -> None:
-    place.fill("a")
-    with make_sshd() as other:
-        text = Path(other.ssh_config).read_text()
-    (place.home / "down").write_text(text)
-    said = place.home / "said"
-    tell = f'echo "$PSCP_MESSAGE" > {said}'
-    options = {"config_file": str(place.home / "down")}
-    run = place.run_one(place.job(options=options, after_failure=tell))
-    assert (run.outcome, run.exit_code) == (Outcome.UNREACHABLE, 3)
-    assert said.read_text().startswith(f"{place.destination()}: ") and "refused" in said.read_text()
-
-
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -329,25 +267,24 @@ def test_what_somebody_has_to_mend_does_not_come_back(
     assert re.search(said, run.destinations[0].message), run
 
 
-@pytest.mark.parametrize("key", ["backup", "link-dest"])
 def test_what_needs_python_there_is_misconfigured_where_there_is_none(
-    place: Place, make_sshd: MakeServer, shell_that: ShellThat, key: str
+    place: Place, make_sshd: MakeServer, shell_that: ShellThat
 ) -> None:
     place.fill("a")
     bare = without_python(make_sshd, shell_that)
-    asked = {"backup": True} if key == "backup" else {"link_dest": ("../x",)}
-    options = {"config_file": bare.ssh_config, **asked}
-    run = place.run_one(place.job(options=options, destinations=(f"{bare.host}:{place.home}/one",)))
-    assert (run.outcome, run.exit_code) == (Outcome.MISCONFIGURED, 2), run
-    why = f"{key} needs the agent: the far end has no python3\nwithout {key} it would"
-    assert run.destinations[0].message.startswith(why)
+    to = (f"{bare.host}:{place.home}/one",)
+    for key, value in (("backup", True), ("link-dest", ("../x",))):
+        options = {"config_file": bare.ssh_config, key.replace("-", "_"): value}
+        run = place.run_one(place.job(options=options, destinations=to))
+        assert (run.outcome, run.exit_code) == (Outcome.MISCONFIGURED, 2), run
+        why = f"{key} needs the agent: the far end has no python3\nwithout {key} it would"
+        assert run.destinations[0].message.startswith(why)
 
 
-@pytest.mark.parametrize("before", [None, "exec sleep 1000"])
-def test_max_duration_cuts_what_runs(place: Place, before: str | None) -> None:
+def test_max_duration_cuts_what_runs(place: Place) -> None:
     place.fill("a", size=8 * MIB)
     slowly = {"limit_kbit_s": 100}
-    run = place.run_one(place.job(ends=2, max_duration_s=1, before=before, options=slowly))
+    run = place.run_one(place.job(ends=2, max_duration_s=1, options=slowly))
     assert (run.outcome, run.exit_code) == (Outcome.CUT, 5)
     assert "max-duration (1.0 s) is over" in run.message and place.arrived() == set()
     assert [part.outcome for part in run.destinations] == [Outcome.CUT] * 2
@@ -587,56 +524,6 @@ def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
     assert place.arrived(0) == place.arrived(1) == {"a", "b"}
 
 
-def test_a_killed_run_removes_nothing_that_one_destination_lacks_and_goes_on(place: Place) -> None:
-    place.fill("a")
-    place.fill("b", size=8 * MIB)
-    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
-    with start(place, place.job(ends=2, options=options, after="remove")) as process:
-        until(lambda: place.arrived(0) == place.arrived(1) == {"a"})
-        until(lambda: journaled_chunks(place.home) >= 4)
-        process.kill()
-        process.communicate()
-    assert set(os.listdir(place.home / "here")) == {"a", "b"}
-    place.fill("c")  # it does not matter that there is another source now
-    kept = {name: (place.home / "here" / name).read_bytes() for name in ("a", "b", "c")}
-    run = place.run_one(place.job(ends=2, options={"chunk_bytes": MIB}, after="remove"))
-    assert (run.outcome, run.files_removed) == (Outcome.DONE, 3)
-    assert sum(part.bytes_sent for part in run.destinations) <= 13 * MIB
-    assert [each.outcome for each in place.history.runs()] == [Outcome.DONE, Outcome.CUT]
-    assert os.listdir(place.home / "here") == []
-    for number in (0, 1):
-        assert {n: (place.there(number) / n).read_bytes() for n in kept} == kept
-        assert set(os.listdir(place.there(number))) == kept.keys()  # and no part
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
-        unavailable("mounting a small file system takes root's powers")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_disk_that_is_full_once(place: Place) -> None:
-    place.fill("a")
-    place.fill("b", size=6 * MIB)
-    job, small = place.job(ends=2, after="remove", retry_for_s=3600), place.there(1)
-    with small_disk(small, "4m"):
-        run = place.run_one(job)
-        assert run.outcome == Outcome.FAILED and run.destinations[1].attempts == 1
-        assert [part.outcome for part in run.destinations] == [Outcome.DONE, Outcome.FAILED]
-        assert [failure.path for failure in run.destinations[1].failures] == ["b"]
-        assert os.listdir(place.home / "here") == ["b"]
-        subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
-        run = place.run_one(job)
-        assert (run.outcome, run.files_removed) == (Outcome.DONE, 1)
-        assert os.listdir(place.home / "here") == []
-        assert {*os.listdir(place.there(0))} == {*os.listdir(small)} == {"a", "b"}
-
-
 def test_a_full_disk_for_history_and_state_stops_no_copy(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,7 +531,7 @@ def test_a_full_disk_for_history_and_state_stops_no_copy(
     state.mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     notes: list[str] = []
-    with small_disk(state, "400k"):
+    with small_disk(state, "size=400k"):
         history = history_of(place.config, notes.append)
 
         def run(job: Job) -> JobRun:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from many_hosts_world import Cluster
+from programs import script
 from servers import LoginServer, PasswordSshd
 from servers.private import PrivateServer
 
@@ -104,14 +105,6 @@ def test_a_password(
     assert len(re.findall(prompt, shown)) == 1
     assert server.accepted >= 2 and server.refused == 0
     assert SECRET not in shown
-
-
-def test_what_ssh_says_for_the_log_is_not_shown(
-    source: Path, there: Path, server: LoginServer
-) -> None:
-    """With -vv it is asked for, since it names the cipher."""
-    shown = answered(server, source, "-vv", "-c", "1")
-    assert "debug1" not in shown and "OpenSSH_" not in shown
 
 
 @OVER_EACH
@@ -371,9 +364,8 @@ def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
     source: Path, there: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
     server = make_sshd()
-    ssh, log = tmp_path / "ssh", tmp_path / "log"
-    ssh.write_text(f'#!/bin/sh\necho "$1" >>{log}\nexec ssh "$@"\n')
-    ssh.chmod(0o700)
+    log = tmp_path / "log"
+    ssh = script(tmp_path / "ssh", f'echo "$1" >>{log}\nexec ssh "$@"')
     for _ in range(2):
         answered(server, source, "-S", str(ssh), "-c", "1", "--no-resume", answers=())
     assert log.read_text().split().count("-N") == 1
@@ -403,10 +395,8 @@ def test_login_once_for_several_copies(
 def test_a_first_command_that_fails_costs_no_other_login(
     source: Path, tmp_path: Path, make_sshd: Callable[..., PrivateServer]
 ) -> None:
-    shell = tmp_path / "shell"
-    shell.write_text("#!/bin/sh\nexit 97\n")  # what the first stage says where there is no python3
-    shell.chmod(0o700)
-    server = make_sshd(shell=str(shell))
+    # What the first stage says where there is no python3.
+    server = make_sshd(shell=str(script(tmp_path / "shell", "exit 97")))
     with pscp.Session(server.host, config_file=server.ssh_config, login_once=True) as session:
         for _ in range(2):
             with pytest.raises(NoPython):
@@ -470,9 +460,8 @@ def test_a_program_of_the_users_asks(
 ) -> None:
     """SSH_ASKPASS, under the rules of ssh: there is no terminal, and there is a display."""
     server = make_login_server(password=SECRET, awaits=2)
-    program, asked = tmp_path / "askpass", tmp_path / "asked"
-    program.write_text(f'#!/bin/sh\necho "$1" >>{asked}\necho {SECRET}\n')
-    program.chmod(0o700)
+    asked = tmp_path / "asked"
+    program = script(tmp_path / "askpass", f'echo "$1" >>{asked}\necho {SECRET}')
     environment = {"SSH_ASKPASS": str(program), "DISPLAY": ":7"}
     assert typed(argv(server, source, "-c", "3", *SLOW), environment).code == 0
     assert len(asked.read_text().splitlines()) == 1

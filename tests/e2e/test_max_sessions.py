@@ -46,15 +46,17 @@ def refusals(server: PrivateServer) -> int:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"connections": 1, "channels": 16}, {"login_once": True, "channels": 16}],
+    ("most", "fields"),
+    [
+        (1, {"connections": 1, "channels": 16}),
+        (2, {"login_once": True, "channels": 16}),
+        (10, {"connections": 1, "channels": 16}),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("most", [1, 2, 10])
 def test_as_many_lanes_as_are_let_in(
-    most: int, fields: OptionFields, source: Path,
-    make_sshd: Callable[..., PrivateServer],
-) -> None:  # fmt: skip
+    most: int, fields: OptionFields, source: Path, make_sshd: Callable[..., PrivateServer]
+) -> None:
     server = make_sshd([f"MaxSessions {most}"])
     result, notes = copied(server, source, **fields)
     assert result.connections == most

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +18,7 @@ from typing import Any, Unpack
 
 import pytest
 from conftest import MakeServer
+from programs import script
 from servers.private import PrivateServer, free_port
 
 import pscp
@@ -111,26 +111,16 @@ def test_a_login_that_cannot_be_repeated(
     sshd: PrivateServer, tmp_path: Path, own_state: Path
 ) -> None:
     """A password is typed once: what can be measured over one connection is."""
-    program = tmp_path / "ssh"
     refuses = f'echo >>{tmp_path}/tries; echo "me: Permission denied (password)." >&2; exit 255'
-    program.write_text(
-        f'#!/bin/sh\ncase "$*" in *BatchMode=yes*) {refuses};; esac\n'
-        f'exec {shutil.which("ssh")} "$@"\n'
+    program = script(
+        tmp_path / "ssh", f'case "$*" in *BatchMode=yes*) {refuses};; esac\nexec ssh "$@"'
     )
-    program.chmod(0o755)
     found = measured(sshd, program=str(program), batch=False, save=True)
     [one] = found.connections
     assert one.push.bytes_per_s > 0 and found.ciphers == (one,)
     assert any("Permission denied" in note for note in found.notes)
     assert (tmp_path / "tries").read_text() == "\n"  # many failures would bring a penalty
     assert saved(own_state) == {"connections": 0, "cipher": ""}  # nothing is known of more
-
-
-def test_what_is_measured_leaves_no_file(way: Way, sshd: PrivateServer) -> None:
-    before = sorted(Path(sshd.folder).rglob("*"))
-    measured(sshd, connections=1, cipher=CIPHER)
-    assert sorted(Path(sshd.folder).rglob("*")) == before
-    assert not list(way.destination.iterdir())
 
 
 def test_a_state_folder_that_cannot_be_written(sshd: PrivateServer, own_state: Path) -> None:
