@@ -13,7 +13,8 @@ import pytest
 from compare import assert_same_tree
 from conftest import MakeServer
 
-from e2e.conftest import ShellThat
+import pscp
+from e2e.conftest import ShellThat, SshdThat
 from e2e.ways import Way
 from pscp.ground.values import MIB
 
@@ -34,23 +35,24 @@ def fill(folder: Path) -> None:
         sparse.truncate(5 * MIB)
 
 
-def check_there_and_back(
-    way: Way, make_sshd: MakeServer, python: str | None = None, shell: str | None = None
-) -> None:
-    given = {"python": python} if python else {}
-    server = make_sshd(shell=shell, **given)
-    fill(way.source)
-    back = way.destination.with_name("back")
-    up = dataclasses.replace(way, is_push=True, server=server, session=None)
-    assert up.copy(".", to="there", archive=True, chunk_bytes=MIB, strong=True).ok
-    down = dataclasses.replace(up, is_push=False, source=way.destination / "there")
-    assert down.copy(".", to=str(back), archive=True, chunk_bytes=MIB, strong=True).ok
-    for folder in (way.destination / "there", back):
-        assert_same_tree(way.source, folder, modes=True, times=True)
-
-
 def test_every_python(push: Way, make_sshd: MakeServer, far_python: str) -> None:
-    check_there_and_back(push, make_sshd, python=far_python)
+    """Files go there and back, streams as well, and commands run."""
+    server, data = make_sshd(python=far_python), random.Random(3).randbytes(3 * MIB)
+    fill(push.source)
+    there, back = push.destination / "there", push.destination.with_name("back")
+    options = pscp.Options(config_file=server.ssh_config, connections=2, batch=True)
+    with pscp.Session(server.host, options, archive=True, chunk_bytes=MIB, strong=True) as session:
+        assert session.copy(f"{push.source}/.", f"{server.host}:{there}").ok
+        assert session.copy(f"{server.host}:{there}/.", str(back)).ok
+        with session.pipe_to(f"cat > {push.destination}/x") as file:
+            file.write(data)
+        assert session.run(["cat", f"{push.destination}/x"]).out == data
+        with pytest.raises(KeyError), session.pipe_to(f"cat > {back}; touch z") as file:
+            file.write(data)
+            raise KeyError
+        assert session.run(["sh", "-c", "echo $0; kill $$", "a"]).status == 143
+    for folder in (there, back):
+        assert_same_tree(push.source, folder, modes=True, times=True)
 
 
 # --- noise
@@ -76,10 +78,9 @@ def test_what_a_login_says_is_shown_and_made_harmless(
 # --- no agent
 
 
-def test_no_python(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> None:
+def test_no_python(push: Way, sshd_that: SshdThat) -> None:
     fill(push.source)
-    server = make_sshd(shell=shell_that(NO_PYTHON))
-    ran = dataclasses.replace(push, server=server).command("-r", names=["t"])
+    ran = dataclasses.replace(push, server=sshd_that(NO_PYTHON)).command("-r", names=["t"])
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.splitlines() == [
         "pscp: the far end has no python3",
@@ -88,10 +89,9 @@ def test_no_python(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> N
     assert list(push.destination.iterdir()) == []
 
 
-def test_a_python_that_is_too_old(push: Way, make_sshd: MakeServer, shell_that: ShellThat) -> None:
-    server = make_sshd(shell=shell_that(OLD_PYTHON))
+def test_a_python_that_is_too_old(push: Way, sshd_that: SshdThat) -> None:
     fill(push.source)
-    ran = dataclasses.replace(push, server=server).command("-r", names=["t"])
+    ran = dataclasses.replace(push, server=sshd_that(OLD_PYTHON)).command("-r", names=["t"])
     assert ran.code == 3 and "older than 3.6" in ran.err and "install python3" in ran.err
 
 

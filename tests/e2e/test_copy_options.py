@@ -19,7 +19,7 @@ from compare import assert_same_tree, tree_digest
 
 import pscp
 from e2e.ways import Way
-from pscp.ground.values import KIB, MIB
+from pscp.ground.values import MIB
 from pscp.progress.progress import Counters
 
 EVERY_WAY = True
@@ -226,14 +226,3 @@ def test_as_many_connections_as_asked_for(way: Way) -> None:
         once.copy("x", connections=3, transfer_test=True, progress=interrupt)
     assert max(seen) == 3
     assert way.server.log.count("Accepted publickey") == logins + 3
-
-
-def test_a_copy_never_connects_more_often_than_asked(mixed: Way) -> None:
-    logins = mixed.server.log.count("Accepted publickey")
-    assert mixed.command("-r", "-c", "1", names=["large", "t"]).code == 0
-    assert mixed.server.log.count("Accepted publickey") == logins + 1
-
-
-def test_no_chunk_is_larger_than_asked(mixed: Way) -> None:
-    result = mixed.copy("large", chunk_bytes=64 * KIB, block_bytes=32 * KIB)
-    assert result.chunks_verified >= -(-(5 * MIB + 1) // (64 * KIB))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from compare import assert_same_tree
 
-from e2e.ways import Way, below, run
+from e2e.ways import Way, below, make, run
 from e2e.world import empty
 
 EVERY_WAY = True
@@ -20,10 +20,7 @@ EVERY_WAY = True
 
 @pytest.fixture
 def pull(way: Way) -> Way:
-    for folder in ("dir", "dim"):
-        (way.source / folder).mkdir()
-    for name in ("a.txt", "b.txt", "c.md", ".hidden.txt", "[ab].txt", "dir/x", "dim/y", "*"):
-        (way.source / name).write_text(name)
+    make(way.source, "a.txt", "b.txt", "c.md", ".hidden.txt", "[ab].txt", "dir/x", "dim/y", "*")
     return way
 
 
@@ -37,48 +34,47 @@ def home(far_home: Path) -> Iterator[Path]:
 # --- globs
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("*.txt", ["[ab].txt", "a.txt", "b.txt"]),
-        ("?.txt", ["a.txt", "b.txt"]),
-        ("[a-c].*", ["a.txt", "b.txt", "c.md"]),
-        ("[!a].txt", ["b.txt"]),
-        ("[ab].txt", ["[ab].txt"]),  # a name that is there is meant as it is
-        ("[[]ab].txt", ["[ab].txt"]),
-        ("*", ["*"]),
-        (".hid*", [".hidden.txt"]),
-        ("di?/x", ["x"]),
-        ("d*/[xy]", ["x", "y"]),
-        ("di[mr]", ["dim", "dim/y", "dir", "dir/x"]),
-    ],
-)
-def test_globs_at_the_far_side(pull: Way, pattern: str, names: list[str]) -> None:
-    assert pull.copy(pattern).ok
-    assert sorted(pull.arrived) == names
+GLOBS = {
+    "*.txt": ["[ab].txt", "a.txt", "b.txt"],
+    "?.txt": ["a.txt", "b.txt"],
+    "[a-c].*": ["a.txt", "b.txt", "c.md"],
+    "[!a].txt": ["b.txt"],
+    "[ab].txt": ["[ab].txt"],  # a name that is there is meant as it is
+    "[[]ab].txt": ["[ab].txt"],
+    "*": ["*"],
+    ".hid*": [".hidden.txt"],
+    "di?/x": ["x"],
+    "d*/[xy]": ["x", "y"],
+    "di[mr]": ["dim", "dim/y", "dir", "dir/x"],
+}
+ESCAPES = {
+    r"My\ File": ["My File"],
+    r"\*.txt": ["*.txt"],
+    r"[g]-\*": ["g-*"],
+    r"b\\a": ["b\\a"],
+    r"b\a": ["b\\a"],  # a name that is there is meant as it is
+    r"s\ub/\[x\]/*": ["1", "2"],
+    r"[s]ub\/\[x]/1": ["1"],
+}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        (r"My\ File", ["My File"]),
-        (r"\*.txt", ["*.txt"]),
-        (r"[g]-\*", ["g-*"]),
-        (r"b\\a", ["b\\a"]),
-        (r"b\a", ["b\\a"]),  # a name that is there is meant as it is
-        (r"s\ub/\[x\]/*", ["1", "2"]),
-        (r"[s]ub\/\[x]/1", ["1"]),
-    ],
-)
-def test_a_backslash_escapes_at_the_far_side(pull: Way, pattern: str, names: list[str]) -> None:
+def assert_matches(pull: Way, matches: dict[str, list[str]]) -> None:
+    for number, (pattern, names) in enumerate(matches.items()):
+        to = pull.destination / str(number)
+        to.mkdir()
+        assert pull.copy(pattern, to=to.name).ok, pattern
+        assert sorted(below(to)) == names, pattern
+
+
+def test_globs_at_the_far_side(pull: Way) -> None:
+    assert_matches(pull, GLOBS)
+
+
+def test_a_backslash_escapes_at_the_far_side(pull: Way) -> None:
     """USERS J5: as scp's users type it."""
-    (pull.source / "sub" / "[x]").mkdir(parents=True)
-    (pull.source / "sub" / "x").mkdir()
-    more = ("sub/[x]/1", "sub/[x]/2", "sub/x/1")
-    for name in ("My File", "*.txt", "g-*", "g-x", "b\\a", "ba", *more):
-        (pull.source / name).write_text(name)
-    assert pull.copy(pattern).ok
-    assert sorted(pull.arrived) == names
+    make(pull.source, "sub/[x]/1", "sub/[x]/2", "sub/x/1")
+    make(pull.source, "My File", "*.txt", "g-*", "g-x", "b\\a", "ba")
+    assert_matches(pull, ESCAPES)
 
 
 def test_a_name_that_hides_what_its_pattern_means_is_noted(pull: Way) -> None:
@@ -119,36 +115,27 @@ def test_globs_are_the_shells_business_on_this_side(
 # --- the home folder
 
 
-@pytest.mark.parametrize(
-    ("to", "name"),
-    [
-        ("~/new", "new"), ("new", "new"), ("~/folder/../new", "new"), ("./new", "new"),
-        ("", "a.txt"), ("~", "a.txt"), ("~/", "a.txt"), (".", "a.txt"),
-    ],
-)  # fmt: skip
-def test_push_to_the_far_home(pull: Way, home: Path, to: str, name: str) -> None:
-    (home / "folder").mkdir()
+def test_push_to_the_far_home(pull: Way, home: Path) -> None:
     assert pull.session is not None
-    assert pull.session.copy(f"{pull.source}/a.txt", f"{pull.server.host}:{to}").ok
-    assert below(home) == {"folder", name} and (home / name).read_text() == "a.txt"
+    for to in ("~/new", "new", "~/folder/../new", "./new", "", "~", "~/", "."):
+        empty(home)
+        (home / "folder").mkdir()
+        assert pull.session.copy(f"{pull.source}/a.txt", f"{pull.server.host}:{to}").ok
+        name = "new" if "new" in to else "a.txt"
+        assert below(home) == {"folder", name} and (home / name).read_text() == "a.txt", to
 
 
-@pytest.mark.parametrize("name", ["~/in home", "in home", "~/in*", "in*"])
-def test_pull_from_the_far_home(pull: Way, home: Path, name: str) -> None:
+def test_pull_from_the_far_home(pull: Way, home: Path) -> None:
     (home / "in home").write_text("of home")
     assert pull.session is not None
-    assert pull.session.copy(f"{pull.server.host}:{name}", str(pull.destination)).ok
-    assert sorted(pull.arrived) == ["in home"]
-
-
-@pytest.mark.parametrize("name", ["", ".", "~", "~/."])
-def test_pull_the_far_home_itself(pull: Way, home: Path, name: str) -> None:
-    (home / "folder").mkdir()
-    (home / "folder" / "file").write_text("x")
-    assert pull.session is not None
-    new = pull.destination / "new"
-    assert pull.session.copy(f"{pull.server.host}:{name}", str(new), recursive=True).ok
-    assert_same_tree(home, new)
+    for name in ("~/in home", "in home", "~/in*", "in*"):
+        assert pull.session.copy(f"{pull.server.host}:{name}", str(pull.destination)).ok
+        assert pull.arrived == {"in home"}, name
+        (pull.destination / "in home").unlink()
+    for name in ("", ".", "~", "~/."):
+        new = pull.destination / f"new{len(pull.arrived)}"
+        assert pull.session.copy(f"{pull.server.host}:{name}", str(new), recursive=True).ok
+        assert_same_tree(home, new)
 
 
 def test_a_url_counts_from_the_home_too(pull: Way, home: Path) -> None:
@@ -253,10 +240,9 @@ OWN = (
 
 @pytest.fixture
 def with_parts(way: Way) -> Way:
-    (way.source / "tree" / "below").mkdir(parents=True)
     for folder in ("tree", "tree/below"):
         for name in (*OWN, "part.pscp-part", ".pscp-part.txt", "file"):
-            (way.source / folder / name).write_text(name)
+            make(way.source / folder, name)
     return way
 
 
@@ -278,10 +264,10 @@ def test_a_pattern_means_no_part(with_parts: Way) -> None:
     assert sorted(with_parts.arrived) == [".pscp-part.txt"]
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_part_can_be_rescued_by_its_name(with_parts: Way, name: str) -> None:
-    assert with_parts.copy(f"tree/{name}", to="rescued").ok
-    assert (with_parts.destination / "rescued").read_text() == name
+def test_a_part_can_be_rescued_by_its_name(with_parts: Way) -> None:
+    for name in OWN:
+        assert with_parts.copy(f"tree/{name}", to="rescued").ok
+        assert (with_parts.destination / "rescued").read_text() == name
 
 
 def test_a_far_source_that_cannot_be_reached_says_why(pull: Way) -> None:

@@ -16,6 +16,7 @@ import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from compare import assert_same_tree, tree_digest
@@ -24,6 +25,7 @@ import pscp
 from e2e.ways import Way
 from pscp.endpoint.reading import metadata
 from pscp.ground.errors import DestinationError, UsageError
+from pscp.options.option_fields import OptionFields
 
 EVERY_WAY = True
 
@@ -69,6 +71,17 @@ CASES = (
 )
 
 
+MKPATH_CASES = (
+    (["one"], "missing/too/new"),
+    (["one", "two"], "missing/too/new"),
+    (["folder"], "missing/too/new/"),
+    (["folder/."], "existing/too/new"),
+    (["one"], "existing"),
+    (["one"], "file/too/new"),
+    (["one"], "link to existing/too/new"),
+)
+
+
 def fill(source: Path, destination: Path) -> None:
     write(source, {"one": "1", "two": "22", "folder/a": "a", "folder/sub/b": "b"})
     (source / "folder" / "empty").mkdir()
@@ -111,9 +124,9 @@ def copied_by_cp(
     return twin, done.returncode == 0
 
 
-def is_content(way: Way, names: Sequence[str], to: str, mkpath: bool = False) -> bool:
+def is_content(way: Way, names: Sequence[str], to: str, **fields: Unpack[OptionFields]) -> bool:
     try:
-        return way.copy(*names, to=to, mkpath=mkpath).ok
+        return way.copy(*names, to=to, **fields).ok
     except DestinationError:
         return False
 
@@ -133,31 +146,19 @@ def test_it_lands_where_cp_puts_it(way: Way) -> None:
         assert_same_tree(one.destination, twin)
 
 
-@pytest.mark.differs_by_way(reason="each end, and SFTP, has a placing of its own")
-@pytest.mark.parametrize(
-    ("names", "to"),
-    [
-        (["one"], "missing/too/new"),
-        (["one", "two"], "missing/too/new"),
-        (["folder"], "missing/too/new/"),
-        (["folder/."], "existing/too/new"),
-        (["one"], "existing"),
-        (["one"], "file/too/new"),
-        (["one"], "link to existing/too/new"),
-    ],
-)
-def test_mkpath_makes_the_folders_above(way: Way, names: list[str], to: str) -> None:
+def test_mkpath_makes_the_folders_above(way: Way) -> None:
     """USERS A41: as if mkdir -p had made them before."""
-    fill(way.source, way.destination)
-    twin, cp_is_content = copied_by_cp(way, names, to, mkpath=True)
-    before = tree_digest(way.destination)
-    ran = way.command("-r", "-n", "--mkpath", names=names, to=to)
-    assert (ran.code == 0, bool(ran.out)) == (cp_is_content, cp_is_content), ran.err
-    if "missing" in to:
-        assert all(line.startswith("missing/too/new") for line in ran.out.splitlines()), ran.out
-    assert tree_digest(way.destination) == before
-    assert is_content(way, names, to, mkpath=True) == cp_is_content
-    assert_same_tree(way.destination, twin)
+    for number, (names, to) in enumerate(MKPATH_CASES):
+        one = in_folder(way, number)
+        twin, cp_is_content = copied_by_cp(one, names, to, mkpath=True)
+        before = tree_digest(one.destination)
+        assert is_content(one, names, to, mkpath=True, dry_run=True) == cp_is_content, (names, to)
+        assert tree_digest(one.destination) == before
+        assert is_content(one, names, to, mkpath=True) == cp_is_content, (names, to)
+        assert_same_tree(one.destination, twin)
+    ran = way.command("-r", "-n", "--mkpath", names=["0/one", "0/two"], to="missing/too/new")
+    assert ran.code == 0 and ran.out, ran.err
+    assert all(line.startswith("missing/too/new") for line in ran.out.splitlines()), ran.out
 
 
 @pytest.mark.parametrize("to", ["nightly/", "nightly"])
@@ -235,22 +236,20 @@ def test_what_is_in_a_folder_gives_way_to_a_source_of_its_name(way: Way, order: 
     assert (way.destination / "one").read_text() == "1"
 
 
-@pytest.mark.parametrize("to", ["fifo", "link to fifo", "folder"])
-def test_a_special_file_is_never_replaced(way: Way, to: str) -> None:
+def test_a_special_file_is_never_replaced(way: Way) -> None:
     write(way.source, {"fifo": "a file"})
     (way.destination / "folder").mkdir()
     fifos = [way.destination / "fifo", way.destination / "folder" / "fifo"]
     for fifo in fifos:
         os.mkfifo(fifo)
     (way.destination / "link to fifo").symlink_to("fifo")
-    result = way.copy("fifo", to=to)
-    assert [(each.path, each.error) for each in result.failures] == [("fifo", "FileError")]
-    assert "special file" in result.failures[0].message
+    for to in ("fifo", "link to fifo", "folder"):
+        result = way.copy("fifo", to=to)
+        assert [(each.path, each.error) for each in result.failures] == [("fifo", "FileError")]
+        assert "special file" in result.failures[0].message
     assert all(fifo.is_fifo() for fifo in fifos)
     assert (way.destination / "link to fifo").is_symlink()
-    assert sorted(path.name for path in way.destination.iterdir()) == [
-        "fifo", "folder", "link to fifo",
-    ]  # fmt: skip
+    assert way.arrived == {"fifo", "folder", "folder/fifo", "link to fifo"}
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
@@ -82,16 +81,6 @@ def test_without_python_there_sftp_is_used_and_said_once(
     assert_same_tree(push.source, push.destination)
     again = way.command("-r", "-vv", names=["d", "large"])  # remembered: no agent is tried
     assert again.code == 0 and "using SFTP" not in again.err and "over SFTP" in again.err
-
-
-def test_where_only_sftp_is_allowed(push: Way, make_sshd: MakeServer) -> None:
-    fill(push.source)
-    server = make_sshd(["ForceCommand internal-sftp", "Subsystem sftp internal-sftp"])
-    way = dataclasses.replace(push, server=server, remote="auto")
-    ran = way.command("-r", names=["d", "large"])
-    assert ran.code == 0
-    assert notes_of(ran.err)[0].endswith("This service allows sftp connections only: using SFTP")
-    assert_same_tree(push.source, push.destination)
 
 
 def test_hard_links_that_are_there_count_as_unchanged(push: Way) -> None:
@@ -228,14 +217,6 @@ def test_what_is_damaged_always_gets_no_name(
     result = way.copy(name)
     assert [failure.error for failure in result.failures] == ["VerifyError"]
     assert list(push.destination.iterdir()) == []
-
-
-def test_strong_is_by_what_lies_there(direction: Way) -> None:
-    fill(direction.source)
-    result = direction.copy("d", "large", strong=True)
-    assert result.ok
-    data = (direction.source / "large").read_bytes()
-    assert result.digests["large"] == hashlib.sha256(data).hexdigest()
 
 
 # --- other servers

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer
+from programs import script
 from servers.private import free_port, make_key
 
 import pscp
@@ -124,15 +125,6 @@ def test_what_ssh_cannot_mean_is_wrong_use(filled: Way, words: list[str]) -> Non
 # --- what it is told
 
 
-def test_an_alias_of_the_users(filled: Way, config: WriteConfig) -> None:
-    settings = {
-        "HostName": "127.0.0.1", "Port": filled.server.port, "User": filled.server.user,
-        "IdentityFile": filled.server.folder / "user_key",
-        "UserKnownHostsFile": filled.server.folder / "known_hosts",
-    }  # fmt: skip
-    assert arrives(filled, config(host="my-nas", **settings), host="my-nas")
-
-
 def test_user_and_port_of_the_location(filled: Way, config: WriteConfig) -> None:
     """They go before the configuration's, as with ssh."""
     path, server = config(Port=1, User="nobody-at-all"), filled.server
@@ -150,14 +142,6 @@ def test_a_jump_that_nobody_knows_is_the_only_reason(filled: Way, config: WriteC
     assert "nobody-knows.invalid" in ran.err.splitlines()[0] and len(ran.err.splitlines()) == 2
 
 
-def test_a_program_of_the_users(filled: Way, tmp_path: Path) -> None:
-    program = tmp_path / "my ssh"
-    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/log\nexec ssh "$@"\n')
-    program.chmod(0o755)
-    assert arrives(filled, filled.server.ssh_config, "-S", str(program))
-    assert filled.server.host in (tmp_path / "log").read_text()
-
-
 def test_what_an_interactive_session_is_given_is_not_used(
     filled: Way, config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -171,24 +155,6 @@ def test_what_an_interactive_session_is_given_is_not_used(
     )  # fmt: skip
     assert arrives(filled, path)
     assert not taken.exists() and not (tmp_path / "master").exists()
-
-
-def test_a_master_that_is_there_is_not_used(filled: Way, config: WriteConfig) -> None:
-    """Several lanes over one connection would be no faster; and it is not ours to end."""
-    logins = filled.server.log.count("Accepted publickey")
-    assert arrives(filled, config(ControlMaster="auto", ControlPath="none"))
-    assert filled.server.log.count("Accepted publickey") == logins + 1
-
-
-def test_settings_of_the_users_are_kept(filled: Way, config: WriteConfig) -> None:
-    """A cipher of the configuration's is used, and ours is not put before it."""
-    verbose = ("-d", "-o", "LogLevel=DEBUG1")
-    ran = tried(filled, config(Ciphers="aes192-ctr"), *verbose)
-    assert ran.code == 0 and "cipher: aes192-ctr" in ran.err
-    ran = tried(filled, config(), *verbose)
-    assert "cipher: aes192-ctr" not in ran.err
-    ran = tried(filled, config(Ciphers="aes192-ctr"), *verbose, "--cipher", "aes256-ctr")
-    assert "cipher: aes256-ctr" in ran.err
 
 
 def test_v_names_the_cipher_that_was_agreed_on(filled: Way, config: WriteConfig) -> None:
@@ -217,12 +183,10 @@ def test_a_configuration_that_changed_is_followed_at_once(filled: Way, config: W
 
 def test_ssh_does_not_wait_for_its_configuration_twice(filled: Way, tmp_path: Path) -> None:
     """From the second copy on ssh logs in while ssh -G is asked whether all is as it was."""
-    program, started = tmp_path / "ssh", tmp_path / "started"
+    started = tmp_path / "started"
     asks = f"if [ -e {tmp_path}/again ]; then until [ -e {started} ]; do sleep 0.05; done; fi"
-    program.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -G "*) {asks};; *) >{started};; esac\nexec ssh "$@"\n'
-    )
-    program.chmod(0o755)
+    text = f'case " $* " in *" -G "*) {asks};; *) >{started};; esac\nexec ssh "$@"'
+    program = script(tmp_path / "ssh", text)
     assert tried(filled, filled.server.ssh_config, "-S", str(program)).code == 0
     (tmp_path / "again").touch()
     started.unlink()
@@ -251,8 +215,6 @@ def test_an_ssh_that_ends_with_us_says_nothing_of_its_configuration(
     filled: Way, tmp_path: Path
 ) -> None:
     """20: Ctrl-C goes to the whole group: "misconfigured", exit code 2."""
-    program = tmp_path / "ssh"
-    program.write_text("#!/bin/sh\nkill -INT $$\n")
-    program.chmod(0o700)
+    program = script(tmp_path / "ssh", "kill -INT $$")
     with pytest.raises(pscp.Interrupted):
         pscp.copy(filled.source, "nowhere.invalid:x", recursive=True, program=str(program))

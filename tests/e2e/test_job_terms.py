@@ -240,6 +240,10 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: sha256(path) for path in folder.iterdir()}
+
+
 def failed(way: Way, *names: str, expected: dict[str, str], **fields: Any) -> dict[str, str]:
     result = way.copy(*names, terms=pscp.JobTerms(expected=expected), **fields)
     assert result.ok is not bool(result.failures)
@@ -248,24 +252,24 @@ def failed(way: Way, *names: str, expected: dict[str, str], **fields: Any) -> di
     return {each.path: each.message for each in result.failures}
 
 
-@pytest.mark.parametrize("size_bytes", [10, 3 * MIB])  # in a pack, and in chunks
 @pytest.mark.parametrize("before", ["nothing", "same", "same by hash", "other"])
 @pytest.mark.parametrize("preserve", [False, True])
-def test_other_bytes_fail_whatever_was_there(
-    way: Way, size_bytes: int, before: str, preserve: bool
-) -> None:
-    (way.source / "f").write_bytes(os.urandom(size_bytes))
+def test_other_bytes_fail_whatever_was_there(way: Way, before: str, preserve: bool) -> None:
+    sizes = {"in a pack": 10, "in chunks": 3 * MIB}
+    for name, size_bytes in sizes.items():
+        (way.source / name).write_bytes(os.urandom(size_bytes))
     if before != "nothing":
-        assert way.copy("f", preserve=before == "same").ok
-    there = way.destination / "f"
+        assert way.copy(*sizes, preserve=before == "same").ok
     if before == "other":
-        there.write_bytes(os.urandom(size_bytes))
-    known = sha256(there) if there.exists() else ""
-    assert failed(way, "f", expected={"f": WRONG}, preserve=preserve) == {"f": OTHER}
-    assert (sha256(there) if there.exists() else "") == known
-    right = {"f": sha256(way.source / "f").upper()}
-    assert failed(way, "f", expected=right, preserve=preserve) == {}
-    assert sha256(there) == sha256(way.source / "f")
+        for name, size_bytes in sizes.items():
+            (way.destination / name).write_bytes(os.urandom(size_bytes))
+    known = digests(way.destination)
+    found = failed(way, *sizes, expected=dict.fromkeys(sizes, WRONG), preserve=preserve)
+    assert found == dict.fromkeys(sizes, OTHER)
+    assert digests(way.destination) == known
+    right = {name: digest.upper() for name, digest in digests(way.source).items()}
+    assert failed(way, *sizes, expected=right, preserve=preserve) == {}
+    assert digests(way.destination) == digests(way.source)
 
 
 @pytest.mark.needs_agent(reason="over SFTP hard links are files of their own")

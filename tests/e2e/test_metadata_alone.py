@@ -49,7 +49,7 @@ def told(way: Way, *words: str) -> tuple[list[str], str, str]:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "--existing", "-u", "--delete", "--checksum", "-s", "--link-dest=../yesterday"]
+    "words", ["", "--existing", "-u", "--delete", "--checksum", "--link-dest=../yesterday"]
 )
 def test_a_changed_mode_is_told_and_set(way: Way, words: str) -> None:
     fill(way)
@@ -74,7 +74,7 @@ def test_a_changed_mode_is_told_and_set(way: Way, words: str) -> None:
     assert way.command("-a", "--check", names=["."]).code == 0
 
 
-@pytest.mark.parametrize("words", ["", "--checksum", "-s", "--size-only"])
+@pytest.mark.parametrize("words", ["", "-s", "--size-only"])
 def test_a_changed_time_is_told_and_set(way: Way, words: str) -> None:
     """Nothing told of it, and the copy set it."""
     fill(way)

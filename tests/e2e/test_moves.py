@@ -288,18 +288,14 @@ def test_a_run_that_was_killed_between_two_names(push: Way, begin: Begin) -> Non
     assert files_of(push.source) == {"done/t/a"}
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-@pytest.mark.parametrize("folder", ["t", "t/done", "t/sub/done", "link/done"])
-def test_a_folder_in_the_source_is_refused(
-    push: Way, begin: Begin, folder: str, is_new: bool
-) -> None:
+def test_a_folder_in_the_source_is_refused(push: Way, begin: Begin) -> None:
     """The next run would copy, and move, what is there once more."""
     make(push.source, "t/sub/a")
     (push.source / "link").symlink_to(push.source / "t")
-    if not is_new:
+    for folder in ("t/done", "t", "t/sub/done", "link/done") * 2:  # then it is there
+        with pytest.raises(pscp.UsageError, match="is in that source"):
+            begin(push.source / folder, "one").copy("one")
         (push.source / folder).mkdir(exist_ok=True)
-    with pytest.raises(pscp.UsageError, match="is in that source"):
-        begin(push.source / folder, "one").copy("one")
     assert files_of(push.source) == {"t/sub/a", "link"} and not (push.destination / "one").exists()
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from compare import tree_digest
-from conftest import unavailable, until
+from conftest import until
+from programs import mounted
 
 import pscp
-from e2e.test_mirror import mounted
 from e2e.ways import Way, files_of, make
 from pscp.ground.values import MIB
 
@@ -150,7 +150,7 @@ def test_a_file_that_is_mounted_at_the_destination_stays(way: Way) -> None:
     make(way.source, "t/a b", "t/linked", "t/other")
     make(way.destination, "t/a b")
     (way.destination / "t" / "linked").hardlink_to(way.source / "t" / "linked")
-    with mounted(way.source / "t" / "a b", way.destination / "t" / "a b"):
+    with mounted(way.destination / "t" / "a b", "--bind", way.source / "t" / "a b"):
         result = way.copy("t", preserve=True, remove_source_files=True)
     assert [failure.path for failure in result.failures] == ["t/a b"]
     assert "its copy is a mount" in result.failures[0].message
@@ -164,13 +164,8 @@ def overlaid(lower: Path, place: Path, work: Path) -> Iterator[None]:
     for name in ("upper", "work"):
         (work / name).mkdir(parents=True)
     layers = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
-    words = ["mount", "-t", "overlay", "-o", layers, "none", str(place)]
-    if os.getuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-        unavailable("an overlay takes root's powers, and a file system that can be its layer")
-    try:
+    with mounted(place, "-t", "overlay", "-o", layers, "none"):
         yield
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -182,14 +177,6 @@ def test_the_source_is_a_layer_of_the_destination(way: Way, tmp_path: Path, resu
         assert ["the source is what lies" in each.message for each in result.failures] == [True]
         assert files_of(way.destination) == {"t/a", "t/sub/b"}
     assert files_of(way.source) == {"t/a", "t/sub/b"}
-
-
-def test_no_mirror_moves(push: Way) -> None:
-    """The next run would delete at the destination what this one has moved there."""
-    make(push.source, "t/a")
-    ran = push.command("-r", "--delete", "--remove-source-files", names=["t"])
-    assert ran.code == 2 and "the next one would delete" in ran.err
-    assert files_of(push.source) == {"t/a"}
 
 
 # --- what cannot be removed is copied all the same
@@ -214,7 +201,7 @@ def test_a_source_whose_folder_is_closed_is_told_as_copied(powerless: Way, is_th
 @pytest.mark.needs_agent(reason="SFTP has no error of its own for what is mounted read-only")
 def test_a_source_that_is_mounted_read_only_is_told_as_copied(way: Way) -> None:
     make(way.source, "t/a")
-    with mounted(way.source, way.source):
+    with mounted(way.source, "--bind", way.source):
         subprocess.run(["mount", "-o", "remount,bind,ro", way.source], check=True)
         result = way.copy("t", remove_source_files=True)
     [failure] = result.failures
@@ -231,7 +218,7 @@ def test_a_destination_that_is_mounted_read_only(way: Way, is_there: bool) -> No
     (way.destination / "t").mkdir()
     if is_there:
         shutil.copy2(way.source / "t/a", way.destination / "t/a")
-    with mounted(way.destination, way.destination):
+    with mounted(way.destination, "--bind", way.destination):
         subprocess.run(["mount", "-o", "remount,bind,ro", way.destination], check=True)
         result = way.copy("t", remove_source_files=True)
     told = [each.message for each in result.failures]

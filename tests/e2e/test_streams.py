@@ -27,7 +27,7 @@ from faults.conftest import until
 from servers.private import PrivateServer, SshdServer
 
 import pscp
-from e2e.conftest import ShellThat
+from e2e.conftest import SshdThat
 from e2e.ways import PIPE, PSCP
 from pscp.endpoint.reading.paths import PART_SUFFIX
 from pscp.endpoint.streams import stream_server
@@ -140,20 +140,6 @@ def test_a_large_stream_to_a_command(world: World) -> None:
     done = world.push("sha256sum", "--window", "2M", "-c", "4", data=data)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
-
-
-def test_every_python(make_sshd: MakeServer, far_python: str, tmp_path: Path) -> None:
-    server, data = make_sshd(python=far_python), bytes_of(3 * MIB)
-    with pscp.Session(
-        server.host, config_file=server.ssh_config, connections=2, batch=True
-    ) as session:
-        with session.pipe_to(f"cat > {tmp_path}/x") as file:
-            file.write(data)
-        assert session.run(["cat", f"{tmp_path}/x"]).out == data
-        with pytest.raises(KeyError), session.pipe_to(f"cat > {tmp_path}/y; touch z") as file:
-            file.write(data)
-            raise KeyError
-        assert session.run(["sh", "-c", "echo $0; kill $$", "a"]).status == 143
 
 
 # --- the command's own words
@@ -478,11 +464,9 @@ def test_what_no_file_can_be_at(world: World, is_push: bool, name: str, said: st
     assert os.listdir(world.home) == ["fifo"]
 
 
-def test_a_file_that_becomes_too_large(
-    make_sshd: MakeServer, shell_that: ShellThat, tmp_path: Path
-) -> None:
+def test_a_file_that_becomes_too_large(sshd_that: SshdThat, tmp_path: Path) -> None:
     """An error of the far system ends the stream at once."""
-    server = make_sshd(shell=shell_that("ulimit -f 4096"))
+    server = sshd_that("ulimit -f 4096")
     (tmp_path / "tmp").mkdir()
     there = World(server, tmp_path, tmp_path / "tmp")
     with open("/dev/zero", "rb") as zero:
