@@ -57,7 +57,7 @@ class Combination(NamedTuple):
 
 # By folder, (transport, remote); taken so many times as often as another.
 USUAL = {"e2e": [("openssh", "agent"), ("openssh", "sftp")], "faults": [("openssh", "agent")]}
-OFTEN = 4
+OFTEN = 12  # a library takes twice as long to begin, and has tests of its own (conformance/)
 ALL = [Combination(d, t, r) for t in TRANSPORTS for r in REMOTES for d in DIRECTIONS]
 ALL += [Combination(direction, plane, "agent") for plane in PLANES for direction in DIRECTIONS]
 

@@ -24,6 +24,7 @@ import pytest
 from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd
 from e2e.ways import COMMAND_S, PSCP
 from night import Sshd
+from programs import ASKED, script
 from servers.private import ADDRESS, PrivateServer
 
 import pscp
@@ -137,11 +138,9 @@ def test_c1_a_far_end_that_logs_in_and_gives_no_answer(
 
 def test_c1_the_timeout_of_ssh_config_holds(own_home: Path, file: Path) -> None:
     """C1: it goes before the default of 30 s, and --timeout before both."""
-    program, seen = own_home / "ssh", own_home / "seen"
-    program.write_text(f'#!/bin/sh\ncase " $* " in *" -G "*) exec ssh "$@";; esac\n'
-                       f'echo "$@" >> {seen}\n'
-                       'echo "there: Permission denied (publickey)." >&2; exit 255\n')  # fmt: skip
-    program.chmod(0o755)
+    seen = own_home / "seen"
+    refuses = 'echo "there: Permission denied (publickey)." >&2; exit 255'
+    program = script(own_home / "ssh", f'{ASKED}echo "$@" >> {seen}\n{refuses}')
 
     def timeout(configured: str, *words: str) -> str:
         seen.unlink(missing_ok=True)
@@ -181,10 +180,7 @@ def wrapper(own_home: Path) -> Path:
     folder = own_home / "wrapped"
     folder.mkdir()
     ssh = subprocess.run(["sh", "-c", "command -v ssh"], capture_output=True, text=True, check=True)
-    path = folder / "ssh"
-    path.write_text(f'#!/bin/sh\n{ssh.stdout.strip()} "$@"\nexit $?\n')
-    path.chmod(0o755)
-    return path
+    return script(folder / "ssh", f'{ssh.stdout.strip()} "$@"\nexit $?')
 
 
 @pytest.mark.parametrize(("how", "remote"), [("-S", "agent"), ("PATH", "sftp")])
@@ -328,7 +324,7 @@ def test_a_time_that_is_none(option: str, text: str, capfd: pytest.CaptureFixtur
 # --- what is said of the far end
 
 
-@pytest.mark.parametrize("remote", ["auto", "agent", "sftp"])
+@pytest.mark.parametrize("remote", ["auto", "sftp"])
 def test_a7_the_greeting_of_a_forced_command(
     remote: Any, make_sshd: MakeServer, file: Path
 ) -> None:
@@ -347,9 +343,8 @@ def test_a5_a_far_folder_that_cannot_be_entered(
     push: Way, own_home: Path, make_sshd: MakeServer
 ) -> None:
     """A5: the line names the folder, once, and says nothing of connections."""
-    shell = own_home / "shell"
-    shell.write_text('#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all /bin/sh "$@"\n')
-    shell.chmod(0o755)
+    powerless = 'exec setpriv --bounding-set=-all --inh-caps=-all /bin/sh "$@"'
+    shell = script(own_home / "shell", powerless)
     fill(push.source / "a.txt", 100)
     denied = push.destination / "denied"
     denied.mkdir()

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from compare import tree_digest
+from programs import ASKED, script
 
 from faults.conftest import HERE, MIB, PATIENCE_S, PEAK, PROGRAM, Ended
 from faults.hostile_agent import EVIL, LARGE
@@ -53,9 +54,7 @@ class Victim:
     def words(self, scenario: str, *words: str, name: str = "tree") -> list[str]:
         program = self._home / "ssh"
         agent = [sys.executable, "-I", str(HERE / "hostile_agent.py"), scenario]
-        script = 'case " $* " in *" -G "*) exec ssh "$@";; esac'
-        program.write_text(f"#!/bin/sh\n{script}\nexec {shlex.join(agent)}\n")
-        program.chmod(0o755)
+        script(program, f"{ASKED}exec {shlex.join(agent)}")
         words = ("-c", "2", *words) if "-r" in words or "-a" in words else ("-rc", "2", *words)
         return ["-BS", str(program), "--remote", "agent", "--progress", "json", *words, "--",
                 f"far:{name}", str(self.destination)]  # fmt: skip
@@ -120,9 +119,7 @@ def test_an_honest_one_is_copied(victim: Victim, is_process: bool) -> None:
 
 @pytest.mark.parametrize(
     ("scenario", "code"),
-    [("Names", 1), ("Entries:[]", 4), ('Answers:["walk", 5, false]', 4),
-     ("DeepHello", 4), ("UnaskedData", 4), ("Chunks:longer", 4), ("Packs:fewer_rows", 4),
-     ("Chunks:wrong_digest", 1), ("Frames:" + "00" * 28, 4), ("Failures", 1)],
+    [("Names", 1), ("DeepHello", 4), ("Chunks:longer", 4), ("Frames:" + "00" * 28, 4)],
 )  # fmt: skip
 def test_of_each_kind_one_is_a_process(victim: Victim, scenario: str, code: int) -> None:
     ended = victim.pull(scenario, "-a", is_process=True)

@@ -14,7 +14,7 @@ from compare import allocated_bytes, assert_same_tree
 from faults.conftest import MIB, PEAK, Ended, Way
 
 LIMIT_KIB = 120 * 1024
-FILES = int(os.environ.get("PSCP_MEMORY_FILES", 12_000))
+FILES = int(os.environ.get("PSCP_MEMORY_FILES", 6_000))
 
 
 def run(way: Way, *words: str) -> tuple[Ended, int]:
@@ -45,7 +45,7 @@ def test_very_many_tiny_files(way: Way) -> None:
 
 def test_very_many_files_that_cannot_be_copied(push: Way) -> None:
     """Of a pull: EndlessFailures in test_hostile.py."""
-    for number in range(FILES):
+    for number in range(max(FILES, 12_000)):  # a result has room for some 10,000
         (push.source / f"a dangling link with a name of some length {number}").symlink_to("nothing")
     ended, kib = run(push)
     assert ended.code == 1
@@ -82,7 +82,7 @@ def test_a_sparse_file_of_1_tib(way: Way) -> None:
 def test_a_large_file(way: Way, words: tuple[str, ...]) -> None:
     """In blocks and chunks of the usual size, and in large ones."""
     with open(way.source / "large", "wb") as file:
-        for _ in range(192):
+        for _ in range(96):  # with what the program is by itself, more than the limit
             file.write(os.urandom(MIB))
     ended, kib = run(way, *words)
     assert ended.code == 0, ended.err

@@ -169,7 +169,7 @@ def test_b2_a_part_that_somebody_else_made(way: Way, swap: Swap) -> None:
     assert_copied(way, modes=True)
 
 
-@pytest.mark.parametrize("swap", SWAPS)
+@pytest.mark.parametrize("swap", [SWAPS[0], SWAPS[-1]])
 def test_b2_a_part_that_is_replaced_during_the_copy(way: Way, swap: Swap) -> None:
     """The file fails, and nothing of what was put there becomes it."""
     fill(way.source / "big", BIG_BYTES)
