@@ -132,6 +132,10 @@ class Ends:
 
     # --- the source changes
 
+    def create(self, *below: str) -> None:
+        for each in below:
+            self.sender.do("create", f"{self.source}{each}")
+
     def write(self, name: str, count: int = 20_000, below: str = "") -> None:
         self.sender.write(f"{self.source}{below}", name, count)
 

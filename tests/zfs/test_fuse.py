@@ -6,6 +6,7 @@ Read next: conftest.py.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -71,7 +72,7 @@ def test_a_tree_of_datasets(push: Ends) -> None:
         assert push.received(below) == ["one"]
     for below in ("/scratch", "/b/scratch"):
         assert not push.receiver.exists(f"{push.dest}{below}")
-    push.sender.do("create", f"{push.source}/b/new")
+    push.create("/b/new")
     push.snapshot("two", "-r")
     assert push.replicate(recursive=True, exclude=("scratch",), parallel=4).ok
     for below in ("", "/a", "/b", "/a/deep"):
@@ -98,7 +99,7 @@ def test_many_datasets_are_asked_about_at_once(ends: Ends) -> None:
 
 
 def test_what_excludes_nothing_is_said(push: Ends) -> None:
-    push.sender.do("create", f"{push.source}/tmp")
+    push.create("/tmp")
     push.snapshot("one", "-r")
     result = push.replicate(recursive=True, exclude=("temp", f"{push.source}/tmp"))
     assert result.ok and not push.receiver.exists(f"{push.dest}/tmp")
@@ -110,22 +111,27 @@ def test_what_excludes_nothing_is_said(push: Ends) -> None:
 
 
 def test_each_dataset_of_a_tree_can_be_mounted_afterwards(push: Ends) -> None:
-    """P5d: zfs receive makes the folders that it mounts at, which were in the parent's way."""
-    for below in ("/a", "/a/b"):
-        push.sender.do("create", f"{push.source}{below}")
+    """P5d: zfs receive makes the folders that it mounts at, and those above them, which were in the
+    parent's way.
+    """
+    push.create("/a", "/a/b")
     push.snapshot("one", "-r")
     assert push.replicate(recursive=True).ok
     assert not [*push.receiver.folder(push.dest).iterdir()]
-    for below in ("", "/a", "/a/b"):
-        push.receiver.do("mount", f"{push.dest}{below}")
+    push.create("/a/b/new", "/a/b/new/deep")
     push.snapshot("two", "-r")
     assert push.replicate(recursive=True).ok
-    assert [push.received(below) for below in ("", "/a", "/a/b")] == [["one", "two"]] * 3
+    assert not [*push.receiver.folder(push.dest).iterdir()]
+    for below in ("", "/a", "/a/b", "/a/b/new"):
+        push.receiver.do("mount", f"{push.dest}{below}")
+    push.snapshot("three", "-r")
+    assert push.replicate(recursive=True).ok
+    assert [push.received(below) for below in ("", "/a")] == [["one", "two", "three"]] * 2
 
 
 def test_what_is_new_below_a_mounted_destination_is_not_mounted(push: Ends) -> None:
     """zfs-fuse could not make a folder in what is readonly, and said so with exit status 1."""
-    push.sender.do("create", f"{push.source}/a")
+    push.create("/a")
     push.snapshot("one", "-r")
     assert push.replicate(recursive=True).ok
     for below in ("", "/a"):
@@ -158,30 +164,15 @@ def test_what_could_not_be_received_is_no_matter_of_mounting(push: Ends, tmp_pat
     assert failure.message.startswith("cannot mount ")
 
 
-def test_what_is_new_leaves_no_folder_in_the_way_of_a_mount(push: Ends) -> None:
-    """zfs receive made also the folders above the one that it mounted at."""
-    for below in ("/a", "/a/b"):
-        push.sender.do("create", f"{push.source}{below}")
-    push.snapshot("one", "-r")
-    assert push.replicate(recursive=True).ok
-    for below in ("/a/b/new", "/a/b/new/deep"):
-        push.sender.do("create", f"{push.source}{below}")
-    push.snapshot("two", "-r")
-    assert push.replicate(recursive=True).ok
-    assert not [*push.receiver.folder(push.dest).iterdir()]
-    for below in ("", "/a", "/a/b", "/a/b/new"):
-        push.receiver.do("mount", f"{push.dest}{below}")
-
-
 def test_a_folder_with_something_in_it_stays(push: Ends) -> None:
     """It lies where a dataset is not mounted, and is not what zfs receive made."""
-    push.sender.do("create", f"{push.source}/a")
+    push.create("/a")
     push.snapshot("one", "-r")
     assert push.replicate(recursive=True).ok
     mine = push.receiver.folder(push.dest) / "a" / "mine"
     mine.parent.mkdir()
     mine.write_text("mine")
-    push.sender.do("create", f"{push.source}/a/new")
+    push.create("/a/new")
     push.snapshot("two", "-r")
     assert push.replicate(recursive=True).ok
     assert mine.read_text() == "mine" and not (mine.parent / "new").exists()
@@ -190,7 +181,7 @@ def test_a_folder_with_something_in_it_stays(push: Ends) -> None:
 
 def test_a_folder_of_a_dataset_that_is_mounted_stays(push: Ends) -> None:
     """It came in that dataset's snapshot, where the one below is mounted at it."""
-    push.sender.do("create", f"{push.source}/a")
+    push.create("/a")
     push.snapshot("one", "-r")
     assert push.replicate(mount=True, readonly=False).ok
     folder = push.receiver.folder(f"{push.dest}/a")
@@ -200,7 +191,7 @@ def test_a_folder_of_a_dataset_that_is_mounted_stays(push: Ends) -> None:
 
 
 def test_a_clone_arrives_as_a_clone(push: Ends) -> None:
-    push.sender.do("create", f"{push.source}/base")
+    push.create("/base")
     push.write("large", 3_000_000, below="/base")
     push.snapshot("s", "-r")
     push.sender.do("clone", f"{push.source}/base@s", f"{push.source}/aclone")  # before its origin
@@ -238,15 +229,14 @@ def origin(ends: Ends, below: str) -> str:
 
 
 def test_without_recursive_what_is_below_stays(push: Ends) -> None:
-    push.sender.do("create", f"{push.source}/below")
+    push.create("/below")
     push.snapshot("one", "-r")
     push.replicate()
     assert push.receiver.exists(push.dest) and not push.receiver.exists(f"{push.dest}/below")
 
 
 def test_one_that_fails_hinders_only_those_below_it(push: Ends) -> None:
-    for below in ("/bad", "/bad/below", "/good"):
-        push.sender.do("create", f"{push.source}{below}")
+    push.create("/bad", "/bad/below", "/good")
     push.snapshot("one", "-r")
     push.sender.do("destroy", f"{push.source}/bad@one")
     result = push.replicate(recursive=True)
@@ -258,8 +248,7 @@ def test_one_that_fails_hinders_only_those_below_it(push: Ends) -> None:
 
 def test_a_new_dataset_without_a_snapshot_is_left_out(push: Ends) -> None:
     """P5e: but not in silence, and not one that the destination has, or that is above another."""
-    for below in ("/had", "/new", "/new/below", "/above", "/above/taken"):
-        push.sender.do("create", f"{push.source}{below}")
+    push.create("/had", "/new", "/new/below", "/above", "/above/taken")
     for below in ("", "/had"):
         push.snapshot("one", below=below)
     result = push.replicate(recursive=True)
@@ -394,7 +383,7 @@ def test_a_sender_that_is_always_killed_is_reported(
 
 def test_looking_at_a_backup_does_not_break_the_next_night(push: Ends) -> None:
     """A26: mounted, read and, as one tries, written to."""
-    push.sender.do("create", f"{push.source}/below")
+    push.create("/below")
     push.snapshot("one", "-r")
     assert push.replicate(recursive=True).ok
     assert readonly(push) == "on local" and readonly(push, "/below").startswith("on inherited")
@@ -477,11 +466,8 @@ def test_a_renamed_snapshot_is_still_the_same(push: Ends) -> None:
 def test_a_receiver_that_only_says_it_received_is_not_believed(push: Ends, tmp_path: Path) -> None:
     """No real zfs does that: receive swallows the stream and ends well."""
     push.grow("one")
-    liar = tmp_path / "zfs"
-    real = shlex.join(push.receiver.zfs)
-    liar.write_text(f'#!/bin/sh\n[ "$1" != receive ] || exec cat >/dev/null\nexec {real} "$@"\n')
-    liar.chmod(0o755)
-    [failure] = push.replicate(far_zfs_command=str(liar)).failures
+    liar = zfs_that(tmp_path, push.receiver.zfs, '[ "$1" != receive ] || exec cat >/dev/null')
+    [failure] = push.replicate(far_zfs_command=liar).failures
     assert failure.error == "StreamRejected" and "@one is not there" in failure.message
 
 
@@ -530,8 +516,7 @@ def test_a_name_that_is_taken_meanwhile_is_that_of_the_next_second(
     push: Ends, tmp_path: Path
 ) -> None:
     """It was not there when the snapshots were listed."""
-    for below in ("/a", "/tmp"):
-        push.sender.do("create", f"{push.source}{below}")
+    push.create("/a", "/tmp")
     taken = f"{push.source}@night-2001-09-09T01:46:40Z"
     script = f'[ "$1" != snapshot ] || zfs snapshot -r {taken} 2>/dev/null'
     near = zfs_that(tmp_path, push.sender.zfs, script)
@@ -625,7 +610,7 @@ def test_the_newest_alone_is_the_one_that_the_run_took(push: Ends, tmp_path: Pat
 
 def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
     """Its snapshots came to DEST once more, and were taken for those of another replication."""
-    push.sender.do("create", f"{push.source}/old")
+    push.create("/old")
     push.sender.do("unmount", f"{push.source}/old")
     until_free(push.sender, f"{push.source}/old")
     replicate = partial(push.night, recursive=True, keep_last=2, prune="both")
@@ -638,8 +623,7 @@ def test_a_dataset_that_was_renamed_is_pruned_as_before(push: Ends) -> None:
 
 def test_a_dataset_that_was_renamed_need_not_be_sent_whole(push: Ends) -> None:
     """A1: it was, without a word."""
-    for below in ("/old", "/old/a", "/old/a/b"):
-        push.sender.do("create", f"{push.source}{below}")
+    push.create("/old", "/old/a", "/old/a/b")
     assert push.night(recursive=True).ok
     for below in ("/old/a/b", "/old/a", "/old"):
         push.sender.do("unmount", f"{push.source}{below}")
@@ -714,8 +698,7 @@ def test_a_dry_run_marks_what_a_clone_needs(push: Ends) -> None:
 
 
 def test_a_tree_is_taken_at_one_moment_without_what_is_excluded(push: Ends) -> None:
-    for below in ("/a", "/tmp"):
-        push.sender.do("create", f"{push.source}{below}")
+    push.create("/a", "/tmp")
     assert push.replicate(recursive=True, exclude=("tmp",), snapshot_name="now").ok
     assert push.received("/a") == ["now"]
     assert not push.sender.exists(f"{push.source}/tmp@now")
@@ -808,20 +791,15 @@ def test_a_source_that_is_not_there(push: Ends) -> None:
     assert "zpool import" in caught.value.hint and "parent" not in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("dest", "lacks"),
-    [
-        ("vault/no/such", "dataset vault/no"), ("nopool/no/such", "pool nopool"),
-        ("nopool", "pool nopool"),
-    ],
-)  # fmt: skip
-def test_a_parent_that_is_not_there(push: Ends, dest: str, lacks: str) -> None:
+def test_a_parent_that_is_not_there(push: Ends) -> None:
     """A dry run went well where nothing could be received."""
     for below in ("below", "other"):
         push.sender.do("create", f"{push.source}/{below}")
     push.snapshot("one", "-r")
-    push.dest = dest
-    for dry_run in (True, False):
+    pool = "pool nopool"
+    places = {"vault/no/such": "dataset vault/no", "nopool/no/such": pool, "nopool": pool}
+    for (dest, lacks), dry_run in itertools.product(places.items(), (True, False)):
+        push.dest = dest
         push.link.commands.clear()
         push.told.notes.clear()
         failures = push.replicate(recursive=True, dry_run=dry_run).failures
@@ -869,21 +847,17 @@ def test_no_space(push: Ends) -> None:
     assert failure.error == "NoSpace"
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
+def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(push: Ends) -> None:
+    push.grow("one")
+    refused: tuple[ReplicateFields, ...] = (
         {"raw": True}, {"set_properties": ("atime=off",)}, {"leave_properties": ("atime",)},
         {"bookmark": True}, {"properties": True}, {"properties": True, "mount": True},
         {"properties": True, "keep_mountpoints": True},
-    ],
-)  # fmt: skip
-def test_what_zfs_fuse_does_not_know_is_refused_before_anything_is_sent(
-    push: Ends, chosen: ReplicateFields
-) -> None:
-    push.grow("one")
-    with pytest.raises(errors.NoZfs):
-        push.replicate(**chosen)
-    assert not push.receiver.exists(push.dest)
+    )  # fmt: skip
+    for chosen in refused:
+        with pytest.raises(errors.NoZfs):
+            push.replicate(**chosen)
+        assert not push.receiver.exists(push.dest), chosen
 
 
 def test_properties_go_with_it_where_all_of_them_may(push: Ends) -> None:
@@ -914,7 +888,7 @@ def test_a_dry_run_shows_the_commands_and_changes_nothing(ends: Ends) -> None:
 
 def test_a_dry_run_plans_with_the_snapshot_that_it_would_take(push: Ends) -> None:
     """A25: the first thing that is typed, where there is no snapshot yet."""
-    push.sender.do("create", f"{push.source}/below")
+    push.create("/below")
     result = push.replicate(recursive=True, dry_run=True, snapshot_name="first")
     text = "\n".join(push.told.lines)
     assert result.ok and not push.told.notes[1:]  # the first is of what zfs-fuse mounts
@@ -930,7 +904,7 @@ def test_a_dry_run_plans_with_the_snapshot_that_it_would_take(push: Ends) -> Non
 
 def test_a_dry_run_tells_of_a_destination_that_was_changed(push: Ends, tmp_path: Path) -> None:
     """As the real run does; only zfs-fuse does not know `written`, so here it is told of it."""
-    push.sender.do("create", f"{push.source}/below")
+    push.create("/below")
     push.snapshot("one", "-r")
     assert push.replicate(recursive=True).ok
 
