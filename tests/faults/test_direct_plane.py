@@ -20,6 +20,7 @@ from e2e.ways import Notes
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
+from faults.test_lanes_lost import assert_copied
 from pscp.connect import direct_sockets
 from pscp.ground.processes import descendants
 from pscp.transfer.lanes import worker
@@ -129,24 +130,12 @@ def hold(data: bytearray) -> bool:
     return True
 
 
-def flip(data: bytearray) -> bool:
-    data[len(data) // 2] ^= 1
-    return True
-
-
 class Said(Notes):
     """Keeps the notes."""
 
     @property
     def of_plane(self) -> list[str]:
         return [text for text in self.texts if text.startswith("--plane")]
-
-
-def assert_copied(way: Way, result: pscp.Result) -> None:
-    assert result.ok, result.failures
-    assert_same_tree(way.source, way.destination)
-    assert not way.parts() and not way.journals
-    until(lambda: not descendants(way.server.pid), "agents of lanes end")
 
 
 @PLANES
@@ -157,27 +146,6 @@ def test_lanes_are_cut_and_come_again(way: Way, plane: Any, between: Between) ->
     assert_copied(way, result)
     assert result.connections_lost == 1
     assert between.lanes >= 2  # the other one may have done the rest meanwhile
-
-
-@PLANES
-def test_somebody_in_between_changes_a_bit(way: Way, plane: Any, between: Between) -> None:
-    """With TLS the lane is lost; without, the digest finds it, or the frame's header is none."""
-    fill(way.source / "big", BIG_BYTES)
-    between.meet = once = Once(6 * MIB, flip)
-    result = way.copy(connections=2, plane=plane, chunk_bytes=MIB)
-    assert_copied(way, result)
-    assert once.done
-    assert result.connections_lost + result.chunks_resent >= 1
-    assert plane == "plain" or result.connections_lost == 1
-
-
-def test_many_lanes_are_cut_and_nothing_is_left(push: Way, between: Between) -> None:
-    fill(push.source / "big", BIG_BYTES)
-    cuts = [Once(number * MIB, cut) for number in range(2, 20, 3)]
-    between.meet = lambda relay, data: all([each(relay, data) for each in cuts])
-    result = push.copy(connections=2, plane="plain", chunk_bytes=MIB)
-    assert_copied(push, result)
-    assert result.connections_lost >= 3
 
 
 @PLANES

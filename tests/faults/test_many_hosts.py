@@ -164,11 +164,11 @@ def test_a_host_that_has_fewer_digests_takes_part(
     assert_whole(hosts)
 
 
-@pytest.mark.parametrize("does_not", ["--plane", "--persist", "--remote", "--manifest"])
-def test_what_is_one_hosts_alone_is_refused(hosts: Way, does_not: str) -> None:
-    value = {"--plane": "tls", "--persist": "60s", "--remote": "sftp", "--manifest": "x.jsonl"}
-    ended = hosts.run(does_not, value[does_not])
-    assert ended.code == 2 and "several hosts" in ended.err, ended.err
+@pytest.mark.usefixtures("push")
+def test_what_is_one_hosts_alone_is_refused(hosts: Way) -> None:
+    for words in ("--plane=tls", "--persist=60s", "--remote=sftp", "--manifest=x.jsonl"):
+        ended = hosts.run(words)
+        assert ended.code == 2 and "several hosts" in ended.err, ended.err
     assert sum(cluster_of(hosts).logins()) == 0
 
 
@@ -231,33 +231,22 @@ def test_locks_that_are_not_seen_are_refused(
     assert left_at(real) == []
 
 
+@pytest.mark.parametrize("what", ["-t tmpfs none", "--bind {}"], ids=["mounted", "bound"])
 def test_what_is_mounted_below_is_not_written_to(
-    push: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
+    push: Way, what: str, apart: Callable[[str], ApartSshd], tmp_path: Path
 ) -> None:
-    """Each host would have a part of its own there."""
+    """Each host would have a part of its own there; what is bound is even of the same device."""
     fill(push.source / "sub" / "big", 8 * MIB)
-    fill(push.source / "good", 3)
-    (push.destination / "sub").mkdir()
-    mounts = f"mount -t tmpfs none {push.destination}/sub"
-    hosts = with_hosts(push, tmp_path, apart(mounts), apart(mounts))
-    result, _ = copied(hosts)
-    assert {each.path for each in result.failures} == {"sub/big"}
-    assert (push.destination / "good").exists()
-
-
-def test_a_folder_that_is_bound_elsewhere_at_a_host_is_not_written_to(
-    push: Way, apart: Callable[[str], ApartSshd], tmp_path: Path
-) -> None:
-    """It is on the same device; the others would not find its files."""
     fill(push.source / "sub" / "small", 100)
+    fill(push.source / "good", 3)
     elsewhere = tmp_path / "elsewhere"
     for folder in (elsewhere, push.destination / "sub"):
         folder.mkdir()
-    mounts = f"mount --bind {elsewhere} {push.destination}/sub"
+    mounts = f"mount {what.format(elsewhere)} {push.destination}/sub"
     hosts = with_hosts(push, tmp_path, apart(mounts), apart(mounts))
     result, _ = copied(hosts)
-    assert {each.path for each in result.failures} == {"sub/small"}
-    assert left_at(elsewhere) == []
+    assert {each.path for each in result.failures} == {"sub/big", "sub/small"}
+    assert (push.destination / "good").exists() and left_at(elsewhere) == []
 
 
 def test_sources_that_were_made_alike_are_told_apart(
@@ -325,6 +314,7 @@ def test_one_that_is_down_is_left_out(hosts: Way) -> None:
     assert_whole(hosts)
 
 
+@pytest.mark.usefixtures("push")
 def test_all_are_down(hosts: Way) -> None:
     fill_tree(hosts, small=3, big=MIB)
     for name in cluster_of(hosts).names:
@@ -411,7 +401,7 @@ def cut_in_the_middle(way: Way) -> None:
     running.kill()
 
 
-@pytest.mark.parametrize("names", [("dm1", "dm2", "dm3"), ("dm3", "dm1", "dm2"), ("dm2",)])
+@pytest.mark.parametrize("names", [("dm3", "dm1", "dm2"), ("dm2",)])
 def test_it_goes_on_in_another_order_and_with_fewer(hosts: Way, names: tuple[str, ...]) -> None:
     fill_tree(hosts, small=20)
     cut_in_the_middle(hosts)
@@ -423,11 +413,11 @@ def test_it_goes_on_in_another_order_and_with_fewer(hosts: Way, names: tuple[str
 
 def test_hosts_are_killed_at_any_moment(hosts: Way, quick_retries: None) -> None:
     """Whole files or none; then the same command goes on, and sends little twice."""
-    size = fill_tree(hosts, small=2000, big=40 * MIB)
+    size = fill_tree(hosts, small=1000, big=24 * MIB)
     rng = random.Random(7)
     running = hosts.start("-c", "3", "--chunk-size", "1M", "-l", "150M")
     try:
-        while running.process.poll() is None and len(hosts.arrived()) < 1500:
+        while running.process.poll() is None and len(hosts.arrived()) < 750:
             cluster_of(hosts).cut(rng.choice(cluster_of(hosts).names))
             for _ in range(20):
                 hosts.arrived_bytes()  # fails where one of them is not its source

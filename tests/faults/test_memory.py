@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from compare import allocated_bytes, assert_same_tree
+from compare import assert_same_tree
 
 from faults.conftest import MIB, PEAK, Ended, Way
 
@@ -51,31 +51,6 @@ def test_very_many_files_that_cannot_be_copied(push: Way) -> None:
     assert ended.code == 1
     assert len(ended.end["failures"]) >= 10_000
     assert kib < LIMIT_KIB
-
-
-def test_a_sparse_file_of_1_tib(way: Way) -> None:
-    path = way.source / "sparse"
-    with open(path, "wb") as file:
-        try:
-            file.truncate(1 << 40)
-        except OSError:
-            pytest.skip("files may not be so large here")
-        block = os.urandom(64 * 1024)
-        for place in range(1024):
-            file.seek(place << 30)
-            file.write(block)
-    if allocated_bytes(path) > 80 * MIB:
-        pytest.skip("no holes in files here")
-    ended, kib = run(way)
-    assert ended.code == 0, ended.err
-    assert kib < LIMIT_KIB
-    assert ended.end["bytes_sent"] == 64 * MIB
-    arrived = way.destination / "sparse"
-    assert arrived.stat().st_size == 1 << 40
-    assert allocated_bytes(arrived) < 80 * MIB
-    with open(path, "rb") as left, open(arrived, "rb") as right:
-        for place in range(0, 1 << 40, 1 << 30):
-            assert os.pread(left.fileno(), 65_540, place) == os.pread(right.fileno(), 65_540, place)
 
 
 @pytest.mark.parametrize("words", [(), ("-b", "1M", "--chunk-size", "64M")], ids=["usual", "large"])
