@@ -77,26 +77,17 @@ def complete(*words: str) -> Ran:
     return run([*PSCP, "--complete-path", *words])
 
 
+@pytest.mark.parametrize("quote", ["", "'", '"'])
 def test_a_name_comes_out_as_the_shell_reads_it(
-    shell: Terminal, sshd: PrivateServer, far: Path, here: Path
-) -> None:
-    for name, begin in NAMES.items():
-        (far / name).touch()
-        shell.type(f"pscp -F {sshd.ssh_config} {sshd.host}:{far}/{begin}\t\n")
-        shell.wait_for(re.escape(f"took:{sshd.host}:{far}/{name}:"))
-    assert [*here.iterdir()] == []  # nothing in a name was run
-
-
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_a_quote_may_be_open(
     quote: str, shell: Terminal, sshd: PrivateServer, far: Path, here: Path
 ) -> None:
+    """Also where a quote is open."""
     for name, begin in NAMES.items():
         (far / name).touch()
-        typed = f"{quote}{sshd.host}:{far}/{begin.removeprefix(chr(92))}"
-        shell.type(f"pscp -F {sshd.ssh_config} {typed}\t\n")
+        typed = begin.removeprefix("\\") if quote else begin
+        shell.type(f"pscp -F {sshd.ssh_config} {quote}{sshd.host}:{far}/{typed}\t\n")
         shell.wait_for(re.escape(f"took:{sshd.host}:{far}/{name}:"))
-    assert [*here.iterdir()] == []
+    assert [*here.iterdir()] == []  # nothing in a name was run
 
 
 def test_one_goes_on_in_a_folder(shell: Terminal, sshd: PrivateServer, far: Path) -> None:

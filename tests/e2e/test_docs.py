@@ -375,12 +375,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("page", "old", "new", "complaint"),
     [
-        ("docs/api.md", "", "more\n", "docs/api.md: stale"),
-        ("docs/errors.md", "", "more\n", "docs/errors.md: stale"),
         ("docs/options.md", "", "more\n", "docs/options.md: stale"),
-        ("share/man/man1/pscp.1", "", "more\n", "share/man/man1/pscp.1: stale"),
         ("share/zsh/site-functions/_pscp", "", "more\n", "share/zsh/site-functions/_pscp: stale"),
-        ("docs/protocol.md", "| ready | ASK |", "| ready | all |", "docs/protocol.md: stale"),
         ("README.md", "", "[x](docs/nothing.md)\n", "the link to docs/nothing.md leads nowhere"),
         ("README.md", "", "[x](docs/design.md#no-such)\n", "there is no such heading"),
         ("README.md", "", "```sh\nls\n```\n", "marked neither run=NAME nor norun"),

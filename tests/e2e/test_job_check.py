@@ -148,9 +148,11 @@ def test_a_far_end_without_python_is_told(
 
 
 def test_a_far_end_that_answers_something_else(make_sshd: MakeServer, tmp_path: Path) -> None:
+    python = answering(tmp_path, f"cat {tmp_path}/said")
+    job = job_to(make_sshd(python=python), tmp_path)
     for said in ("[]", "{}", '[1, {"shell": 7}]', '["1", {}]', "no JSON"):
-        python = answering(tmp_path, f"echo {said!r}")
-        [row], _, code = asked(job_to(make_sshd(python=python), tmp_path))
+        (tmp_path / "said").write_text(said)
+        [row], _, code = asked(job)
         assert code == 1 and "answer" in row.reasons[0]
 
 

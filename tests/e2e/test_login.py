@@ -448,13 +448,6 @@ def test_no_terminal(source: Path, server: LoginServer) -> None:
     assert (server.accepted, server.refused) == (0, 0)
 
 
-def test_no_terminal_for_a_host_key(source: Path, server: LoginServer) -> None:
-    unknown = ("-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=ask")
-    done = typed(argv(server, source, *unknown))
-    assert done.code == 3
-    assert "Host key verification failed" in done.err and "compare the key" in done.err
-
-
 def test_a_program_of_the_users_asks(
     source: Path, there: Path, tmp_path: Path, make_login_server: MakeLogins
 ) -> None:

@@ -103,13 +103,18 @@ def logins(server: PrivateServer) -> int:
     return server.log.count(LOGIN) - BEFORE.get(server.port, 0)
 
 
-@pytest.mark.parametrize("plane", ["plain", "tls"])
-def test_a_direct_plane_begins_on_a_connection_that_stays(
-    plane: Any, source: Path, server: PrivateServer
+@pytest.mark.parametrize(
+    "fields",
+    [{"plane": "plain", "connections": 2}, {"plane": "tls", "connections": 2},
+     {"login_once": True, "connections": 3, "chunk_bytes": 256 * 1024}],
+    ids=str,
+)  # fmt: skip
+def test_one_login_stays_for_what_needs_no_more(
+    fields: OptionFields, source: Path, server: PrivateServer
 ) -> None:
     source.write_bytes(os.urandom(12 * MIB))
     for _ in range(2):
-        copied(server, source, plane=plane, connections=2)
+        copied(server, source, **fields)
     assert logins(server) == 1
 
 
@@ -265,17 +270,6 @@ def test_an_ssh_that_ended_is_replaced(source: Path, server: PrivateServer) -> N
     assert not os.path.exists(kept.path)
 
 
-def test_an_ssh_that_is_stopped_is_left_alone(
-    source: Path, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
-    copied(server, source)
-    [kept] = persistent.kept_connections()
-    with stopped(kept.pid):
-        copied(server, source)
-        assert logins(server) == 2
-
-
 @contextlib.contextmanager
 def stopped(*pids: int) -> Iterator[None]:
     """Stop these processes for a while; one of them may just be ending."""
@@ -302,17 +296,18 @@ def test_a_session_that_was_ended_at_the_server_is_replaced(
     assert logins(server) == 2
 
 
-def test_a_path_that_is_silent_is_replaced(
-    source: Path, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_near", [True, False], ids=["ssh", "server"])
+def test_what_is_silent_is_replaced(
+    is_near: bool, source: Path, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server is stopped, so that the socket there takes bytes and nothing comes back."""
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
     copied(server, source)
     [kept] = persistent.kept_connections()
-    with stopped(*sessions_at(server)):
+    with stopped(*([kept.pid] if is_near else sessions_at(server))):
         copied(server, source)
         assert logins(server) == 2
-        assert kept.path not in [each.path for each in persistent.kept_connections()]
+        assert is_near or kept.path not in [e.path for e in persistent.kept_connections()]
 
 
 def sessions_at(server: PrivateServer) -> list[int]:
@@ -377,13 +372,6 @@ def test_a_code_is_asked_for_once(
         assert source.with_name("there").read_bytes() == source.read_bytes()
     assert (server.accepted, server.refused) == (1, 0)
     assert server.begun == 1
-
-
-def test_login_once_is_kept(source: Path, server: PrivateServer) -> None:
-    source.write_bytes(os.urandom(4 * MIB))
-    for _ in range(2):
-        copied(server, source, login_once=True, connections=3, chunk_bytes=256 * 1024)
-    assert logins(server) == 1
 
 
 def test_the_users_own_master_carries_the_first_lane(

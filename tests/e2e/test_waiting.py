@@ -6,32 +6,16 @@ Not here: the lock itself (../unit/test_journal.py), jobs of pscp-run that wait 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from conftest import until
+from faults.conftest import Calling
 
 import pscp
 from e2e.ways import Notes, Way, make
-
-
-class Call(threading.Thread):
-    """A call in a thread of its own, and what became of it."""
-
-    def __init__(self, call: Callable[[], pscp.Result]) -> None:
-        super().__init__()
-        self._call = call
-        self.result: pscp.Result | None = None
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = self._call()
-        except BaseException as error:
-            self.error = error
 
 
 def places(way: Way) -> Any:
@@ -44,7 +28,7 @@ def fields(way: Way) -> Any:
 
 
 @contextmanager
-def running(way: Way, *, lasts: threading.Event) -> Iterator[Call]:
+def running(way: Way, *, lasts: threading.Event) -> Iterator[Calling]:
     """A copy of one file that has landed, and that does not end before `lasts` is set."""
     make(way.source, "t/file")
     has_begun = threading.Event()
@@ -53,13 +37,13 @@ def running(way: Way, *, lasts: threading.Event) -> Iterator[Call]:
         has_begun.set()
         lasts.wait()
 
-    call = Call(lambda: pscp.copy(*places(way), on_file=hold, **fields(way)))
+    call = Calling(lambda: pscp.copy(*places(way), on_file=hold, **fields(way)))
     try:
-        until(lambda: has_begun.is_set() or not call.is_alive())
+        until(lambda: has_begun.is_set() or call.found is not None)
         yield call
     finally:
         lasts.set()
-        call.join()
+        call.ended()
 
 
 @pytest.mark.parametrize("wait", [True, 3600])
@@ -71,31 +55,28 @@ def test_a_copy_waits_for_the_same_copy(push: Way, wait: bool | int) -> None:
         assert raised.value.hint == "wait=True waits for it"  # A6
         with pytest.raises(pscp.CopyRunning):
             pscp.copy(*places(push), wait=0.01, **fields(push))
-        second = Call(lambda: pscp.copy(*places(push), wait=wait, reporter=notes, **fields(push)))
+        second = Calling(
+            lambda: pscp.copy(*places(push), wait=wait, reporter=notes, **fields(push))
+        )
         until(lambda: notes.texts)
         over.set()
-        second.join()
-    assert first.result is not None and first.result.files == 1
-    assert second.result is not None and second.result.files_resumed == 1
+        assert (first.ended().files, second.ended().files_resumed) == (1, 1)
     assert notes.texts == ["the same copy is already running; waiting for it"]
 
 
 def test_a_copy_that_waits_can_be_cancelled(push: Way) -> None:
     over, notes = threading.Event(), Notes()
     with running(push, lasts=over), pscp.Session(push.server.host, **fields(push)) as session:
-        waits = Call(lambda: session.copy(*places(push), wait=True, reporter=notes))
+        waits = Calling(lambda: session.copy(*places(push), wait=True, reporter=notes))
         until(lambda: notes.texts)
         session.cancel()
-        waits.join()
-    assert isinstance(waits.error, pscp.Cancelled)
+        assert isinstance(waits.ended(), pscp.Cancelled)
 
 
 def test_several_that_wait_are_all_done(push: Way) -> None:
     make(push.source, "t/file")
-    calls = [Call(lambda: pscp.copy(*places(push), wait=True, **fields(push))) for _ in range(4)]
-    for call in calls:
-        call.join()
-    results = [call.result for call in calls if call.result is not None]
+    calls = [Calling(lambda: pscp.copy(*places(push), wait=True, **fields(push))) for _ in range(4)]
+    results: list[pscp.Result] = [call.ended() for call in calls]
     assert sorted(result.files for result in results) == [0, 0, 0, 1]
     assert sum(result.files_resumed for result in results) == 3
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import shlex
@@ -90,15 +91,9 @@ def make_world(
     # PostgreSQL is not needed to see what becomes of its output, and of its failure.
     dump = ("sh", "-c", 'echo "dumped $2"; [ "$2" != bad ]', "pg_dump")
     made = (
-        ("pg_dump", dump),
-        ("ssh", ssh),
-        ("pscp", PSCP),
-        ("pscp-pipe", PIPE),
-        ("pscp-verify", VERIFY),
-        ("pscp-zfs", ZFS),
-        ("sudo", ("env",)),
-        ("python3", python),
-    )
+        ("pg_dump", dump), ("ssh", ssh), ("pscp", PSCP), ("pscp-pipe", PIPE),
+        ("pscp-verify", VERIFY), ("pscp-zfs", ZFS), ("sudo", ("env",)), ("python3", python),
+    )  # fmt: skip
     for name, argv in made:
         put_program(world.programs / name, argv)
     try:
@@ -115,13 +110,18 @@ def empty(folder: Path) -> None:
             path.unlink()
 
 
+@functools.cache
+def big_file() -> bytes:
+    return os.urandom(BIG_BYTES)
+
+
 def fill_here(here: Path) -> None:
     (here / "data" / "photos").mkdir(parents=True)
     (here / "data" / "report.txt").write_text("a report")
     (here / "data" / "half-done.tmp").write_text("scratch")
     (here / "data" / "photos" / "1.jpg").write_bytes(os.urandom(200_000))
     (here / "data" / "report.txt").chmod(0o640)
-    (here / "big.iso").write_bytes(os.urandom(BIG_BYTES))
+    (here / "big.iso").write_bytes(big_file())
     shutil.make_archive(str(here / "data"), "tar", here, "data")
     for name in ("a.txt", "b.txt"):
         (here / name).write_text(name)
