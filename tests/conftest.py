@@ -30,14 +30,7 @@ import hypothesis
 import matrix
 import pytest
 import whole_run
-from servers import (
-    GoServer,
-    LoginServer,
-    ParamikoServer,
-    PasswordSshd,
-    why_no_go,
-    why_no_mounts,
-)
+from servers import GoServer, LoginServer, ParamikoServer, PasswordSshd, why_no_go, why_no_mounts
 from servers.private import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
 from pscp.ground.processes import Process, descendants, living, stat_of

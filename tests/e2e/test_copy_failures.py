@@ -99,25 +99,25 @@ def test_other_names_of_what_may_not_be_read_have_one_line(powerless: Way) -> No
     assert each.code == 1 and each.err.count("another name of") == (6 if is_told_of_links else 0)
 
 
-def test_a_terminal_that_was_stopped_does_not_stop_the_copy(way: Way) -> None:
+def test_a_terminal_that_was_stopped_does_not_stop_the_copy(push: Way) -> None:
     """Nobody reads what is said, more of it than a pipe holds, until all has arrived."""
     count, long = 600, "x" * 200
     for number in range(count):
-        (way.source / f"a-{long}-{number}").symlink_to("nowhere")
-    write(way.source / "z" / "last", 5 * MIB)
-    sources, destination = way.locations(["."], "")
-    argv = way.argv("-r", "-v", *sources, destination)
+        (push.source / f"a-{long}-{number}").symlink_to("nowhere")
+    write(push.source / "z" / "last", 5 * MIB)
+    sources, destination = push.locations(["."], "")
+    argv = push.argv("-r", "-v", *sources, destination)
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         try:
             deadline_s = time.monotonic() + COMMAND_S
-            while way.files != ["z/last"] and time.monotonic() < deadline_s:
+            while push.files != ["z/last"] and time.monotonic() < deadline_s:
                 time.sleep(0.05)
-            assert way.files == ["z/last"]
+            assert push.files == ["z/last"]
             _, said = running.communicate(timeout=COMMAND_S)
         finally:
             running.kill()
     assert running.returncode == 1
-    assert len(named(way, Ran(1, "", os.fsdecode(said)))) == count
+    assert len(named(push, Ran(1, "", os.fsdecode(said)))) == count
 
 
 def test_a_top_that_may_not_be_read(powerless: Way) -> None:

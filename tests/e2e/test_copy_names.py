@@ -15,51 +15,17 @@ from e2e.ways import Way
 EVERY_WAY = True
 
 NAMES = (
-    b"a space",
-    b" at both ends ",
-    b"two\nlines",
-    b"'single' \"double\" `back`",
-    b"$HOME; exit 1 & true | cat > x",
-    b"-x",
-    b"--help",
-    b"a:b",
-    b"glob [a-z]*?{1,2}",
-    b"~",
-    b".hidden",
-    b"back\\slash",
-    "\u00fcn\u00efc\u00f6d\u00e9 \u2603".encode(),
-    b"not UTF-8 \xff\xfe\x80",
-    b"\x1b[31m",
-    b"n" * 255,
-)
+    b"a space", b" at both ends ", b"two\nlines", b"'single' \"double\" `back`",
+    b"$HOME; exit 1 & true | cat > x", b"-x", b"--help", b"a:b", b"glob [a-z]*?{1,2}", b"~",
+    b".hidden", b"back\\slash", "\u00fcn\u00efc\u00f6d\u00e9 \u2603".encode(),
+    b"not UTF-8 \xff\xfe\x80", b"\x1b[31m", b"n" * 255,
+)  # fmt: skip
 MORE_NAMES = (
-    b"-rf",
-    b"--",
-    b"host:path",
-    b":",
-    b"[::1]:x",
-    b"ssh:",
-    b"*",
-    b"?",
-    b"[",
-    b"[!a]",
-    b"{a,b}",
-    b"~root",
-    b"'",
-    b'"',
-    b"`id`",
-    b"$(id)",
-    b"%h%n%%",
-    b"\n",
-    b"\r",
-    b"\t ",
-    b"...",
-    b".x.pscp-part",
-    b"\xff",
+    b"-rf", b"--", b"host:path", b":", b"[::1]:x", b"ssh:", b"*", b"?", b"[", b"[!a]", b"{a,b}",
+    b"~root", b"'", b'"', b"`id`", b"$(id)", b"%h%n%%", b"\n", b"\r", b"\t ", b"...",
+    b".x.pscp-part", b"\xff", b"\xff" * 255, "\u00e9".encode() * 127,
     b"\xed\xa0\x80",  # a surrogate in UTF-8, which Python does not decode
-    b"\xff" * 255,
-    "\u00e9".encode() * 127,
-)
+)  # fmt: skip
 ALL_NAMES = (*NAMES, *MORE_NAMES)
 
 
@@ -109,12 +75,12 @@ def test_relative_names_that_look_like_something_else(way: Way) -> None:
     assert_same_tree(way.source, way.destination)
 
 
-def test_a_name_reaches_no_terminal_raw(way: Way) -> None:
+def test_a_name_reaches_no_terminal_raw(push: Way) -> None:
     """Of a file that fails, on stderr; of one that would be copied, on stdout."""
     name = b"\x1b[2Jx\xff\ny"
-    os.symlink("nowhere", os.path.join(os.fsencode(way.source), name))
-    fill(way.source, [name + b"z"])
-    ran = way.command("-r", "-n", names=["."])
+    os.symlink("nowhere", os.path.join(os.fsencode(push.source), name))
+    fill(push.source, [name + b"z"])
+    ran = push.command("-r", "-n", names=["."])
     assert ran.code == 1
     assert "\x1b" not in ran.out + ran.err
     assert r"\x1b[2Jx\xff\x0ay: is a dangling link" in ran.err

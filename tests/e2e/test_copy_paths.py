@@ -222,13 +222,6 @@ def test_where_no_source_is_here_nobody_is_contacted(push: Way) -> None:
     assert push.server.log.count("Accepted publickey") == logins
 
 
-def test_a_dangling_link_is_a_source_that_is_there(pull: Way) -> None:
-    (pull.source / "link").symlink_to("nothing")
-    [failure] = pull.copy("link", "a.txt").failures
-    assert (failure.path, failure.error) == ("link", "UnsupportedFile")
-    assert sorted(pull.arrived) == ["a.txt"]
-
-
 # --- what a copy leaves beside its files while it runs
 
 OWN = (

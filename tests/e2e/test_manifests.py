@@ -30,15 +30,8 @@ from pscp.manifests import signing
 
 CHUNK_BYTES = 4 * MIB
 AWKWARD = (
-    "new\nline",
-    "back\\slash",
-    "-dash",
-    "a b ",
-    "\udcff\udcfe bytes",
-    "100%",
-    "cr\rname",
-    "é",
-)
+    "new\nline", "back\\slash", "-dash", "a b ", "\udcff\udcfe bytes", "100%", "cr\rname", "é",
+)  # fmt: skip
 
 
 @pytest.fixture(params=["push", "pull", "sftp"])

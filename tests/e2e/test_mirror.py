@@ -194,19 +194,6 @@ def test_what_is_below_a_folder_that_cannot_be_listed_stays(powerless: Way) -> N
     assert powerless.arrived == {"t", "t/a", *kept}
 
 
-def test_a_folder_that_is_closed_there_is_named_once(powerless: Way) -> None:
-    make(powerless.source, "t/a", "t/closed/x")
-    make(powerless.destination, "t/old", "t/closed/x")
-    (powerless.destination / "t" / "closed").chmod(0)
-    try:
-        ran = powerless.command("-rv", "--delete", names=["t"])
-    finally:
-        (powerless.destination / "t" / "closed").chmod(0o755)
-    assert ran.err.count("t/closed: Permission denied") == 1
-    assert (ran.code, ", 2 failed" in ran.err.splitlines()[-1]) == (1, True)
-    assert powerless.arrived == {"t", "t/a", "t/closed", "t/closed/x"}
-
-
 @pytest.mark.parametrize("mode", [0, 0o200])
 def test_a_file_that_may_not_be_opened_there_stops_nothing(powerless: Way, mode: int) -> None:
     """H6: "Permission denied" of a file that is the same, and nothing was deleted any more."""
@@ -324,23 +311,17 @@ def test_what_is_there_stays_with_ignore_existing(way: Way) -> None:
     assert (way.destination / "t" / "d").read_text() == "t/d"
 
 
-def test_no_folder_is_made_with_existing(way: Way) -> None:
-    """It was, for the question whether it takes alike names for one."""
-    make(way.source, "t/d/a", "t/d/A")
-    make(way.destination, "t/")
+def test_folders_with_existing(way: Way) -> None:
+    """One was made, for the question whether it takes alike names for one; and what a killed run
+    had left kept the mode 1700, run after run.
+    """
+    make(way.source, "t/new/a", "t/new/A", "t/left/a")
+    make(way.destination, "t/left/")
+    (way.destination / "t" / "left").chmod(0o1700)
     assert way.copy("t", existing=True).ok
-    assert way.arrived == {"t"}
-
-
-def test_a_folder_that_a_killed_run_left_is_finished_with_existing(way: Way) -> None:
-    """It kept the mode 1700, run after run."""
-    make(way.source, "t/d/a")
-    make(way.destination, "t/d/")
-    (way.destination / "t" / "d").chmod(0o1700)
-    assert way.copy("t", existing=True).ok
-    assert way.arrived == {"t", "t/d"}
-    mode = (way.source / "t" / "d").stat().st_mode
-    assert (way.destination / "t" / "d").stat().st_mode == mode
+    assert way.arrived == {"t", "t/left"}
+    here, there = (folder / "t" / "left" for folder in (way.source, way.destination))
+    assert there.stat().st_mode == here.stat().st_mode
 
 
 def test_another_name_takes_a_folders_place_with_existing(way: Way) -> None:

@@ -146,8 +146,7 @@ def test_a_large_stream_to_a_command(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "status"),
-    [("true", 0), ("exit 255", 255), ("kill -9 $$", 137)],
+    ("command", "status"), [("true", 0), ("exit 255", 255), ("kill -9 $$", 137)]
 )
 def test_the_exit_status_is_the_commands(world: World, command: str, status: int) -> None:
     pushed = world.push(f"cat > /dev/null; {command}", data=b"x" * 3 * MIB)
@@ -619,9 +618,7 @@ def test_streams_and_copies_over_the_same_connections(world: World, session: psc
         assert world.read(str(turn)) == data
         # A lane that was ended while it logged in is waited for there so long.
         until(
-            lambda: not os.listdir(world.tmp),
-            "no socket is left",
-            stream_server.GRACE_S + ENDED_S,
+            lambda: not os.listdir(world.tmp), "no socket is left", stream_server.GRACE_S + ENDED_S
         )
         if turn == 1:
             logins, held = world.server.log.count("Accepted"), held_there(world)
