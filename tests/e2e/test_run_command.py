@@ -365,12 +365,6 @@ def test_a_dry_run_knows_what_would_wait_and_what_would_be_removed(world: World)
     assert len(names_in(world.here / "records [1]")) == 5 and not (world.here / "sent").exists()
 
 
-def test_a_dry_run_names_no_option_that_pscp_run_has_not(world: World) -> None:
-    text = '[job.down]\nsources = "a.txt"\ndestinations = "no-such-host.invalid:"\n'
-    ran = told(world, text, "--dry-run")
-    assert ran.code == 3 and "true" in ran.err and "--retry-for" not in ran.err
-
-
 def test_a_report_to_stdout(world: World) -> None:
     text = '[job.a]\nsources = "none*"\ndestinations = "host:one/"\n'
     ran = told(world, text, "--report", "json", "-")

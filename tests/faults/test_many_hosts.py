@@ -337,7 +337,9 @@ def test_one_dies_amid_the_copy_and_stays_away(hosts: Way, name: str, quick_retr
     assert_whole(hosts)
 
 
-def _held(way: Way, after: int, act: Callable[[], None]) -> tuple[list[str], pscp.Result]:
+def _held(
+    way: Way, after: int, act: Callable[[], None], limit_kbit_s: int = 120_000
+) -> tuple[list[str], pscp.Result]:
     """Copy slowly, and act once so many bytes have landed."""
     notes, acted = Notes(), list[bool]()
 
@@ -350,7 +352,7 @@ def _held(way: Way, after: int, act: Callable[[], None]) -> tuple[list[str], psc
     result = pscp.copy(
         source, destination, reporter=notes, progress=progress, raises=False, recursive=True,
         config_file=way.server.ssh_config, batch=True, connections=3, chunk_bytes=MIB,
-        limit_kbit_s=120_000,
+        limit_kbit_s=limit_kbit_s,
     )  # fmt: skip
     assert acted
     return notes.texts, result
@@ -369,7 +371,8 @@ def test_one_that_comes_back_without_the_files_gives_no_lanes(
         for name in ("dm1", "dm3"):  # whose lanes may go to dm2 then
             cluster_of(hosts).cut(name)
 
-    notes, result = _held(hosts, 6 * MIB, restart)
+    # Slowly, so that a lane comes to dm2 while there is work, on a busy machine as well.
+    notes, result = _held(hosts, 6 * MIB, restart, limit_kbit_s=40_000)
     assert result.ok, result.failures
     assert result.hosts_left_out == 1 and [text for text in notes if text.startswith("dm2: ")]
     assert_whole(hosts)

@@ -50,15 +50,6 @@ def test_what_is_sent_is_counted_on_the_way(push: Ends) -> None:
     assert result.ok and seen[-1] == result.bytes > 0
 
 
-def test_the_newest_alone(push: Ends) -> None:
-    push.grow("one", "two")
-    push.replicate(all_between=False)
-    assert push.received() == ["two"]
-    push.grow("three", "four")
-    push.replicate(all_between=False)
-    assert push.received() == ["two", "four"]
-
-
 def test_a_tree_of_datasets(push: Ends) -> None:
     """Twice: zfs-fuse mounts what it receives, and a folder that is mounted on counts as modified
     (A26), so pscp-zfs unmounts each at once."""
