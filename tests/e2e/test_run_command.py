@@ -19,6 +19,7 @@ from servers.private import PrivateServer
 from e2e.ways import Ran
 from e2e.world import World, make_world, put_program
 
+PSCP_RUN = (sys.executable, "-c", "import sys; from pscp.cli.run import main; sys.exit(main())")
 OLD_S = 1_000_000_000  # 2001
 NAMES = ("one.rec", "two words.rec", "it's; $(touch ran) #3.rec", "-r.rec")
 
@@ -26,8 +27,7 @@ NAMES = ("one.rec", "two words.rec", "it's; $(touch ran) #3.rec", "-r.rec")
 @pytest.fixture
 def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World]:
     with make_world(tmp_path, far_home, sshd) as made:
-        program = "import sys; from pscp.cli.run import main; sys.exit(main())"
-        put_program(made.programs / "pscp-run", (sys.executable, "-c", program))
+        put_program(made.programs / "pscp-run", PSCP_RUN)
         records = made.here / "records [1]"
         records.mkdir()
         for name in NAMES:
@@ -40,7 +40,7 @@ def world(tmp_path: Path, far_home: Path, sshd: PrivateServer) -> Iterator[World
 
 def told(world: World, text: str, *words: str) -> Ran:
     (world.here / "jobs.toml").write_text(text)
-    return world.run("pscp-run", "--config", "jobs.toml", *words)
+    return world.run(*PSCP_RUN, "--config", "jobs.toml", *words)
 
 
 def run_lines(world: World, text: str) -> Ran:
