@@ -285,8 +285,10 @@ class Destination:
         return self._is_private(there, value.size)  # another lane may have renamed it
 
     def _is_private(self, found: Attrs | Exception, size_bytes: int) -> bool:
-        """Is it a part of this size as this user makes them, as far as attributes tell?"""
-        if not isinstance(found, Attrs) or not found.is_file or found.size != size_bytes:
+        """Is it a part of this size, or not so long yet, as this user makes them, as far as
+        attributes tell?
+        """
+        if not isinstance(found, Attrs) or not found.is_file or (found.size or 0) > size_bytes:
             return False
         if was_file(found):
             return False

@@ -79,7 +79,11 @@ class Sink(Destination):
         self._turns.pop(id_, None)
 
     async def _open_part(self, value: tree.Entry) -> bytes:
-        """Open or make the part, give it its final size, and return its handle."""
+        """Open or make the part, and return its handle.
+
+        Its size is not set: a server of paramiko empties the file for that, which may hold what
+        another lane has written by now. The chunks make it as long as it has to be.
+        """
         await self.root_checked
         part = self._part(await self.root.at(value.path, make=True))
         flags = packets.FOR_READ | packets.FOR_WRITE | packets.CREATE
@@ -100,11 +104,6 @@ class Sink(Destination):
             is_full = isinstance(space, Filesystem) and space.free_bytes < value.size
             if is_full and not size and "sparse" not in value.extra:
                 raise SftpError(packets.FAILURE, number=errno.ENOSPC)
-            if not size or size != value.size:
-                [problem] = await outcomes(self.client.fsetstat(handle, Attrs(size=value.size)))
-                is_left = isinstance(problem, SftpError) and problem.code == packets.OP_UNSUPPORTED
-                if isinstance(problem, Exception) and not is_left:
-                    raise await self._explain(problem)
             return handle
         except BaseException:
             self.client.close(handle)
@@ -256,6 +255,8 @@ class Sink(Destination):
         """
         part = self._part(path)
         status, final = await outcomes(self.client.lstat(part), looking)
+        if "sparse" in value.extra and isinstance(status, Attrs):
+            status = await self._with_last_hole(part, status, value.size)
         is_gone = isinstance(status, SftpError) and is_missing(status)
         if isinstance(status, Exception) and not is_gone:
             raise status
@@ -271,6 +272,17 @@ class Sink(Destination):
                 return True
         what = "what lies at the destination is not what was read at the source"
         raise Refusal(failures.VERIFY, value.path, what if strong else "its part was replaced")
+
+    async def _with_last_hole(self, part: bytes, status: Attrs, size: int) -> Attrs:
+        """Make a part as long as its file, which ends with a hole, by writing the last zero."""
+        if not status.is_file or status.size is None or status.size >= size:
+            return status
+        handle = await self.client.open_in_turn(part, packets.FOR_WRITE, 0o600)
+        try:
+            await gather(*self.client.write(handle, size - 1, memoryview(b"\0")))
+        finally:
+            await self.client.close(handle)
+        return await self.client.lstat(part)
 
     async def _is_whole(
         self, path: bytes, found: Attrs | Exception | None, value: tree.Entry, strong: str

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import paramiko
 from paramiko.sftp import SFTP_OK
 
 BLOCK_BYTES = 32 * 1024
+SIZE_S, SIZE_PATIENCE_S = 3.0, 8.0  # how long setting a file's size takes, and at most
 
 
 class Server(paramiko.ServerInterface):
@@ -109,6 +111,16 @@ class Handle(paramiko.SFTPHandle):
         return tried(lambda: paramiko.SFTPAttributes.from_stat(os.fstat(self._fd)))
 
     def chattr(self, attr: paramiko.SFTPAttributes) -> Any:
+        """Set attributes. Setting a size empties the file, as paramiko does it: here so late that
+        another connection has not found it yet when it looks, or has filled it meanwhile.
+        """
+        if attr._flags & attr.FLAG_SIZE:
+            until_s = time.monotonic() + SIZE_PATIENCE_S
+            time.sleep(SIZE_S)
+            while os.fstat(self._fd).st_size and time.monotonic() < until_s:
+                if os.fstat(self._fd).st_blocks:
+                    break
+                time.sleep(0.001)
         return done(lambda: paramiko.SFTPServer.set_file_attr(f"/proc/self/fd/{self._fd}", attr))
 
 
