@@ -38,7 +38,7 @@ LADDER = (
     ("jobs/toml",),
     ("aio", "zfs", "measuring"),
     ("calls",),
-    ("stream", "manifests"),
+    ("stream", "manifests", "cluster"),
     ("transfer",),
     ("transfer/walk",),
     ("transfer/ending",),
@@ -270,9 +270,10 @@ def test_every_shipped_module_is_sent_once() -> None:
 def test_a_thread_has_the_context_variables_of_who_makes_it() -> None:
     """Where a program's call makes it: a handler of logging and a callback run in any of these."""
     of_a_command = "cli", "jobs", "serve", "endpoint"
-    alone = {  # processes of their own, and what only a command starts
-        "ground/signals.py", "ground/terminal_text.py", "transports/tls_pump.py",
-        "transports/libraries/helper.py", "transports/libraries/paramiko_helper.py",
+    alone = {  # processes of their own, other machines, and what only a command starts
+        "cluster/dispatcher.py", "ground/signals.py", "ground/terminal_text.py",
+        "transports/tls_pump.py", "transports/libraries/helper.py",
+        "transports/libraries/paramiko_helper.py",
     }  # fmt: skip
     made = re.compile(
         r"\bThread\((?!\s*target=with_context\()|\bTimer\((?![^\n]*with_context\()"

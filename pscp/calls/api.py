@@ -35,6 +35,7 @@ from pscp.calls.call_arguments import (
     making_of,
     read_list,
     seconds,
+    with_cluster,
 )
 from pscp.connect.connections import Connections
 from pscp.ground import errors, stops
@@ -405,7 +406,7 @@ class Session:
                 )  # fmt: skip
                 if terms is not None:
                     request = dataclasses.replace(request, job=terms)
-                with with_far_source(request) as whole:
+                with with_far_source(request) as far, with_cluster(far) as whole:
                     result = Run(whole).run()
                 if making is not None:
                     there = self.connections if is_push else None

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.ground import errors
+from pscp.ground.libraries import check_installed
 from pscp.ground.locations import Location, as_location, check_direction
 from pscp.options.option_pairs import check_several_hosts
 from pscp.options.options import Options
 
 if TYPE_CHECKING:
     from pscp.manifests.making import Making
-    from pscp.transfer.terms.copy_terms import JobTerms
+    from pscp.transfer.terms.copy_terms import CopyRequest, JobTerms
     from pscp.transfer.terms.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -50,10 +51,30 @@ def connections_to(host: Location) -> Connections:
 
 def for_hosts(options: Options, terms: JobTerms | None, places: Iterable[Location]) -> Options:
     """Return the options of a copy with these ends. Raises UsageError for what is one host's."""
+    if options.cluster is not None:
+        options = options.with_agent("--cluster")
     if not any(each.others for each in places):
         return options
     check_several_hosts(options if terms is None else terms.options(options))
     return options.with_agent("a copy to several hosts")
+
+
+@contextlib.contextmanager
+def with_cluster(request: CopyRequest) -> Iterator[CopyRequest]:
+    """Yield the request with the cluster that it asks for, where bytes are to be moved."""
+    options = request.options
+    if options.cluster is None or options.dry_run or options.check:
+        yield request
+        return
+    check_installed("distributed", before="--cluster: ")
+    from pscp.cluster import clusters  # here: few copies need it
+
+    if request.far_source is not None:
+        raise errors.UsageError(
+            "--cluster is for a copy to or from this machine", "run it at one of the two ends"
+        )
+    with clusters.opened(options.cluster, insecure=options.cluster_insecure) as cluster:
+        yield dataclasses.replace(request, movers=cluster)
 
 
 def is_large(froms: list[Location]) -> bool:

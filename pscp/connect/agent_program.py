@@ -25,7 +25,7 @@ ROOMS = {
     "asking": ("entries", "requests", "answers"),
     "writing": (
         "fence", "parts", "removal", "placing", "commit", "backup", "verifying", "sink",
-        "null_sink", "seen",
+        "null_sink", "seen", "tries",
     ),
     "there": (
         "sameness", "lookup", "listings", "listed_paths", "hardlinks", "linkdest", "reuse",
@@ -47,7 +47,7 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 COPY_MODULES: tuple[str, ...] = (
     "ownership", "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup",
     "mirror", "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "null_sink",
-    "onward", "kernel", "counting", "attributes", "seen",
+    "onward", "kernel", "counting", "attributes", "seen", "tries",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

@@ -57,6 +57,11 @@ _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
 _PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
 
 
+def _check_cluster(what: str, value: object) -> None:
+    if not hasattr(value, "submit"):  # a program's client
+        check_argument(what, value)
+
+
 def _number_or_auto(text: str, what: str) -> int | None:
     if text == "auto":
         return None
@@ -125,7 +130,7 @@ class ConnectionOptions:
     )
     limit_kbit_s: int | None = SENT.value(
         "-l --limit RATE",
-        "the most to send, in kbit/s, or with a unit: 10M is 10 Mbit/s",
+        "the most to send, in kbit/s; 10M is 10 Mbit/s",
         "The most to send, in kbit/s.",
         check=whole(bounds.MAX_LIMIT_KBIT_S, show="{} kbit/s".format),
         read=lambda text, what: parse_kbit_s(text),
@@ -176,7 +181,7 @@ class ConnectionOptions:
     )
     plane_ports: tuple[int, int] = SENT.value(
         "--plane-port PORTS",
-        "for --plane, a port or a range of ports to listen on, such as 5000-5010 (any)",
+        "for --plane, ports to listen on, as 5000-5010 (any)",
         "The first and the last port to listen on for `plane`; (0, 0) for any.",
         check=each_of(whole(MAX_PORT, least=0)),
         read=lambda text, what: parse_ports(text),
@@ -188,6 +193,17 @@ class ConnectionOptions:
         "from host to host, have SOURCE's host connect to DEST's by its own ssh, and send the "
         "data straight there; without it all goes through this machine (-3)",
         commands=COPYING,
+    )
+    cluster: str | None = SENT.value(
+        "--cluster NAME",
+        "have a Dask cluster's workers move the bytes: local:N, tls://HOST:PORT, slurm:N, ... "
+        "(docs/cluster.md)",
+        "The Dask cluster whose workers move the bytes, or a distributed.Client of it.",
+        check=_check_cluster,
+        commands=COPYING,
+    )
+    cluster_insecure: bool = SENT.flag(
+        "--cluster-insecure", "let its scheduler be one without TLS", commands=COPYING
     )
     window_bytes: int = SENT.value(
         "--window SIZE",

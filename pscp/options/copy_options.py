@@ -126,7 +126,7 @@ class CopyOptions:
     )
     max_age_s: int | None = WHICH.value(
         "--max-age TIME",
-        "copy files that were changed at most so long ago (90, 30m, 2h, 1d)",
+        "copy files that were changed at most so long ago",
         "Leave out files that were changed earlier than so long ago.",
         check=seconds(bounds.MAX_AGE_S),
         read=parse_seconds,

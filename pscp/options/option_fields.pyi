@@ -115,6 +115,10 @@ class _CommonFields(TypedDict, total=False):
     """The first and the last port to listen on for `plane`; (0, 0) for any."""
     direct: bool
     """From host to host, have SOURCE's host connect to DEST's by its own ssh, and send the data straight there; without it all goes through this machine (-3)."""
+    cluster: str | None
+    """The Dask cluster whose workers move the bytes, or a distributed.Client of it."""
+    cluster_insecure: bool
+    """Let its scheduler be one without TLS."""
     window_bytes: int
     """Memory for a stream's chunks in order (256M)."""
     port: int | None

@@ -71,6 +71,12 @@ REFUSED = (
     Pair("strong", "verify=none", "it reads back what was written"),
     Pair("has_plane", "remote=sftp", "its lanes are agents", "leave out --remote sftp"),
     Pair("direct", "has_plane", "its lanes are ssh's, between the hosts"),
+    Pair("cluster", "direct", "one end has to be here, and seen by its workers"),
+    Pair("cluster", "has_plane", "its workers' lanes are ssh's"),
+    Pair("cluster", "remote=sftp", "what comes late is kept out by an agent"),
+    Pair("cluster", "transfer_test", "-t has no files that workers could see"),
+    Pair("cluster", "persist", "each worker has connections of its own"),
+    Pair("cluster", "login_once", "each worker logs in by itself"),
 )  # fmt: skip
 
 # The first says nothing without the second.
@@ -79,6 +85,7 @@ NEEDED = (
     Pair("suffix", "backup", ""),
     Pair("manifest_format", "manifest", ""),
     Pair("sign", "manifest", ""),
+    Pair("cluster_insecure", "cluster", ""),
     Pair("delete", "recursive", "it is for whole folders"),
     Pair("link_dest", "recursive", "it is for whole folders"),
     Pair("chown", "archive", "only that keeps owners"),

@@ -181,9 +181,11 @@ class Run:
             first = [agents.pop(0) for _ in range(min(len(agents), lanes))]
             with stops.ended_by(pool.queue.stop):
                 pool.begin(of_source, of_sink, first)
+                request.movers.begin(coordinator.terms, of_source, of_sink)
                 coordinator.run()
         finally:
             pool.end()
+            request.movers.end()
             agents += pool.kept
         self._learn(pool)
         return self._result(coordinator, pool)
@@ -194,6 +196,7 @@ class Run:
         """Settle where the copy lands; where an end has several hosts, they see that it is one."""
         request = self._request
         to_agree = agents, tops, token, self._nonce, journal
+        request.movers.check(request, token + self._nonce, tops)
         if not self._nonce or not any(each.others for each in (request.to, *request.froms)):
             return self._negotiation.agree(*to_agree)
         from pscp.transfer import one_place  # here: few copies need it
@@ -207,9 +210,9 @@ class Run:
 
     def _make_pool(self, far: RemoteAgent) -> LanePool:
         request = self._request
-        return make_pool(
+        pool = make_pool(
             request.connections,
-            self._options,
+            request.movers.options_here(self._options),
             request.counters,
             far,
             is_push=request.is_push,
@@ -217,13 +220,15 @@ class Run:
             limiter=request.job.limiter,
             far_source=request.far_source,
         )
+        pool.context.wants = request.movers.wants
+        return pool
 
     def _learn(self, pool: LanePool) -> None:
         """Say how many lanes there were, and keep what the next copy should know of the path."""
         request, times = self._request, self._request.counters.connections_lost
         lost = f", {times} lost" if times else ""
         request.explain(f"{count(pool.most_alive, 'lane')} at once at most{lost}")
-        if request.far_source is not None:  # that path is not the one to this host alone
+        if request.far_source is not None or request.movers.wants:  # it is another path
             return
         lesson = pool.lesson()
         _log.debug("to be remembered of the path: %s", lesson)
@@ -244,7 +249,9 @@ class Run:
         )
         may_replace = self._options.delete and not self._options.ignore_existing
         replaces = list(agreed.target.names) if may_replace else []
-        is_one = bool(self._request.to.others)  # another host may have nothing mounted there
+        # Another host, or a worker, may have nothing mounted there, and has a cache of its own.
+        by_workers = not self._request.is_push and self._request.movers.wants is not None
+        is_one = bool(self._request.to.others) or by_workers
         return of_sink._replace(made=agreed.target.made, replaces=replaces, one_mount=is_one)
 
     def _take_source(self) -> list[RemoteAgent]:
@@ -345,7 +352,7 @@ class Run:
             files=0 if self._options.check else counters.files_done,
             differing=counters.files_done if self._options.check else 0,
             bytes=counters.bytes_done + counters.bytes_resumed,
-            connections=pool.most_alive if pool else 1,
+            connections=self._request.movers.lanes or (pool.most_alive if pool else 1),
             hosts_left_out=self._left_out(),
             plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,

@@ -132,6 +132,24 @@ class FarHosts(Connections):
                 found.append(far)
         return found, problems
 
+    def admitted(self, agents: list[RemoteAgent]) -> list[RemoteAgent]:
+        """Return the connections to hosts that see the copy's files, of those that take() returned.
+
+        Raises ConnectionLost where there is none.
+        """
+        good = list[RemoteAgent]()
+        for far in agents:
+            try:
+                self.admit(far)
+            except errors.PscpError as error:
+                self.leave_out(far, error.message)
+                far.close()
+            else:
+                good.append(far)
+        if not good:
+            raise self._none_left()
+        return good
+
     def begin_end(self) -> None:
         """Note that all has landed: any host may do what is left, also one that connects too late
         to see the fence, and nobody is told of those that fail.

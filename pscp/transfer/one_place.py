@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
@@ -49,35 +51,55 @@ def check_hosts(
         return
     sources = request.connections, agents
     if request.is_push:
-        name = to_text(part_name(b"seen", token + nonce))
-        _check(*sources, lambda asking: _check_sink(asking, request, name))
+        _check(*sources, lambda asking: check_sink(asking, request, token + nonce))
         if request.far_source is None:
             return
         sources = request.far_source.connections, request.far_source.agents
     paths = [top.path for top in tops][:_SOURCES_MOST]
-    own = _check(*sources, lambda asking: _check_sources(asking, paths))
-    _admit(sources[0], seen.Sources(paths), lambda its: _has_any(its, own))
+    own = _check(*sources, lambda asking: check_sources(asking, paths))
+    _admit(sources[0], Admission(seen.Sources(paths), own))
 
 
 def admit_by_fence(connections: Connections, root: str, token: str) -> None:
     """From now on let a host give further lanes only if it sees the copy's fence."""
-    _admit(connections, seen.Look(root, to_text(fence_name(token))), lambda its: its is not None)
+    _admit(connections, Admission(seen.Look(root, to_text(fence_name(token)))))
 
 
-def _admit(
-    connections: Connections, request: requests.Request, is_right: Callable[[object], bool]
-) -> None:
-    def admit(far: RemoteAgent) -> None:
+@dataclass(frozen=True)
+class Admission:
+    """What shows that a host sees the copy's files: its answer to a request."""
+
+    request: requests.Request
+    sources: object = None  # what the first host answered; None: any answer but null will do
+
+    def __call__(self, far: RemoteAgent, /) -> None:
+        """Raise CopyError where the host of this connection does not see the files."""
         far.ask_early(requests.Learn(copy_modules(["seen"])))
         try:
-            is_admitted = is_right(_answer(far, request))
+            its = _answer(far, self.request)
+            is_admitted = has_any(its, self.sources) if self.sources else its is not None
         except MISSHAPEN as error:
             raise misshapen(error) from None
         if not is_admitted:
             raise errors.CopyError("it does not see this copy's files any more")
 
+
+def _admit(connections: Connections, admission: Admission) -> None:
     if isinstance(connections, FarHosts):
-        connections.admit = admit
+        connections.admit = admission
+
+
+class Asked(Protocol):
+    """Those who are to see one place: the first shows, and the others look."""
+
+    def first(self, request: requests.Request, /) -> object:
+        """Return the first one's answer. Raises DestinationError for a failure."""
+
+    def others(self, request: requests.Request, /) -> list[tuple[str, object]]:
+        """Return the others' names and answers, or failures' data."""
+
+    def name(self) -> str:
+        """Return the first one's name."""
 
 
 class _Lost(Exception):
@@ -138,7 +160,11 @@ def _check(
                 raise lost.__cause__ from None
 
 
-def _check_sink(asking: _Asking, request: CopyRequest, name: str) -> None:
+def check_sink(asking: Asked, request: CopyRequest, own: str) -> None:
+    """Make sure that all see at once what the first makes at the destination, in a file whose name
+    has `own` in it. Raises DestinationError.
+    """
+    name = to_text(part_name(b"seen", own))
     folder = answers.text(asking.first(seen.Nearest(request.to_path)))
     asking.first(seen.Show(folder, name, ""))  # of a host that was lost
     _compare(asking, folder, name, None)  # a host may keep in mind that there is none
@@ -154,9 +180,7 @@ def _check_sink(asking: _Asking, request: CopyRequest, name: str) -> None:
     _compare(asking, folder, name, None)
 
 
-def _compare(
-    asking: _Asking, folder: str, name: str, shown: object, *, device: bool = False
-) -> None:
+def _compare(asking: Asked, folder: str, name: str, shown: object, *, device: bool = False) -> None:
     """Raise DestinationError where a host sees the file otherwise than the first one showed it."""
     for host, looked in asking.others(seen.Look(folder, name)):
         if why := _difference(shown, looked, device=device):
@@ -189,8 +213,8 @@ def _difference(shown: object, looked: object, *, device: bool) -> tuple[str, st
     return None
 
 
-def _check_sources(asking: _Asking, paths: list[str]) -> object:
-    """Return what the first host has for sources. Raises CopyError where another host differs."""
+def check_sources(asking: Asked, paths: list[str]) -> object:
+    """Return what the first one has for sources. Raises CopyError where another host differs."""
     differs, seen_first = "", list[object]()
     for _ in range(_TRIES):
         own = asking.first(seen.Sources(paths))
@@ -219,7 +243,7 @@ def _has_all(its: object, own: object) -> bool:
     return not isinstance(its, dict) and _inodes(its) == _inodes(own)
 
 
-def _has_any(its: object, own: object) -> bool:
+def has_any(its: object, own: object) -> bool:
     """Return whether any source is the one that it was; others may have been replaced."""
     return any(now == then for now, then in zip(_inodes(its)[1:], _inodes(own)[1:], strict=True))
 
@@ -227,10 +251,15 @@ def _has_any(its: object, own: object) -> bool:
 def _answer(far: RemoteAgent, request: requests.Request) -> object:
     """Return the answer of the host that shows. Raises DestinationError for a failure."""
     answer, is_failed = far.ask(request)
-    if is_failed:
-        failure = failures.parse_failure(answer)
-        where, what = failure["path"], failure["message"]
-        if isinstance(request, seen.Show):
-            where, what = request.folder, f"no file can be made and locked there: {what}"
-        raise errors.DestinationError(f"{where}: {what}", _MOUNT)
-    return answer
+    return checked(request, answer) if is_failed else answer
+
+
+def checked(request: requests.Request, answer: object) -> object:
+    """Return an answer. Raises DestinationError for a failure's data."""
+    if not isinstance(answer, dict):
+        return answer
+    failure = failures.parse_failure(answer)
+    where, what = failure["path"], failure["message"]
+    if isinstance(request, seen.Show):
+        where, what = request.folder, f"no file can be made and locked there: {what}"
+    raise errors.DestinationError(f"{where}: {what}", _MOUNT)

@@ -108,6 +108,11 @@ def check_many_hosts(world: World, ran: Ran) -> None:
     assert_same_tree(there / "logs", there / "archive" / "logs", modes=True, times=True)
 
 
+def check_cluster(world: World, ran: Ran) -> None:
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+    assert "worker " in ran.err
+
+
 def check_fan_out_python(world: World, ran: Ran) -> None:
     lines = ["host:backup/ complete", "host:archive/ complete"]
     assert ran.out.splitlines() == lines

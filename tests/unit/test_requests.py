@@ -22,7 +22,7 @@ from pscp.endpoint.frames.wire import to_json
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving import onward
 from pscp.endpoint.there import counting, hardlinks, kernel, leftovers, listings, lookup, reuse
-from pscp.endpoint.writing import seen
+from pscp.endpoint.writing import seen, tries
 from pscp.sftp import end as sftp_end
 from pscp.transfer.negotiation import in_pieces
 
@@ -166,7 +166,7 @@ def test_either_end_answers_every_request() -> None:
     assert {*answers.ANSWERS} | apart == set(KINDS)
     agents_alone = {requests.OpenPlane, requests.Cpu, kernel.Kernel, reuse.Reuse}
     agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
-    agents_alone |= {*ONWARD, seen.Nearest, seen.Show, seen.Look, seen.Sources}
+    agents_alone |= {*ONWARD, seen.Nearest, seen.Show, seen.Look, seen.Sources, tries.BeginTry}
     without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp
 

@@ -22,7 +22,7 @@ import signal
 import stat
 import threading
 import time
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union
 
 from ..frames import system
 from ..frames.failures import DESTINATION, SUPERSEDED, Refusal
@@ -37,6 +37,9 @@ PATIENCE_S = 5.0
 _WANTED, _GAP_S = 0o100, 0.1
 _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
+TASK, TRY = 1 << 20, 1 << 10  # numbers for the lanes of a task, and of a try of it (tries.py)
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from typing import NotRequired, TypedDict
@@ -309,6 +312,14 @@ def release(root_fd: int, token: str, nonce: str) -> None:
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
     """Note in the fence that a lane of this run is lost, so that it may change nothing any more.
 
+    Raises as change().
+    """
+    change(root_fd, token, nonce, lambda state: state["lost"].append(lane))
+
+
+def change(root_fd: int, token: str, nonce: str, act: "Callable[[State], T]") -> "T":
+    """Have `act` change the state in this run's fence, and return its result.
+
     Raises Refusal where the run does not own the copy, OSError where the fence cannot be read.
     """
     problem: Exception = superseded()
@@ -324,9 +335,9 @@ def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
             with system.closing(fd):
                 state = _read(fd)
                 if state["run"] == nonce:
-                    state["lost"].append(lane)
+                    result = act(state)
                     _write(fd, state)
-                    return
+                    return result
     raise problem
 
 
@@ -417,7 +428,8 @@ class Fence:
         content = os.pread(self._fd, _CONTENT_BYTES, 0)
         if content != self._good:
             state = state_of(content)
-            if state["run"] != self._run or self._lane in state["lost"]:
+            own = {self._lane, self._lane & -TRY, self._lane & -TASK}
+            if state["run"] != self._run or not own.isdisjoint(state["lost"]):
                 return False
             self._good = content
         return True

@@ -93,6 +93,7 @@ class LaneShare:
     """
 
     give_up: Callable[[], object]  # ends the lane, which stands still; its lane sets it
+    wants: Callable[[Work], bool] | None = None  # says which work is for it; None: all is
 
     def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""
@@ -284,7 +285,9 @@ class InFlight:
         """Return an overdue request of another lane, which seems to stand still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask, asked_s in self._prompt.items():
-            if ask.takers == 1 and asked_s < before_s and ask not in share.work.values():
+            is_overdue = ask.takers == 1 and asked_s < before_s
+            is_for_it = share.wants is None or share.wants(ask)
+            if is_overdue and is_for_it and ask not in share.work.values():
                 return ask
         return None
 
@@ -306,7 +309,7 @@ class InFlight:
 
         Both send the same bytes to the same place; what comes second is ignored.
         """
-        if not share.is_idle:
+        if not share.is_idle or share.wants is not None:
             return None
         least_s = self.patience_s()
         found = (each.held_for(least_s) for each in self._shares if each is not share)

@@ -43,6 +43,7 @@ class Lane:
         self._life = states.Machine(states.LANE, states.Lane.OPENING)
         self._context, self._queue, self._far = context, context.queue, far
         self.share = LaneShare(context.new_window(), context.next_number(), is_parked)
+        self.share.wants = context.wants
         self.share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
         self._near = near = context.new_end(self._lose, far.channel)
         self._traffic = LaneTraffic(context, far, near, self.share)

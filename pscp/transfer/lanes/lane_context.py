@@ -24,6 +24,7 @@ from pscp.ground.locations import Location
 from pscp.transfer.lanes.in_flight import LEAST_BYTES, Window
 from pscp.transfer.lanes.shared_reads import Reader, SharingEnd
 from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.pieces.plan import Work
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -75,7 +76,7 @@ class RateLimiter:
 
     def __init__(self, kbit_s: KbitS, condition: threading.Condition | None = None) -> None:
         """Limit all lanes together to what `kbit_s()` returns."""
-        self._kbit_s = kbit_s
+        self.kbit_s = kbit_s
         self._turns = condition or threading.Condition()  # guards what follows; nobody notifies
         self._free_at_s = 0.0
 
@@ -86,7 +87,7 @@ class RateLimiter:
         """
         left_bytes = float(size_bytes)
         with self._turns:
-            while left_bytes > 0 and (kbit_s := self._kbit_s()) is not None and not is_over():
+            while left_bytes > 0 and (kbit_s := self.kbit_s()) is not None and not is_over():
                 if kbit_s < 1:
                     raise UsageError(f"a limit of {kbit_s} kbit/s: nothing would be copied")
                 bytes_per_s = kbit_s * 1000 / 8
@@ -117,10 +118,12 @@ class LaneContext:
     make_near: MakeNear | None = None  # makes a lane's near end, where that is not here;
     far_host: Location | None = None  # errors about the other end then name this one
     reader: Reader | None = None  # this copy, where it shares its reads with others
+    wants: Callable[[Work], bool] | None = None  # says which work its lanes do; None: all
+    numbers_from: int = 1  # of its lanes
     begin_near: requests.Begin = field(init=False)  # the requests that make the ends source and
     begin_far: requests.Begin = field(init=False)  # sink
     _umask: int = field(init=False, default_factory=metadata.current_umask)
-    _numbers: Iterator[int] = field(init=False, default_factory=lambda: itertools.count(1))
+    _numbers: Iterator[int] = field(init=False, default_factory=itertools.count)
 
     @property
     def is_stream(self) -> bool:
@@ -132,7 +135,7 @@ class LaneContext:
         self.begin_near, self.begin_far = both
 
     def next_number(self) -> int:
-        return next(self._numbers)
+        return self.numbers_from + next(self._numbers)
 
     def new_window(self) -> Window:
         if self.is_stream:

@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pscp.transfer.lanes.in_flight import InFlight, LaneShare, Revocation
-from pscp.transfer.pieces.plan import Ask, Work
+from pscp.transfer.pieces.plan import Ask, Pack, Work
 
 _WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
 SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
+
+_A_PACK = Pack([], lambda pack, failed: None)  # stands for any
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
@@ -71,13 +73,33 @@ class LaterWrites:
                 self._failed(error)
 
 
+class _Pieces(Iterator[Work]):
+    """The pieces of an iterator, of which the next one can be looked at."""
+
+    def __init__(self, pieces: Iterator[Work]) -> None:
+        self._pieces = pieces
+        self._next: Work | None = None
+
+    def peek(self) -> Work | None:
+        """Return the next piece, which stays; None after the last."""
+        if self._next is None:
+            self._next = next(self._pieces, None)
+        return self._next
+
+    def __next__(self) -> Work:
+        piece, self._next = self.peek(), None
+        if piece is None:
+            raise StopIteration
+        return piece
+
+
 class Backlog:
     """Work that no lane has taken yet. The queue's lock guards it."""
 
     def __init__(self, iterator_ended: Callable[[], None]) -> None:
         self._iterator_ended = iterator_ended  # called when an iterator has no more chunks
         self._first: deque[Work] = deque()  # what lanes gave back, and what follows from answers
-        self._waiting: deque[Work | Iterator[Work]] = deque()
+        self._waiting: deque[Work | _Pieces] = deque()
         self.reserve: Callable[[], Work | None] = lambda: None  # asked when nothing else waits
 
     def __len__(self) -> int:
@@ -85,7 +107,7 @@ class Backlog:
 
     def put(self, work: Work | Iterator[Work]) -> None:
         """Add a piece, or an iterator over pieces, behind all that waits already."""
-        self._waiting.append(work)
+        self._waiting.append(_Pieces(work) if isinstance(work, Iterator) else work)
 
     def put_first(self, work: Work) -> None:
         """Add a piece that is taken before what the walk found."""
@@ -93,19 +115,27 @@ class Backlog:
         self._first.append(work)
 
     def next(self, share: LaneShare) -> Work | None:
-        first = self.next_first(share)
-        while first is None and self._waiting:
-            waiting = self._waiting[0]
-            if not isinstance(waiting, Iterator):
-                self._waiting.popleft()
-                return waiting
-            piece = next(waiting, None)
-            if piece is not None:
+        """Remove and return the next piece for this lane."""
+        first, place = self.next_first(share), 0
+        while first is None and place < len(self._waiting):
+            waiting = self._waiting[place]
+            piece = waiting.peek() if isinstance(waiting, _Pieces) else waiting
+            if piece is None:
+                del self._waiting[place]
+                self._iterator_ended()
+                first = self.next_first(share)  # its end may have added what follows from it
+            elif share.wants is not None and not share.wants(piece):
+                place += 1
+            elif isinstance(waiting, _Pieces):
+                return next(waiting)
+            else:
+                del self._waiting[place]
                 return piece
-            self._waiting.remove(waiting)
-            self._iterator_ended()
-            first = self.next_first(share)  # its end may have added what follows from it
-        return first or self.reserve()
+        return first or self._collected(share)
+
+    def _collected(self, share: LaneShare) -> Work | None:
+        """Return what is being collected, where the lane wants packs."""
+        return self.reserve() if share.wants is None or share.wants(_A_PACK) else None
 
     def next_first(
         self, share: LaneShare, *, is_own: bool = False, is_prompt: bool = False
@@ -118,6 +148,8 @@ class Backlog:
         for place, work in enumerate(self._first):
             if is_prompt and not (isinstance(work, Ask) and work.is_prompt):
                 continue
+            if share.wants is not None and not share.wants(work):
+                continue
             pinned = work.share if isinstance(work, Ask) else None
             is_free = pinned is None or pinned.is_over
             if pinned is share or (is_free and not is_own):
@@ -128,13 +160,13 @@ class Backlog:
     def drop(self, is_needless: Callable[[Work], bool]) -> None:
         """Remove the pieces that nobody needs any more; iterators stay."""
         for queue in (self._first, self._waiting):
-            kept = [each for each in queue if isinstance(each, Iterator) or not is_needless(each)]
+            kept = [each for each in queue if isinstance(each, _Pieces) or not is_needless(each)]
             queue.clear()
             queue.extend(kept)  # type: ignore[arg-type]
 
     def known_pieces(self, uncut_pieces: int) -> int:
         """Return how many pieces wait. The iterators, if any wait, have `uncut_pieces` together."""
-        whole = sum(not isinstance(each, Iterator) for each in self._waiting)
+        whole = sum(not isinstance(each, _Pieces) for each in self._waiting)
         return len(self._first) + whole + (uncut_pieces if whole < len(self._waiting) else 0)
 
 

@@ -29,11 +29,12 @@ from pscp.progress.progress import LiveCounters, Reporter, Ticking
 from pscp.transfer.lanes.autotune import Path
 from pscp.transfer.lanes.lane_context import KbitS, LaneContext, RateLimiter
 from pscp.transfer.lanes.work_queue import WorkQueue
-from pscp.transfer.pieces.plan import Placement
+from pscp.transfer.pieces.plan import Placement, Work
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.path_list import PathList
 
 if TYPE_CHECKING:
+    from pscp.endpoint.asking import requests
     from pscp.transfer.lanes.relay import FarSource
     from pscp.transfer.terms.moves import Moves
 
@@ -127,6 +128,33 @@ def _as_expected(path: str, said: object) -> str:
 NO_TERMS = JobTerms()
 
 
+class Movers:
+    """Who moves the bytes of a copy: the lanes of this machine, or workers of a cluster as well
+    (../../cluster/clusters.py).
+    """
+
+    wants: Callable[[Work], bool] | None = None  # says which work this machine's lanes do
+    lanes = 0  # of other machines, at once at most
+
+    def options_here(self, options: Options) -> Options:
+        """Return the options of this machine's lanes."""
+        return options
+
+    def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
+        """Make sure that all machines see the same files; `own` is of this run alone."""
+
+    def begin(
+        self, terms: CopyTerms, of_source: requests.BeginSource, of_sink: requests.BeginSink
+    ) -> None:
+        """Have the other machines begin."""
+
+    def end(self) -> None:
+        """Have them end: all is done, or the copy stops."""
+
+
+ALONE = Movers()
+
+
 @dataclass(frozen=True)
 class CopyRequest:
     """The copy that a command or a call asks for."""
@@ -142,6 +170,7 @@ class CopyRequest:
     job: JobTerms = NO_TERMS
     far_source: FarSource | None = None  # where neither end is here
     wait_s: float = 0.0  # for which it waits at most while the same copy is running
+    movers: Movers = ALONE
 
     @property
     def is_push(self) -> bool:

@@ -1,0 +1,173 @@
+"""Which cluster a copy uses: what --cluster names, or a program's client; and whether it may.
+
+Not here: the copy's tasks (dispatcher.py), what is sent among machines (docs/security.md).
+Read next: place.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pscp.cluster import place
+from pscp.cluster.dispatcher import Dispatcher, is_request
+from pscp.cluster.mover import place_here, version_here
+from pscp.cluster.tasks import Errand
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading import source
+from pscp.ground.errors import Unreachable, UsageError
+from pscp.ground.libraries import check_installed
+from pscp.options.arguments import version
+from pscp.options.options import Options
+from pscp.transfer.far_hosts import FarHosts
+from pscp.transfer.one_place import Admission
+from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, Movers
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_ASKING_LANES = 2  # of the coordinator, which moves no bytes
+_START_S = 10.0  # for a scheduler to answer
+_BATCH = {
+    "slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster",
+    "oar": "OARCluster", "htcondor": "HTCondorCluster",
+}  # fmt: skip
+_HERE = "127.0.0.1"
+_INSECURE = "start it with TLS, or allow it with --cluster-insecure (docs/security.md)"
+
+
+class Cluster(Movers):
+    """A cluster whose workers move the bytes of one copy."""
+
+    wants = staticmethod(is_request)
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._dispatcher: Dispatcher | None = None
+
+    def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
+        """Make sure that all workers have this version, and see the files at the near end.
+
+        `own` is of this run alone. Raises UsageError, CopyError.
+        """
+        found = place.run_on_all(self._client, version_here)
+        others = sorted(f"{name} has {there}" for name, there in found if there != version())
+        if others:
+            raise UsageError(
+                f"pscp here is {version()}, and of the workers {', '.join(others)}",
+                "install the same version on all of them",
+            )
+        paths = [top.path for top in _as_whole(tops)] if request.is_push else []
+        place.check_workers(self._client, request, own, paths)
+
+    def begin(
+        self, terms: CopyTerms, of_source: requests.BeginSource, of_sink: requests.BeginSink
+    ) -> None:
+        """Have the workers move the bytes of this copy."""
+        is_push, connections = terms.is_push, terms.connections
+        if is_push:
+            of_source = of_source._replace(tops=_as_whole(of_source.tops))
+        admission = connections.admit if isinstance(connections, FarHosts) else None
+        options = replace(terms.options, cluster=None, batch=True, progress="none")
+        errand = Errand(
+            is_push=is_push,
+            host=terms.to if is_push else terms.froms[0],
+            options=options,
+            of_source=of_source,
+            of_sink=of_sink,
+            place=place_here(of_source, of_sink, is_push),
+            admission=admission if isinstance(admission, Admission) else None,
+        )
+        self._dispatcher = Dispatcher(self._client, terms, errand)
+        self._dispatcher.start()
+
+    def end(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.end()
+            self.lanes = self._dispatcher.lanes
+
+    def options_here(self, options: Options) -> Options:
+        return replace(options, connections=_ASKING_LANES, channels=1)
+
+
+def _as_whole(tops: Sequence[source.Top]) -> list[source.Top]:
+    """Return the sources with whole paths, which mean the same in a worker's folder."""
+    return [top._replace(path=os.path.join(os.getcwd(), top.path)) for top in tops]
+
+
+@contextlib.contextmanager
+def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
+    """Yield the cluster that a text names, or a client's. Raises UsageError, Unreachable."""
+    if not isinstance(cluster, str):
+        _check_secure(cluster, insecure)
+        yield Cluster(cluster)
+        return
+    with contextlib.ExitStack() as stack:
+        client = _client(cluster, stack, insecure)
+        _check_secure(client, insecure)
+        yield Cluster(client)
+
+
+def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
+    from distributed import Client, LocalCluster
+
+    if "://" in text:
+        try:
+            client = Client(text, timeout=_START_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise Unreachable(f"{text}: no Dask scheduler answers: {error}") from None
+        return stack.enter_context(_closing(client))
+    kind, _, number = text.partition(":")
+    if not re.fullmatch("[1-9][0-9]{0,3}", number) or kind not in ("local", *_BATCH):
+        kinds = ", ".join(f"{each}:N" for each in ("local", *_BATCH))
+        raise UsageError(f"--cluster {text}: neither tcp://HOST:PORT nor tls://, nor {kinds}")
+    made: Any
+    if kind == "local":
+        made = LocalCluster(
+            n_workers=int(number),
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        )
+    else:
+        made = _batch_cluster(kind)
+        made.scale(int(number))
+    stack.enter_context(_closing(made))
+    return stack.enter_context(_closing(Client(made, set_as_default=False)))
+
+
+@contextlib.contextmanager
+def _closing(thing: Any) -> Iterator[Any]:
+    """Close a client or a cluster afterwards, which may be lost by then."""
+    try:
+        yield thing
+    finally:
+        with contextlib.suppress(OSError, TimeoutError):
+            thing.close()
+
+
+def _batch_cluster(kind: str) -> Any:
+    check_installed("dask_jobqueue", before=f"--cluster {kind}: ")
+    import dask_jobqueue
+
+    try:
+        return getattr(dask_jobqueue, _BATCH[kind])()
+    except ValueError as error:  # its configuration lacks something
+        raise UsageError(f"--cluster {kind}: {error}", "set it in ~/.config/dask") from None
+
+
+def _check_secure(client: Client, insecure: bool) -> None:
+    """Raise UsageError where what goes to the scheduler could be read or changed on the way."""
+    address = str(client.scheduler_info()["address"])
+    scheme, _, rest = address.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if not (insecure or scheme in ("tls", "wss", "inproc", "ucxx")):
+        raise UsageError(f"{address}: this scheduler has no TLS", _INSECURE)

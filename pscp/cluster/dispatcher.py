@@ -1,0 +1,326 @@
+"""The coordinator's side: makes tasks of waiting work, hands them to Dask, and takes the outcomes.
+
+A task has a share of the work queue, as a lane has: what it holds is in flight, what it did is
+settled, and what it did not do goes back. Dask chooses the worker, and another one where that is
+lost.
+
+Not here: what a worker does (mover.py), which cluster it is (clusters.py), the work
+(../transfer/lanes/work_queue.py). Read next: mover.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pscp.cluster.mover import move
+from pscp.cluster.place import of_scheduler
+from pscp.cluster.tasks import ChunkOutcome, Errand, Outcome, Task, outcome_of, pack
+from pscp.endpoint.writing.fence import TASK
+from pscp.ground.contexts import with_context
+from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
+from pscp.ground.log import Log
+from pscp.ground.values import MIB
+from pscp.options.arguments import version
+from pscp.progress.progress import count
+from pscp.transfer.lanes.in_flight import LaneShare, Window
+from pscp.transfer.pieces.plan import Ask, Chunk, Job, Pack, Work, last_name
+from pscp.transfer.terms.copy_terms import CopyTerms
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
+_LEAST_BYTES, _MOST_BYTES = 8 * MIB, 4096 * MIB
+_QUEUED = 2  # tasks for each thread of a worker: one to do, and the next one
+_COLLECT_S = 0.05  # for which a task waits for more work than the first piece
+_LOOK_S = 1.0  # how often the workers are counted
+_PATIENCE_S = 10.0  # until people are told that no worker is there
+_FRUITLESS = 3  # tasks, one after the other, of which nothing was done: the copy cannot go on
+
+_log = Log("cluster")
+
+
+def is_request(work: Work) -> bool:
+    """Return whether this work is the coordinator's own."""
+    return isinstance(work, Ask)
+
+
+def _moves_bytes(work: Work) -> bool:
+    return not isinstance(work, Ask)
+
+
+class _Given:
+    """A task that was handed to Dask, and the work that its places stand for."""
+
+    def __init__(self, number: int, share: LaneShare) -> None:
+        self.number, self.share = number, share
+        self.future: Future | None = None
+        self._files: dict[Job, list[tuple[int, Chunk]]] = {}
+        self._packs: list[tuple[int, Pack]] = []
+        self.bytes = 0
+
+    def add(self, number: int, work: Work) -> None:
+        self.bytes += work.cost_bytes
+        if isinstance(work, Chunk):
+            self._files.setdefault(work.job, []).append((number, work))
+            # A try of it that seemed lost may make a part late.
+            work.job.was_shared = True
+        elif isinstance(work, Pack):
+            self._packs.append((number, work))
+
+    @property
+    def label(self) -> str:
+        """Return what the dashboard calls it."""
+        first = next(iter(self._files), None)
+        name = last_name(first.item.entry.path) if first is not None else ""
+        if first is None or len(self._files) > 1 or self._packs:
+            files = len(self._files) + sum(len(each.items) for _, each in self._packs)
+            name = f"{name} and others" if name else count(files, "file")
+        return f"{name} {self.bytes // MIB} MiB"
+
+    def task(self, limit_kbit_s: int | None) -> Task:
+        files = [
+            (job.item, [(chunk.offset, chunk.length) for _, chunk in chunks])
+            for job, chunks in self._files.items()
+        ]
+        packs = [each.items for _, each in self._packs]
+        expected = [
+            {path: each.expected[path] for path in _paths(each) if path in each.expected}
+            for _, each in self._packs
+        ]
+        return Task(self.number, files, packs, expected, limit_kbit_s)
+
+    def chunks(self, outcome: Outcome) -> Iterator[tuple[int, Chunk, ChunkOutcome]]:
+        """Yield the chunks of which the outcome tells what became."""
+        for place, chunks in enumerate(self._files.values()):
+            for at, (number, chunk) in enumerate(chunks):
+                found = outcome.chunks.get((place, at))
+                if found is not None:
+                    yield number, chunk, found
+
+    def packs(self, outcome: Outcome) -> Iterator[tuple[int, Pack, functools.partial[None]]]:
+        for place, (number, each) in enumerate(self._packs):
+            found = outcome.packs.get(place)
+            if found is not None:
+                each.rows = found.rows
+                yield number, each, functools.partial(each.then, each, found.failed)
+
+
+class _WorkerSums:
+    """What one worker has done."""
+
+    def __init__(self) -> None:
+        self.lanes = self._bytes = self._tasks = self._lost = 0
+        self._seconds = 0.0
+
+    def add(self, size_bytes: int, outcome: Outcome) -> None:
+        self.lanes = max(self.lanes, outcome.lanes)
+        self._bytes, self._tasks = self._bytes + size_bytes, self._tasks + 1
+        self._seconds, self._lost = self._seconds + outcome.seconds, self._lost + outcome.lost
+
+    def __str__(self) -> str:
+        rate = self._bytes / max(self._seconds, 0.001) / 1e6
+        lost = f", {count(self._lost, 'connection')} lost" if self._lost else ""
+        return f"{self._bytes / 1e6:.1f} MB in {count(self._tasks, 'task')}, {rate:.1f} MB/s{lost}"
+
+
+def _paths(pack: Pack) -> Iterator[str]:
+    return (item.entry.path for item in pack.items) if pack.expected else iter(())
+
+
+class Dispatcher:
+    """Hands the bytes of one copy to the workers of a cluster."""
+
+    def __init__(self, client: Client, terms: CopyTerms, errand: Errand) -> None:
+        self._client, self._terms, self._queue = client, terms, terms.queue
+        self._errand = pack(errand)
+        self._thread = threading.Thread(target=with_context(self._run), name="cluster", daemon=True)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()  # guards what follows
+        self._given: dict[int, _Given] = {}  # tasks that Dask has
+        self._bytes_per_s = 0.0  # of a task, lately
+        self._fruitless = 0
+        self._workers: dict[str, _WorkerSums] = {}
+        self._noted: set[str] = set()
+        self._next: _Given | None = None  # for the thread alone: the task that is being made
+        self._slots, self._looked_s = 0, 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Take all tasks back, since all is done or the copy stops."""
+        self._thread.join()
+        with self._lock:
+            futures = [each.future for each in self._given.values() if each.future is not None]
+        if futures:
+            with contextlib.suppress(OSError, TimeoutError):  # it is lost
+                self._client.cancel(futures, force=True)
+        if self._terms.options.verbose:
+            for worker, sums in sorted(self._workers.items()):
+                self._terms.reporter.note(f"worker {worker}: {sums}")
+
+    @property
+    def lanes(self) -> int:
+        """Return how many lanes all workers had at once at most."""
+        return sum(each.lanes for each in self._workers.values())
+
+    # --- making tasks; on a thread of its own
+
+    def _run(self) -> None:
+        began_s = time.monotonic()
+        try:
+            while self._is_going():
+                with of_scheduler():
+                    self._look_at_cluster(began_s)
+                if not self._queue.wait_until(self._collects, _LOOK_S, is_lane=True):
+                    continue
+                self._queue.wait_until(self._is_full, _COLLECT_S, is_lane=True)
+                with of_scheduler():
+                    self._hand_out()
+        except BaseException as error:
+            self._queue.stop(error)
+        finally:
+            if self._next is not None:
+                self._give_back(self._next)
+
+    def _is_going(self) -> bool:
+        return self._queue.error is None and not self._queue.is_finished
+
+    def _look_at_cluster(self, began_s: float) -> None:
+        """Count the workers' threads. Raises ConnectionLost where the scheduler is gone."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        if self._client.status != "running":
+            raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        self._slots = _QUEUED * sum(each["nthreads"] for each in workers)
+        if not self._slots and now_s - began_s > _PATIENCE_S and self._queue.has_work():
+            self._note("no worker of the cluster is there: waiting")
+
+    def _note(self, text: str) -> None:
+        with self._lock:
+            is_new = text not in self._noted
+            self._noted.add(text)
+        if is_new:
+            self._terms.reporter.note(text)
+
+    def _collects(self) -> bool:
+        """Take work for the next task; return whether there is any. The queue runs this."""
+        if self._next is None:
+            if len(self._given) >= self._slots:
+                return False
+            number = next(self._numbers)
+            share = LaneShare(Window(self._task_bytes(), 0.0), number * TASK)
+            share.wants = _moves_bytes
+            share.give_up = lambda: None
+            self._next = _Given(number, share)
+            self._queue.join(share)
+        self._is_full()
+        return self._next.bytes > 0
+
+    def _is_full(self) -> bool:
+        """Take work until the next task has enough; return whether it has. The queue runs this."""
+        task = self._next
+        assert task is not None
+        while task.share.window.has_room and (taken := self._queue.try_take(task.share)):
+            task.add(*taken)
+        return not task.share.window.has_room
+
+    def _task_bytes(self) -> int:
+        """Return how much work the next task gets: less toward the end, that all end together."""
+        wanted = int(self._bytes_per_s * _TASK_S)  # at first none is known, and it is soon
+        if self._terms.counters.plan_complete:
+            left_bytes = self._terms.counters.left_bytes - self._queue.in_flight_bytes()
+            wanted = min(wanted, left_bytes // max(self._slots, 1))
+        return max(_LEAST_BYTES, min(wanted, _MOST_BYTES))
+
+    def _hand_out(self) -> None:
+        task, self._next = self._next, None
+        assert task is not None
+        limiter = self._terms.context.limiter
+        limit = limiter.kbit_s() if limiter is not None else None
+        threads = max(self._slots // _QUEUED, 1)
+        record = task.task(max(limit // threads, 1) if limit is not None else None)
+        with self._lock:
+            self._given[task.number] = task
+        task.future = self._client.submit(
+            move, version(), self._errand, pack(record),
+            key=f"{task.label}-{self._terms.nonce}-{task.number}", pure=False,
+        )  # fmt: skip
+        task.future.add_done_callback(with_context(functools.partial(self._done, task)))
+
+    # --- taking outcomes; on a thread of Dask's
+
+    def _done(self, task: _Given, future: Future) -> None:
+        try:
+            with of_scheduler():
+                outcome = self._outcome(future)
+            if outcome is not None:
+                self._take(task, outcome)
+        except BaseException as error:
+            self._queue.stop(error)
+        finally:
+            with self._lock:
+                self._given.pop(task.number, None)
+            self._queue.wake(lanes=True)
+
+    def _outcome(self, future: Future) -> Outcome | None:
+        """Return what a task's worker says; None where it was taken back."""
+        if future.status == "finished":
+            return outcome_of(future.result())
+        if future.status == "error":
+            problem = CopyError(f"a worker of the cluster failed: {future.exception()!r}")
+            return Outcome("", {}, {}, problem)
+        if self._is_going():
+            self._queue.stop(ConnectionLost("Dask's scheduler has dropped a task", RUN_AGAIN))
+        return None
+
+    def _take(self, task: _Given, outcome: Outcome) -> None:
+        settle = self._queue.settle
+        for number, chunk, found in task.chunks(outcome):
+            settle(task.share, number, functools.partial(_tell, chunk, found))
+        for number, _, then in task.packs(outcome):
+            settle(task.share, number, then)
+        has_done = bool(outcome.chunks or outcome.packs)
+        self._give_back(task)
+        for text in outcome.notes:
+            self._note(f"{outcome.worker}: {text}")
+        self._terms.counters.add(connections_lost=outcome.lost)
+        with self._lock:
+            self._fruitless = 0 if has_done else self._fruitless + 1
+            is_hopeless = self._fruitless >= _FRUITLESS
+            if outcome.problem is None:
+                pace = task.bytes / max(outcome.seconds, 0.001)
+                self._bytes_per_s = (self._bytes_per_s + pace) / 2 if self._bytes_per_s else pace
+            self._workers.setdefault(outcome.worker, _WorkerSums()).add(task.bytes, outcome)
+        if outcome.problem is not None:
+            self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
+
+    def _failed(self, worker: str, problem: PscpError, *, is_hopeless: bool) -> None:
+        _log.debug("a task of %s failed: %s", worker, problem.message)
+        if is_hopeless:
+            self._queue.stop(problem)
+        elif self._is_going():
+            self._note(f"{problem.message}; another worker does what it did not")
+
+    def _give_back(self, task: _Given) -> None:
+        self._queue.run_alone(lambda: self._queue.give_back(task.share))
+
+
+def _tell(chunk: Chunk, found: ChunkOutcome) -> None:
+    """Report what became of a chunk to its file."""
+    if found.failure is not None:
+        chunk.job.failed(chunk, found.failure)
+    elif found.digest:
+        chunk.job.landed(chunk, found.digest, found.receipt)
+    else:
+        chunk.job.mismatched(chunk)

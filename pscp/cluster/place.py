@@ -1,0 +1,74 @@
+"""Whether all workers see the files at the near end, found out before the first byte.
+
+Not here: the same of several far hosts (../transfer/one_place.py), what shows a worker that joins
+later (mover.py).
+Read next: dispatcher.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from pscp.cluster.mover import ask_here, ask_named
+from pscp.endpoint.asking import requests
+from pscp.ground.errors import RUN_AGAIN, ConnectionLost, UsageError
+from pscp.transfer import one_place
+from pscp.transfer.terms.copy_terms import CopyRequest
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def of_scheduler() -> Iterator[None]:
+    """Run a block that speaks with Dask's scheduler. Raises ConnectionLost where that is lost."""
+    try:
+        yield
+    except OSError as error:
+        raise ConnectionLost(f"Dask's scheduler is lost: {error}", RUN_AGAIN) from None
+
+
+def run_on_all(client: Client, call: Callable[..., _T], *args: object) -> list[_T]:
+    """Return what a function returns on each worker; one that is lost meanwhile is passed over.
+
+    Raises UsageError where a worker cannot run it, ConnectionLost where the scheduler is lost.
+    """
+    with of_scheduler():
+        found = client.run(call, *args, on_error="return")
+    for worker, each in found.items():
+        if isinstance(each, Exception) and not isinstance(each, OSError):
+            raise UsageError(
+                f"{worker}: this worker cannot run pscp: {each}", "install the same there"
+            )
+    return [each for each in found.values() if not isinstance(each, Exception)]
+
+
+class _Workers:
+    """This machine, which shows, and the workers, which look (one_place.Asked)."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def first(self, request: requests.Request) -> object:
+        return one_place.checked(request, ask_here(request))
+
+    def others(self, request: requests.Request) -> list[tuple[str, object]]:
+        return run_on_all(self._client, ask_named, request)
+
+    def name(self) -> str:
+        return "this machine"
+
+
+def check_workers(client: Client, request: CopyRequest, own: str, paths: list[str]) -> None:
+    """Raise CopyError where a worker does not see the files that are here, the sources or what is
+    made at the destination in a file whose name has `own` in it.
+    """
+    workers = _Workers(client)
+    if request.is_push:
+        one_place.check_sources(workers, paths)
+    else:
+        one_place.check_sink(workers, request, own)

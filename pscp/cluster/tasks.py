@@ -1,0 +1,84 @@
+"""The records that go to a worker, and come back: what all tasks share, a task, and its outcome.
+
+They travel as bytes, so that another version of pscp says so before it reads them.
+
+Not here: how a task is done (mover.py), who makes tasks and takes outcomes (dispatcher.py).
+Read next: dispatcher.py.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, NamedTuple
+
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading.files import Extent
+from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
+from pscp.options.options import Options
+from pscp.transfer.one_place import Admission
+from pscp.transfer.pieces.plan import Failure, PlannedEntry
+
+
+class Errand(NamedTuple):
+    """What is the same for all tasks of one run."""
+
+    is_push: bool
+    host: Location  # the far end
+    options: Options
+    of_source: requests.BeginSource
+    of_sink: requests.BeginSink  # of which each lane has a number of its own
+    place: object  # what tells the files at the near end from another machine's (mover.place_here)
+    admission: Admission | None = None  # of several far hosts, what shows that one sees the files
+
+
+class Task(NamedTuple):
+    """Pieces of work, which one worker does. Their places here stand for them in the outcome."""
+
+    number: int  # of this run, from 1 on
+    files: list[tuple[PlannedEntry, list[Extent]]]  # large ones, and the chunks of each
+    packs: list[list[PlannedEntry]]  # small ones
+    expected: list[dict[str, str]]  # of each pack, digests that files have to have
+    limit_kbit_s: int | None
+
+
+class ChunkOutcome(NamedTuple):
+    """What became of a chunk: it landed, arrived damaged (no digest), or failed."""
+
+    digest: str = ""
+    receipt: int = 0
+    failure: Failure | None = None
+
+
+class PackOutcome(NamedTuple):
+    """What became of a pack: the source's rows, and what failed of it."""
+
+    rows: list[object]
+    failed: list[tuple[int, Failure]]
+
+
+class Outcome(NamedTuple):
+    """What became of a task; a piece that is not in it was not done."""
+
+    worker: str  # the machine's name and the process
+    chunks: dict[tuple[int, int], ChunkOutcome]  # by the places of file and extent
+    packs: dict[int, PackOutcome]
+    problem: PscpError | None = None  # why not all was done
+    seconds: float = 0.0
+    lanes: int = 0  # at once at most
+    lost: int = 0  # connections
+    notes: tuple[str, ...] = ()  # for people
+
+
+def pack(record: Errand | Task | Outcome) -> bytes:
+    return pickle.dumps(record)
+
+
+if TYPE_CHECKING:
+
+    def errand_of(data: bytes) -> Errand: ...
+    def task_of(data: bytes) -> Task: ...
+    def outcome_of(data: bytes) -> Outcome: ...
+
+else:
+    errand_of = task_of = outcome_of = pickle.loads  # Dask's own protocol carries code anyway

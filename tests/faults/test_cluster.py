@@ -1,0 +1,313 @@
+"""Copies whose bytes the workers of a Dask cluster move, to and from a real sshd.
+
+Not here: the fence of a task's tries (../unit/test_tries.py), which clusters there are
+(../unit/test_clusters.py).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare import assert_same_tree
+from conftest import MakeServer, unavailable
+from many_hosts_world import Cluster
+from servers import why_no_mounts
+
+from faults.conftest import MIB, Breaking, Calling, Running, Way, fill, until
+from pscp.cluster.tasks import Outcome, outcome_of
+from pscp.endpoint.frames import wire
+from pscp.ground.processes import descendants
+
+_FOLDER = "DASK_TEMPORARY_DIRECTORY"
+
+
+class Workers:
+    """A Dask scheduler and its workers, each a process of its own."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self.scheduler = self._start("scheduler", "--port", "0", "--no-dashboard")
+        told = folder / "scheduler.json"
+        until(lambda: told.exists() and told.read_text().endswith("}"), "the scheduler listens")
+        self.address = str(json.loads(told.read_text())["address"])
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, kind: str, *words: str, before: str = "") -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "distributed.cli.dask_" + kind, *words]
+        argv += ["--host", "127.0.0.1", "--scheduler-file", str(self._folder / "scheduler.json")]
+        if before:
+            argv = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$@"', "sh", *argv]
+        environ = {**os.environ, "XDG_STATE_HOME": str(self._folder / "state"), _FOLDER: "."}
+        with open(self._folder / f"{kind}.log", "ab") as log:
+            process = subprocess.Popen(
+                argv, stdout=log, stderr=log, env=environ, cwd=str(self._folder)
+            )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+    def start(self, count: int = 1, *, before: str = "") -> None:
+        """Start workers with one thread each, and wait until the scheduler has them."""
+        words = "--nthreads", "1", "--no-nanny", "--no-dashboard", "--death-timeout", "60"
+        self.all += [self._start("worker", *words, before=before) for _ in range(count)]
+        log = self._folder / "scheduler.log"
+        until(lambda: log.read_text().count("Register worker") >= len(self.all), "workers come")
+
+    def busy(self) -> list[subprocess.Popen[bytes]]:
+        """Those that have connections."""
+        return [each for each in self.all if each.poll() is None and any(descendants(each.pid))]
+
+
+@pytest.fixture
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    """A scheduler, for a test that starts workers, and ends what it likes."""
+    with contextlib.ExitStack() as stack:
+        yield Workers(tmp_path_factory.mktemp("dask"), stack)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    """Two workers, which all tests share."""
+    with contextlib.ExitStack() as stack:
+        workers = Workers(tmp_path_factory.mktemp("dask"), stack)
+        workers.start(2)
+        yield workers
+
+
+def fill_tree(way: Way, big: int = 24 * MIB) -> None:
+    fill(way.source / "big", big)
+    for number in range(300):
+        fill(way.source / f"d{number % 7}" / f"{number}", 500 + number)
+
+
+def words(workers: Workers, *more: str) -> list[str]:
+    return ["--cluster", workers.address, "-c", "2", "-a", "--chunk-size", "1M", *more]
+
+
+def assert_whole(way: Way) -> None:
+    assert_same_tree(way.source, way.destination)
+    until(lambda: not way.parts(), "no part is left")
+    assert not way.journals
+
+
+@contextlib.contextmanager
+def amid(way: Way, workers: Workers, *more: str) -> Iterator[Running]:
+    """A copy of which some has landed; it ends well, or the block ends it."""
+    running = way.start(*words(workers, "-l", "60M", *more))
+    try:
+        process = running.process
+        until(
+            lambda: way.journaled_bytes() >= 6 * MIB or process.poll() is not None,
+            "some has landed",
+        )
+        assert process.poll() is None, running.err.read_text()
+        yield running
+    finally:
+        running.kill()
+
+
+def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
+    fill_tree(way, 48 * MIB)
+    ended = way.finish(*words(two, "-v", "-l", "200M"))
+    assert_whole(way)
+    assert ended.end["bytes_sent"] >= 48 * MIB and ended.end["connections"] == 4
+    assert ended.out.count('"text": "worker ') == 2
+    # Once more: nothing is moved.
+    assert way.finish(*words(two, "-v")).end["files_unchanged"] == 301
+
+
+def test_a_mirror_strong_with_links_and_holes(way: Way, two: Workers) -> None:
+    fill_tree(way)
+    os.link(way.source / "big", way.source / "d0" / "other-name")
+    (way.source / "link").symlink_to("big")
+    with open(way.source / "holes", "wb") as file:
+        file.truncate(64 * MIB)
+        file.seek(30 * MIB)
+        file.write(os.urandom(2 * MIB))
+    fill(way.destination / "unwanted", 10)
+    fill(way.destination / "d1" / "1", 10)
+    ended = way.finish(*words(two, "--strong", "--delete"))
+    assert ended.end["files_deleted"] == 1
+    assert_whole(way)
+
+
+def test_to_and_from_several_hosts(
+    way: Way, two: Workers, make_sshd: MakeServer, tmp_path: Path
+) -> None:
+    cluster: Any = Cluster(tmp_path, *(make_sshd() for _ in range(3)))
+    hosts = dataclasses.replace(way, server=cluster)
+    fill_tree(hosts)
+    cluster.dead("dm2")
+    hosts.finish(*words(two, "-l", "200M"))
+    assert_whole(hosts)
+    first, second, third = cluster.logins()
+    assert first > 2 and third > 2 and not second
+
+
+def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
+    """Another one does its tasks."""
+    workers.start(2)
+    fill_tree(way)
+    with amid(way, workers) as running:
+        workers.busy()[0].kill()
+        running.finished()
+    assert_whole(way)
+
+
+class Twice:
+    """A client whose first task is done twice: it seems lost when it is about to send, and comes
+    back when the copy is over.
+    """
+
+    status = "running"
+
+    def __init__(self, breaking: Breaking) -> None:
+        self._breaking = breaking
+        self.threads: list[threading.Thread] = []
+        self.late: list[Outcome] = []
+
+    def scheduler_info(self, **more: object) -> dict[str, Any]:
+        return {"address": "inproc://test", "workers": {"one": {"nthreads": 1}}}
+
+    def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
+        return {"one": call(*args)}
+
+    def submit(self, call: Callable[..., bytes], *args: Any, key: str, pure: bool) -> Any:
+        future: Any = concurrent.futures.Future()
+        future.status = "pending"
+
+        def lose() -> None:
+            self.late.append(outcome_of(call(*args)))
+
+        def do() -> None:
+            if not self._breaking.blocked:
+                self._start(lose)
+                until(lambda: self._breaking.blocked, "the first try is about to send")
+                self._breaking.rules.clear()
+                self._breaking.rule("block", connections=None, gate="big")
+            found = call(*args)
+            future.status = "finished"
+            future.set_result(found)
+
+        self._start(do)
+        return future
+
+    def _start(self, act: Callable[[], None]) -> None:
+        self.threads.append(threading.Thread(target=act))
+        self.threads[-1].start()
+
+
+def test_a_try_that_comes_late_changes_nothing(way: Way) -> None:
+    """Dask has given its task to another worker, which has done half of it by then."""
+    fill(way.source / "big", 3 * MIB)
+    fill(way.source / "folder" / "small", 1000)
+    breaking = way.breaking().rule("block", connections=None, type=wire.PACK)
+    client: Any = Twice(breaking)
+    calling = Calling(
+        lambda: way.copy(cluster=client, breaking=breaking, archive=True, connections=1)
+    )
+    try:
+        small = way.destination / "folder" / "small"
+        until(small.exists, "the second try has sent the small file")
+        inode = small.stat().st_ino
+        breaking.go()
+        until(lambda: client.late, "the first try ends")
+        assert small.stat().st_ino == inode
+    finally:
+        breaking.go()
+        breaking.go("big")
+        result = calling.ended()
+        for thread in client.threads:
+            thread.join()
+    [outcome] = client.late
+    assert outcome.problem is not None and not outcome.packs
+    assert result.ok
+    assert_whole(way)
+
+
+def test_the_coordinator_is_killed_and_the_same_command_goes_on(way: Way, two: Workers) -> None:
+    fill_tree(way)
+    with amid(way, two) as running:
+        running.kill()
+        until(lambda: not two.busy(), "their lanes end")
+        landed = way.journaled_bytes()
+    ended = way.finish(*words(two))
+    assert ended.end["bytes_resumed"] >= landed
+    assert_whole(way)
+
+
+def test_an_interrupt_ends_the_lanes_of_all_workers(pull: Way, two: Workers) -> None:
+    fill_tree(pull)
+    with amid(pull, two) as running:
+        running.send(signal.SIGINT)
+        assert running.ended().code == 130
+        until(lambda: not two.busy(), "their lanes end")
+    ended = pull.finish(*words(two))
+    assert ended.end["bytes_resumed"] >= 6 * MIB
+    assert_whole(pull)
+
+
+def test_the_scheduler_is_lost(push: Way, workers: Workers) -> None:
+    workers.start(2)
+    fill_tree(push)
+    with amid(push, workers) as running:
+        workers.scheduler.kill()
+        ended = running.ended()
+    assert ended.code == 3 and "scheduler" in ended.err, ended.err
+    assert push.finish("-a").end["bytes_resumed"] >= 6 * MIB
+    assert_whole(push)
+
+
+def test_workers_may_come_later(push: Way, workers: Workers) -> None:
+    fill_tree(push)
+    running = push.start(*words(workers))
+    try:
+        until(lambda: "no worker" in running.out.read_text(), "it waits")
+        workers.start(1)
+        running.finished()
+    finally:
+        running.kill()
+    assert_whole(push)
+
+
+def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
+    fill_tree(push)
+    source, destination = push.locations()
+    program = push.home / "program.py"
+    program.write_text(
+        "import pscp\nfrom distributed import Client\n"
+        f"with Client({two.address!r}) as client:\n"
+        f"    result = pscp.copy({source!r}, {destination!r}, archive=True, cluster=client,\n"
+        f"                       batch=True, config_file={push.server.ssh_config!r})\n"
+        "    print(result.connections, result.bytes_sent, client.submit(max, 1, 2).result())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60
+    )
+    lanes, sent, most = map(int, ran.stdout.split())
+    assert lanes >= 2 and sent >= 24 * MIB and most == 2
+    assert_whole(push)
+
+
+def test_a_worker_that_does_not_see_the_files_is_refused(way: Way, workers: Workers) -> None:
+    if why := why_no_mounts():
+        unavailable(why)
+    near = way.source if way.is_push else way.destination
+    fill_tree(way)
+    workers.start(1)
+    workers.start(1, before=f"mount -t tmpfs none {near}")
+    ended = way.run(*words(workers))
+    assert ended.code == 1 and "vm" in ended.err, ended
+    assert not way.arrived() and not way.parts()
