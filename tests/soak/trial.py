@@ -54,15 +54,18 @@ class Way:
     plane: Any = "auto"
     lanes: int = 1
     hosts: int = 1  # names of the server, to all of which lanes go
+    workers: int = 0  # of a cluster, which move the bytes
 
     def words(self) -> list[str]:
         words = ["--transport", self.transport, "--remote", self.remote, "--plane", self.plane]
-        return [*words, "-c", str(self.lanes)]
+        cluster = ["--cluster", f"local:{self.workers}"] if self.workers else []
+        return [*words, "-c", str(self.lanes), *cluster]
 
     def __str__(self) -> str:
         over = "sftp" if self.remote == "sftp" else self.plane.replace("auto", "ssh")
         hosts = f" {self.hosts} hosts" if self.hosts > 1 else ""
-        return f"{self.direction} {self.transport} {over} -c {self.lanes}{hosts}"
+        workers = f" {self.workers} workers" if self.workers else ""
+        return f"{self.direction} {self.transport} {over} -c {self.lanes}{hosts}{workers}"
 
 
 class Trial:

@@ -39,6 +39,7 @@ WAYS = (
     Way("pull", plane="tls", lanes=2), Way("far", plane="tls"), Way("far", remote="sftp"),
     Way("fan"), Way("fan", plane="plain"), Way("job"), Way("job"), Way("push", lanes=3, hosts=3),
     Way("pull", lanes=3, hosts=2), Way("far", lanes=2, hosts=2), Way("job", hosts=2),
+    Way("push", lanes=2, workers=2), Way("pull", workers=2), Way("push", hosts=2, workers=2),
 )  # fmt: skip
 # Refused there.
 NOT_OVER_SFTP = {"backup", "backup_dir", "link_dest", "one_file_system", "transfer_test", "chown"}
@@ -47,6 +48,7 @@ NOT_OVER_SFTP = {"backup", "backup_dir", "link_dest", "one_file_system", "transf
 NOT_OF_TWO = {"remove_source_files", "manifest", "dry_run", "check", "transfer_test", "filters",
               "files_from", "relative", "resume", "link_dest", "chown"}  # fmt: skip
 NOT_OF_HOSTS = {"remove_source_files", "manifest"}  # refused to several
+NOT_OF_WORKERS = {"transfer_test"}  # refused to a cluster's
 NOTHING = 7  # what a job ends with that finds no file to copy
 CUT = (1, 3, 4, 5, 130, 143, -2, -9, -15)  # exit codes of runs that were disturbed
 ENDING_S = 30.0
@@ -70,6 +72,8 @@ def is_fit(way: Way, given: Mapping[str, Any]) -> bool:
         not_here = NOT_OF_TWO
     if way.hosts > 1:
         not_here = not_here | NOT_OF_HOSTS
+    if way.workers:
+        not_here = not_here | NOT_OF_WORKERS
     return not not_here & given.keys() and not (way.direction == "far" and "files_from" in given)
 
 
