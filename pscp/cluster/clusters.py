@@ -73,7 +73,7 @@ class Cluster(Movers):
         if is_push:
             of_source = of_source._replace(tops=_as_whole(of_source.tops))
         admission = connections.admit if isinstance(connections, FarHosts) else None
-        options = replace(terms.options, cluster=None, batch=True, progress="none")
+        options = _for_workers(terms.options)
         errand = Errand(
             is_push=is_push,
             host=terms.to if is_push else terms.froms[0],
@@ -98,6 +98,18 @@ class Cluster(Movers):
 def _as_whole(tops: Sequence[source.Top]) -> list[source.Top]:
     """Return the sources with whole paths, which mean the same in a worker's folder."""
     return [top._replace(path=os.path.join(os.getcwd(), top.path)) for top in tops]
+
+def _for_workers(options: Options) -> Options:
+    """Return the options of a worker, which asks nobody and has another working folder."""
+    password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE")
+    return replace(
+        options.with_absolute_paths(),
+        password_file=os.path.abspath(password_file) if password_file else None,
+        cluster=None,
+        batch=True,
+        progress="none",
+    )
+
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from pscp.ground.contexts import with_context
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
 from pscp.ground.log import Log
 from pscp.ground.values import MIB
+from pscp.ground.terminal_text import printable
 from pscp.options.arguments import version
 from pscp.progress.progress import count
 from pscp.transfer.lanes.in_flight import LaneShare, Window
@@ -82,7 +83,7 @@ class _Given:
         if first is None or len(self._files) > 1 or self._packs:
             files = len(self._files) + sum(len(each.items) for _, each in self._packs)
             name = f"{name} and others" if name else count(files, "file")
-        return f"{name} {self.bytes // MIB} MiB"
+        return f"{printable(name)} {self.bytes // MIB} MiB"  # Dask takes no surrogates
 
     def task(self, limit_kbit_s: int | None) -> Task:
         files = [

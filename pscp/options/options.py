@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -110,6 +111,19 @@ class Options(ConnectionOptions, CopyOptions):
         if self.remote == "sftp":
             raise UsageError(f"{what} needs the agent", "leave out --remote sftp")
         return replace(self, remote="agent")
+
+    def with_absolute_paths(self) -> Options:
+        """Return these options with absolute paths of what ssh reads, for another folder."""
+        config = self.config_file
+        identities = (
+            os.path.abspath(path) if os.path.exists(path) else path for path in self.identities
+        )
+        return replace(
+            self,
+            program=os.path.abspath(self.program) if "/" in self.program else self.program,
+            config_file=config if config in (None, "none") else os.path.abspath(str(config)),
+            identities=tuple(identities),
+        )
 
 
 _init = Options.__init__

@@ -282,6 +282,31 @@ def test_workers_may_come_later(push: Way, workers: Workers) -> None:
     assert_whole(push)
 
 
+def test_names_that_are_not_utf_8(push: Way, two: Workers) -> None:
+    """Dask names a task by its files, and takes no such letters."""
+    fill(push.source / os.fsdecode(b"big\xff\x1b"), 9 * MIB)
+    push.finish(*words(two))
+    assert_whole(push)
+
+
+def test_paths_of_options_are_of_the_folder_here(push: Way, two: Workers) -> None:
+    """The workers have another one."""
+    fill_tree(push)
+    source, destination = push.locations()
+    argv = [sys.executable, "-m", "pscp", "-a", "-F", os.path.basename(push.server.ssh_config)]
+    argv += ["--cluster", two.address, "-c", "2", source, destination]
+    ran = subprocess.run(
+        argv,
+        cwd=os.path.dirname(push.server.ssh_config),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert_whole(push)
+
+
 def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
     fill_tree(push)
     source, destination = push.locations()

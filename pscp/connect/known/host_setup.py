@@ -9,7 +9,6 @@ Read next: host_memory.py.
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,18 +92,7 @@ class HostSetup:
 
     def absolute(self) -> HostSetup:
         """Return the setup with absolute paths, since an ssh that stays is started in `/`."""
-        program, config = self.options.program, self.options.config_file
-        identities = (
-            os.path.abspath(path) if os.path.exists(path) else path
-            for path in self.options.identities
-        )
-        options = dataclasses.replace(
-            self.options,
-            program=os.path.abspath(program) if "/" in program else program,
-            config_file=config if config in (None, "none") else os.path.abspath(str(config)),
-            identities=tuple(identities),
-        )
-        return dataclasses.replace(self, options=options)
+        return dataclasses.replace(self, options=self.options.with_absolute_paths())
 
 
 class SetupSource:
