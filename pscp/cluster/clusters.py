@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import resource_tracker
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pscp.cluster import place
@@ -20,7 +24,7 @@ from pscp.cluster.mover import place_here, version_here
 from pscp.cluster.tasks import Errand
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
-from pscp.ground.errors import Unreachable, UsageError
+from pscp.ground.errors import PscpError, Unreachable, UsageError
 from pscp.ground.libraries import check_installed
 from pscp.options.arguments import version
 from pscp.options.options import Options
@@ -95,10 +99,6 @@ class Cluster(Movers):
         return replace(options, connections=_ASKING_LANES, channels=1)
 
 
-def _as_whole(tops: Sequence[source.Top]) -> list[source.Top]:
-    """Return the sources with whole paths, which mean the same in a worker's folder."""
-    return [top._replace(path=os.path.join(os.getcwd(), top.path)) for top in tops]
-
 def _for_workers(options: Options) -> Options:
     """Return the options of a worker, which asks nobody and has another working folder."""
     password_file = options.password_file or os.environ.get("PSCP_PASSWORD_FILE")
@@ -111,6 +111,10 @@ def _for_workers(options: Options) -> Options:
     )
 
 
+def _as_whole(tops: Sequence[source.Top]) -> list[source.Top]:
+    """Return the sources with whole paths, which mean the same in a worker's folder."""
+    return [top._replace(path=os.path.join(os.getcwd(), top.path)) for top in tops]
+
 
 @contextlib.contextmanager
 def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
@@ -120,37 +124,87 @@ def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
         yield Cluster(cluster)
         return
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
         client = _client(cluster, stack, insecure)
         _check_secure(client, insecure)
         yield Cluster(client)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's own records from people: its tracebacks, where pscp says what is wrong."""
+    import distributed.config  # noqa: F401 - which sets their levels
+
+    if logging.getLogger("pscp").isEnabledFor(logging.DEBUG):
+        yield
+        return
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
 def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
+    import dask.config
     from distributed import Client, LocalCluster
 
     if "://" in text:
-        try:
-            client = Client(text, timeout=_START_S, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise Unreachable(f"{text}: no Dask scheduler answers: {error}") from None
-        return stack.enter_context(_closing(client))
+        return stack.enter_context(_closing(_client_at(text)))
     kind, _, number = text.partition(":")
     if not re.fullmatch("[1-9][0-9]{0,3}", number) or kind not in ("local", *_BATCH):
         kinds = ", ".join(f"{each}:N" for each in ("local", *_BATCH))
         raise UsageError(f"--cluster {text}: neither tcp://HOST:PORT nor tls://, nor {kinds}")
     made: Any
     if kind == "local":
-        made = LocalCluster(
-            n_workers=int(number),
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-        )
+        folder = TemporaryDirectory(prefix="pscp-dask-", ignore_cleanup_errors=True)
+        where = dask.config.set(temporary_directory=stack.enter_context(folder))
+        with _without_interrupts(), where:
+            made = LocalCluster(
+                n_workers=int(number),
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+            )
     else:
         made = _batch_cluster(kind)
         made.scale(int(number))
     stack.enter_context(_closing(made))
     return stack.enter_context(_closing(Client(made, set_as_default=False)))
+
+
+def _client_at(address: str) -> Client:
+    from distributed import Client, Security
+
+    is_tls = address.startswith(("tls://", "wss://"))
+    try:
+        if is_tls and Security().get_connection_args("client").get("ssl_context") is None:
+            what = f"{address}: no certificates are set up here for a scheduler with TLS"
+            raise UsageError(what, "set distributed.comm.tls in ~/.config/dask")
+        return Client(address, timeout=_START_S, set_as_default=False)
+    except PscpError:
+        raise
+    except Exception as error:  # also MemoryError, where another program listens there
+        what = f"{address}: no Dask scheduler answers: {str(error) or type(error).__name__}"
+        raise Unreachable(what, "look whether it runs there, and at which port") from None
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Run a block whose threads and processes get no SIGINT: a terminal sends it to all of them,
+    and it is this process that ends the copy, and them.
+    """
+    resource_tracker.ensure_running()  # by the first process, and that unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -170,7 +224,8 @@ def _batch_cluster(kind: str) -> Any:
     try:
         return getattr(dask_jobqueue, _BATCH[kind])()
     except ValueError as error:  # its configuration lacks something
-        raise UsageError(f"--cluster {kind}: {error}", "set it in ~/.config/dask") from None
+        what = " ".join(str(error).split())
+        raise UsageError(f"--cluster {kind}: {what}", "set it in ~/.config/dask") from None
 
 
 def _check_secure(client: Client, insecure: bool) -> None:

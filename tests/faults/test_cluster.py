@@ -259,6 +259,24 @@ def test_an_interrupt_ends_the_lanes_of_all_workers(pull: Way, two: Workers) -> 
     assert_whole(pull)
 
 
+def test_an_interrupt_at_the_terminal_is_for_the_coordinator(push: Way) -> None:
+    """Its workers get the signal as well."""
+    fill_tree(push)
+    running = push.start(
+        "--cluster", "local:2", "-c", "2", "-l", "60M", "-a", "--chunk-size", "1M",
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        until(lambda: push.journaled_bytes() >= 6 * MIB, "some has landed")
+        os.killpg(running.process.pid, signal.SIGINT)
+        ended = running.ended()
+    finally:
+        running.kill()
+    assert ended.code == 130 and "Traceback" not in ended.err, ended.err
+    push.finish("-a")
+    assert_whole(push)
+
+
 def test_the_scheduler_is_lost(push: Way, workers: Workers) -> None:
     workers.start(2)
     fill_tree(push)
@@ -266,6 +284,7 @@ def test_the_scheduler_is_lost(push: Way, workers: Workers) -> None:
         workers.scheduler.kill()
         ended = running.ended()
     assert ended.code == 3 and "scheduler" in ended.err, ended.err
+    assert "Traceback" not in ended.err
     assert push.finish("-a").end["bytes_resumed"] >= 6 * MIB
     assert_whole(push)
 

@@ -36,10 +36,20 @@ def test_a_scheduler_that_is_not_there() -> None:
     code = (
         "import pscp; from pscp.cluster import clusters; clusters._START_S = 0.1\n"
         "try: clusters.opened('tcp://127.0.0.1:1', insecure=False).__enter__()\n"
-        "except pscp.Unreachable as error: print(error)"
+        "except pscp.Unreachable as error: print(error, error.hint)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("tcp://127.0.0.1:1: no Dask scheduler answers")
+    assert "ssh" not in ran.stdout
+
+
+def test_tls_without_certificates() -> None:
+    with (
+        pytest.raises(pscp.UsageError, match="no certificates") as raised,
+        clusters.opened("tls://127.0.0.1:1", insecure=False),
+    ):
+        pass
+    assert "distributed.comm.tls" in raised.value.hint
 
 
 @pytest.mark.parametrize(
