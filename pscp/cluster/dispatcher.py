@@ -4,8 +4,8 @@ A task has a share of the work queue, as a lane has: what it holds is in flight,
 settled, and what it did not do goes back. Dask chooses the worker, and another one where that is
 lost.
 
-Not here: what a worker does (mover.py), which cluster it is (clusters.py), the work
-(../transfer/lanes/work_queue.py). Read next: mover.py.
+Not here: what a worker does (mover.py), which of them get tasks (standing.py), which cluster it is
+(clusters.py), the work (../transfer/lanes/work_queue.py). Read next: mover.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from pscp.cluster.mover import move
 from pscp.cluster.place import of_scheduler
+from pscp.cluster.standing import Standing
 from pscp.cluster.tasks import ChunkOutcome, Errand, Outcome, Task, outcome_of, pack
 from pscp.endpoint.writing.fence import TASK
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
 from pscp.ground.log import Log
-from pscp.ground.values import MIB
 from pscp.ground.terminal_text import printable
+from pscp.ground.values import MIB
 from pscp.options.arguments import version
 from pscp.progress.progress import count
 from pscp.transfer.lanes.in_flight import LaneShare, Window
@@ -42,7 +43,6 @@ _QUEUED = 2  # tasks for each thread of a worker: one to do, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
 _PATIENCE_S = 10.0  # until people are told that no worker is there
-_FRUITLESS = 3  # tasks, one after the other, of which nothing was done: the copy cannot go on
 
 _log = Log("cluster")
 
@@ -105,6 +105,11 @@ class _Given:
                 if found is not None:
                     yield number, chunk, found
 
+    def done(self, outcome: Outcome) -> Iterator[Work]:
+        """Yield what was done, or has failed for good."""
+        yield from (chunk for _, chunk, _ in self.chunks(outcome))
+        yield from (each for place, (_, each) in enumerate(self._packs) if place in outcome.packs)
+
     def packs(self, outcome: Outcome) -> Iterator[tuple[int, Pack, functools.partial[None]]]:
         for place, (number, each) in enumerate(self._packs):
             found = outcome.packs.get(place)
@@ -146,7 +151,7 @@ class Dispatcher:
         self._lock = threading.Lock()  # guards what follows
         self._given: dict[int, _Given] = {}  # tasks that Dask has
         self._bytes_per_s = 0.0  # of a task, lately
-        self._fruitless = 0
+        self._standing = Standing()
         self._workers: dict[str, _WorkerSums] = {}
         self._noted: set[str] = set()
         self._next: _Given | None = None  # for the thread alone: the task that is being made
@@ -202,8 +207,10 @@ class Dispatcher:
         self._looked_s = now_s
         if self._client.status != "running":
             raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        self._slots = _QUEUED * sum(each["nthreads"] for each in workers)
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        self._slots = _QUEUED * sum(each["nthreads"] for each in workers.values())
+        with self._lock:
+            self._standing.see(workers)
         if not self._slots and now_s - began_s > _PATIENCE_S and self._queue.has_work():
             self._note("no worker of the cluster is there: waiting")
 
@@ -253,9 +260,11 @@ class Dispatcher:
         record = task.task(max(limit // threads, 1) if limit is not None else None)
         with self._lock:
             self._given[task.number] = task
+            workers = self._standing.chosen()
         task.future = self._client.submit(
             move, version(), self._errand, pack(record),
             key=f"{task.label}-{self._terms.nonce}-{task.number}", pure=False,
+            workers=workers, allow_other_workers=workers is not None,  # once those are lost
         )  # fmt: skip
         task.future.add_done_callback(with_context(functools.partial(self._done, task)))
 
@@ -297,12 +306,13 @@ class Dispatcher:
             self._note(f"{outcome.worker}: {text}")
         self._terms.counters.add(connections_lost=outcome.lost)
         with self._lock:
-            self._fruitless = 0 if has_done else self._fruitless + 1
-            is_hopeless = self._fruitless >= _FRUITLESS
+            self._standing.note(outcome.address, has_done=has_done)
+            is_hopeless = self._standing.is_hopeless
             if outcome.problem is None:
                 pace = task.bytes / max(outcome.seconds, 0.001)
                 self._bytes_per_s = (self._bytes_per_s + pace) / 2 if self._bytes_per_s else pace
-            self._workers.setdefault(outcome.worker, _WorkerSums()).add(task.bytes, outcome)
+            done_bytes = sum(each.cost_bytes for each in task.done(outcome))
+            self._workers.setdefault(outcome.worker, _WorkerSums()).add(done_bytes, outcome)
         if outcome.problem is not None:
             self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
 

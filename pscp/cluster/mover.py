@@ -100,7 +100,7 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     began_s = time.monotonic()
     if version_there != version():
         what = f"this worker has pscp {version()}, and the coordinator {version_there}"
-        return pack(Outcome(name_here(), {}, {}, CopyError(what)))
+        return pack(Outcome(name_here(), {}, {}, CopyError(what), address=_address_here()))
     moving = _Moving(errand, task_of(task))
     problem: PscpError | None = None
     try:
@@ -111,7 +111,8 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
         problem = error
     except OSError as error:
         problem = CopyError(f"{name_here()}: {error}")
-    return pack(moving.outcome(problem, time.monotonic() - began_s))
+    outcome = moving.outcome(problem, time.monotonic() - began_s)
+    return pack(outcome._replace(address=_address_here()))
 
 
 class _KeptConnections:
@@ -298,6 +299,16 @@ def _checked(answer: object) -> object:
 
 def _as(failure: Failure) -> PscpError:
     return answers.as_copy_error(failure)
+
+
+def _address_here() -> str:
+    """Return the address by which Dask knows this worker; an empty one where it is no worker."""
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return ""
 
 
 def _is_cancelled() -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pscp.cluster.mover import ask_here, ask_named
 from pscp.endpoint.asking import requests
-from pscp.ground.errors import RUN_AGAIN, ConnectionLost, UsageError
+from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, UsageError
 from pscp.transfer import one_place
 from pscp.transfer.terms.copy_terms import CopyRequest
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _T = TypeVar("_T")
+_SHARED = "all workers have to see the files that are here, as the same user: docs/cluster.md"
 
 
 @contextlib.contextmanager
@@ -68,7 +69,11 @@ def check_workers(client: Client, request: CopyRequest, own: str, paths: list[st
     made at the destination in a file whose name has `own` in it.
     """
     workers = _Workers(client)
-    if request.is_push:
-        one_place.check_sources(workers, paths)
-    else:
-        one_place.check_sink(workers, request, own)
+    try:
+        if request.is_push:
+            one_place.check_sources(workers, paths)
+        else:
+            one_place.check_sink(workers, request, own)
+    except CopyError as error:
+        error.hint = _SHARED
+        raise

@@ -68,6 +68,7 @@ class Outcome(NamedTuple):
     lanes: int = 0  # at once at most
     lost: int = 0  # connections
     notes: tuple[str, ...] = ()  # for people
+    address: str = ""  # by which Dask knows the worker
 
 
 def pack(record: Errand | Task | Outcome) -> bytes:

@@ -184,7 +184,7 @@ class Twice:
     def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
         return {"one": call(*args)}
 
-    def submit(self, call: Callable[..., bytes], *args: Any, key: str, pure: bool) -> Any:
+    def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Any:
         future: Any = concurrent.futures.Future()
         future.status = "pending"
 
@@ -353,5 +353,19 @@ def test_a_worker_that_does_not_see_the_files_is_refused(way: Way, workers: Work
     workers.start(1)
     workers.start(1, before=f"mount -t tmpfs none {near}")
     ended = way.run(*words(workers))
-    assert ended.code == 1 and "vm" in ended.err, ended
+    assert ended.code == 1 and "vm" in ended.err and "all workers" in ended.err, ended
     assert not way.arrived() and not way.parts()
+
+
+def test_a_worker_that_comes_late_and_does_not_see_the_files(way: Way, workers: Workers) -> None:
+    """It ends its tasks at once, and others do them, however many Dask gives to it."""
+    if why := why_no_mounts():
+        unavailable(why)
+    fill_tree(way)
+    workers.start(1)
+    near = way.source if way.is_push else way.destination
+    with amid(way, workers) as running:
+        workers.start(1, before=f"mount -t tmpfs none {near}")
+        running.finished()
+    assert "does not see" in running.out.read_text()
+    assert_whole(way)
