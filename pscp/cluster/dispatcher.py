@@ -15,7 +15,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.cluster.mover import move
@@ -62,6 +62,7 @@ class _Given:
     def __init__(self, number: int, share: LaneShare) -> None:
         self.number, self.share = number, share
         self.future: Future | None = None
+        self.workers: list[str] | None = None  # the only ones that may do it; None: all
         self._files: dict[Job, list[tuple[int, Chunk]]] = {}
         self._packs: list[tuple[int, Pack]] = []
         self.bytes = 0
@@ -74,6 +75,11 @@ class _Given:
             work.job.was_shared = True
         elif isinstance(work, Pack):
             self._packs.append((number, work))
+
+    def is_stranded(self, present: Container[str]) -> bool:
+        """Return whether all workers that may do it are lost: Dask would keep it forever."""
+        is_given = self.future is not None and self.workers
+        return bool(is_given) and not any(each in present for each in self.workers or ())
 
     @property
     def label(self) -> str:
@@ -211,6 +217,10 @@ class Dispatcher:
         self._slots = _QUEUED * sum(each["nthreads"] for each in workers.values())
         with self._lock:
             self._standing.see(workers)
+            stranded = [each for each in self._given.values() if each.is_stranded(workers)]
+        for task in stranded:
+            task.workers = []
+            self._client.cancel([task.future], force=True)
         if not self._slots and now_s - began_s > _PATIENCE_S and self._queue.has_work():
             self._note("no worker of the cluster is there: waiting")
 
@@ -260,11 +270,11 @@ class Dispatcher:
         record = task.task(max(limit // threads, 1) if limit is not None else None)
         with self._lock:
             self._given[task.number] = task
-            workers = self._standing.chosen()
+            task.workers = self._standing.chosen()
         task.future = self._client.submit(
             move, version(), self._errand, pack(record),
             key=f"{task.label}-{self._terms.nonce}-{task.number}", pure=False,
-            workers=workers, allow_other_workers=workers is not None,  # once those are lost
+            workers=task.workers,
         )  # fmt: skip
         task.future.add_done_callback(with_context(functools.partial(self._done, task)))
 
@@ -273,9 +283,11 @@ class Dispatcher:
     def _done(self, task: _Given, future: Future) -> None:
         try:
             with of_scheduler():
-                outcome = self._outcome(future)
+                outcome = self._outcome(task, future)
             if outcome is not None:
                 self._take(task, outcome)
+            elif task.workers == []:  # it was stranded
+                self._give_back(task)
         except BaseException as error:
             self._queue.stop(error)
         finally:
@@ -283,14 +295,14 @@ class Dispatcher:
                 self._given.pop(task.number, None)
             self._queue.wake(lanes=True)
 
-    def _outcome(self, future: Future) -> Outcome | None:
+    def _outcome(self, task: _Given, future: Future) -> Outcome | None:
         """Return what a task's worker says; None where it was taken back."""
         if future.status == "finished":
             return outcome_of(future.result())
         if future.status == "error":
             problem = CopyError(f"a worker of the cluster failed: {future.exception()!r}")
             return Outcome("", {}, {}, problem)
-        if self._is_going():
+        if self._is_going() and task.workers != []:
             self._queue.stop(ConnectionLost("Dask's scheduler has dropped a task", RUN_AGAIN))
         return None
 
@@ -321,7 +333,8 @@ class Dispatcher:
         if is_hopeless:
             self._queue.stop(problem)
         elif self._is_going():
-            self._note(f"{problem.message}; another worker does what it did not")
+            where = "" if worker in problem.message else f"{worker}: "
+            self._note(f"{where}{problem.message}; another worker does what it did not")
 
     def _give_back(self, task: _Given) -> None:
         self._queue.run_alone(lambda: self._queue.give_back(task.share))

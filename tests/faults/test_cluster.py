@@ -369,3 +369,18 @@ def test_a_worker_that_comes_late_and_does_not_see_the_files(way: Way, workers: 
         running.finished()
     assert "does not see" in running.out.read_text()
     assert_whole(way)
+
+
+def test_who_may_do_a_task_is_lost(push: Way, workers: Workers) -> None:
+    """The other worker, which can do nothing, ends the copy; one that comes goes on with it."""
+    if why := why_no_mounts():
+        unavailable(why)
+    fill_tree(push)
+    workers.start(1)
+    with amid(push, workers) as running:
+        workers.start(1, before=f"mount -t tmpfs none {push.source}")
+        until(lambda: "does not see" in running.out.read_text(), "it has a task")
+        workers.start(1)
+        workers.all[0].kill()
+        running.finished()
+    assert_whole(push)
