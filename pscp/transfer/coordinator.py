@@ -4,19 +4,19 @@ The walk puts work on the queue while lanes take it. When all of it is done come
 then the folders' metadata, deepest first.
 
 Not here: where work waits (lanes/work_queue.py), the walk (walk/plan_walk.py), what becomes of an
-item (walk/items.py), the end (ending/ending.py), connections (lane_pool.py), what the sink refuses
-of a lost lane (endpoint/writing/fence.py), what a user calls (calls/api.py).
+item (walk/items.py), the end (ending/ending.py), connections (lane_pool.py), what a user calls
+(calls/api.py).
 Read next: walk/items.py.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp.endpoint.asking import requests
-from pscp.endpoint.frames import failures
 from pscp.transfer.ending.ending import Ending
-from pscp.transfer.pieces.plan import Ask, Failure, Pack, PlannedEntry, Work
+from pscp.transfer.lanes.lost_work import revoke_first
+from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
 from pscp.transfer.walk.items import Items
@@ -34,7 +34,7 @@ class Coordinator:
     def __init__(self, terms: CopyTerms) -> None:
         self.terms, self.results = terms, Results(terms)
         self._queue = terms.queue
-        self._queue.when_lost(self._revoke_first)
+        self._queue.when_lost(partial(revoke_first, self._queue.add, self.results.failed))
         self._ending = Ending(terms, self.results)
         self._items = Items(terms, self.results, self._ending)
         self._lookup = DestinationLookup(self._items)
@@ -63,30 +63,6 @@ class Coordinator:
                 if part is not None:
                     part.close()
             self._queue.run_alone(self.results.lines.close)
-
-    def _revoke_first(self, lane: int, works: list[Work]) -> Ask:
-        """Return the request that refuses what a lost lane may still do at the sink, though it is
-        taken for dead; once it is answered, this work is done by others.
-
-        Packs, and requests that only one lane may make, wait for that; chunks do not, since the
-        same bytes in the same place do no harm.
-        """
-
-        def then(_: object) -> None:
-            for work in works:
-                self._queue.add(work)
-
-        def fail_all(failure: Failure) -> None:
-            what = failure["message"], failure["errno"]
-            for work in works:
-                if isinstance(work, Pack):
-                    for item in work.items:
-                        path = item.entry.path
-                        self.results.failed(failures.data(failure["kind"], path, *what))
-                elif isinstance(work, Ask):
-                    work.failed(failure)
-
-        return Ask(False, requests.Revoke(lane), then, fail_all, is_prompt=True)
 
     def _removers(self) -> tuple[Mirror | None, Moving | None]:
         """Load what few copies need: to delete at the destination, and files of the source."""

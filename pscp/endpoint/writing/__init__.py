@@ -3,6 +3,5 @@
 Not here: how what is there already is compared (../there/lookup.py).
 Read next: sink.py, then parts.py, commit.py and fence.py.
 
-For other rooms: backup, commit, fence, null_sink, parts, placing, removal, seen, sink, tries,
-verifying.
+For other rooms: backup, fence, null_sink, parts, placing, removal, seen, sink, tries, verifying.
 """

@@ -2,7 +2,7 @@
 all, and which of it goes over another lane as well.
 
 Not here: what waits, and who may look here and when (work_queue.py), what a lane does with its
-share (lane.py), what of a lost lane's work is refused before it is repeated (../coordinator.py).
+share (lane.py), what of a lost lane's work is refused before it is repeated (lost_work.py).
 """
 
 from __future__ import annotations
