@@ -166,7 +166,9 @@ class LentChannel(Pipes):
 
     def explain(self, messages: str, /) -> PscpError:
         self._thread.join(_ENDING_S)
-        return closed(self._client) or error_of(self._status, messages or self._failure)
+        # Of a channel that was ended here the agent's own status may still have come: 0.
+        status = self._status or (FAILED_STATUS if self._is_ended else 0)
+        return closed(self._client) or error_of(status, messages or self._failure)
 
 
 # --- paramiko
