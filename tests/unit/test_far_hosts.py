@@ -5,6 +5,7 @@ Not here: the hosts themselves (../faults/test_many_hosts.py).
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 import pscp
+from pscp.endpoint.reading.paths import part_name, to_text
+from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import seen
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
@@ -141,3 +144,22 @@ def test_an_answer_of_another_shape_is_the_far_ends_fault(answer: object) -> Non
 def test_only_a_copy_goes_to_several_hosts(call: Callable[[], object]) -> None:
     with pytest.raises(pscp.UsageError):
         call()
+
+
+def test_what_a_killed_run_showed_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Not what another run of this copy still shows, which has it locked, nor another copy's."""
+
+    def shown_by(run: str, token: str = "0123456789abcdef") -> str:
+        return to_text(part_name(b"seen", token + run))
+
+    dead, live, other = shown_by("aaaaaaaa"), shown_by("bbbbbbbb"), shown_by("cccccccc", "f" * 16)
+    for name in (dead, live, other):
+        (tmp_path / name).touch()
+    end, found = End(0), list[object]()
+    with open(tmp_path / live) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for text in ("made", ""):
+            request = seen.Show(str(tmp_path), shown_by("dddddddd"), text)
+            end.answer(request, lambda answer, is_failed: found.append(is_failed))
+    assert found == [False, False]
+    assert {path.name for path in tmp_path.iterdir()} == {live, other}

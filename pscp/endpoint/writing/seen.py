@@ -10,14 +10,15 @@ import fcntl
 import hashlib
 import os
 import stat
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers
 from ..frames import system
 from ..reading import files
-from ..reading.paths import open_named, to_bytes, to_text
+from ..reading.paths import PART_SUFFIX, open_named, to_bytes, to_text
 from . import fence
 
+_NONCE_CHARS = 8  # of a run, at the end of the name of what it shows
 _NAMES_MOST = 64  # of a source's folder
 _BYTES_MOST = 1 << 20
 
@@ -71,6 +72,7 @@ def _show(of: object, request: Show) -> Optional[List[object]]:
     if name not in _held:
         folder_fd = open_named(to_bytes(folder))
         with fence.keeping_times(folder_fd):
+            _remove_dead(to_bytes(name)[: -len(PART_SUFFIX) - _NONCE_CHARS], folder_fd)
             flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
             _held[name] = os.open(to_bytes(name), flags, 0o600, dir_fd=folder_fd), folder_fd
     fd = _held[name][0]
@@ -78,6 +80,20 @@ def _show(of: object, request: Show) -> Optional[List[object]]:
     os.pwrite(fd, text.encode("ascii"), 0)
     os.fsync(fd)
     return [*_facts(os.fstat(fd)), text]
+
+
+def _remove_dead(begin: bytes, folder_fd: int) -> None:
+    """Remove what runs of this copy that were killed meanwhile have left: nobody locks it."""
+    for name in map(os.fsencode, os.listdir(folder_fd)):
+        if not (name.startswith(begin) and name.endswith(PART_SUFFIX)):
+            continue
+        with contextlib.suppress(OSError), _opened(name, folder_fd) as fd:
+            if fence.lock(fd, fcntl.LOCK_EX, 0.0):
+                os.unlink(name, dir_fd=folder_fd)
+
+
+def _opened(name: bytes, folder_fd: int) -> "ContextManager[int]":
+    return system.closing(os.open(name, files.PART_FLAGS, dir_fd=folder_fd))
 
 
 def _remove(name: str, folder_fd: int) -> None:
