@@ -71,12 +71,6 @@ REFUSED = (
     Pair("strong", "verify=none", "it reads back what was written"),
     Pair("has_plane", "remote=sftp", "its lanes are agents", "leave out --remote sftp"),
     Pair("direct", "has_plane", "its lanes are ssh's, between the hosts"),
-    Pair("cluster", "direct", "one end has to be here, and seen by its workers"),
-    Pair("cluster", "has_plane", "its workers' lanes are ssh's"),
-    Pair("cluster", "remote=sftp", "what comes late is kept out by an agent"),
-    Pair("cluster", "transfer_test", "-t has no files that workers could see"),
-    Pair("cluster", "persist", "each worker has connections of its own"),
-    Pair("cluster", "login_once", "each worker logs in by itself"),
 )  # fmt: skip
 
 # The first says nothing without the second.
@@ -191,6 +185,16 @@ NOT_OF_SEVERAL_HOSTS = (
     Pair("remove_source_files", "", "whether DEST is the source cannot be told"),
 )
 
+# What a copy by a cluster's workers does not take.
+NOT_OF_A_CLUSTER = (
+    Pair("cluster", "direct", "one end has to be here, and seen by its workers"),
+    Pair("cluster", "has_plane", "its workers' lanes are ssh's"),
+    Pair("cluster", "remote=sftp", "what comes late is kept out by an agent"),
+    Pair("cluster", "transfer_test", "-t has no files that workers could see"),
+    Pair("cluster", "persist", "each worker has connections of its own"),
+    Pair("cluster", "login_once", "each worker logs in by itself"),
+)
+
 
 def spelled(name: str) -> str:
     """Return an option as the command line has it."""
@@ -222,7 +226,7 @@ def check_several_hosts(options: object) -> None:
 
 def problems(options: object) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with these options together: a message and a hint."""
-    for one, other, why, hint in REFUSED:
+    for one, other, why, hint in (*REFUSED, *NOT_OF_A_CLUSTER):
         if is_given(options, one) and is_given(options, other):
             leave = hint or f"leave out one of {spelled(one)} and {spelled(other)}"
             yield f"{spelled(one)} does not go with {spelled(other)}: {why}", leave

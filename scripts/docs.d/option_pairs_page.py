@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pscp.options.option_pairs import (
     MEANT,
     NEEDED,
+    NOT_OF_A_CLUSTER,
     NOT_OF_SEVERAL_HOSTS,
     OF_A_STREAM,
     REFUSED,
@@ -45,6 +46,7 @@ def option_pairs_page() -> str:
     lines += [*_grouped(NEEDED, "without"), "\n## Meant together\n", *_grouped(MEANT)]
     alone = [f"- `{spelled(each.one)}`: {each.why}" for each in NOT_OF_SEVERAL_HOSTS]
     lines += ["\n## With several hosts\n", SEVERAL, *alone]
+    lines += ["\n## With a cluster\n", *_grouped(NOT_OF_A_CLUSTER)]
     lines += ["\n## With a stream\n", STREAM.format(_and(OF_A_STREAM))]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,15 @@ from pscp.options import option_fields
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.keywords import as_typed
 from pscp.options.option_fields import OptionFields, ReplicateFields, SessionFields
-from pscp.options.option_pairs import COMBINED, MEANT, NEEDED, REFUSED, is_given, spelled
+from pscp.options.option_pairs import (
+    COMBINED,
+    MEANT,
+    NEEDED,
+    NOT_OF_A_CLUSTER,
+    REFUSED,
+    is_given,
+    spelled,
+)
 from pscp.options.option_rows import rows_of
 from pscp.options.options import Options
 from pscp.zfs.settings import Settings
@@ -189,11 +197,12 @@ def test_what_is_needed_is_asked_for(pair: tuple[str, str]) -> None:
 
 
 def test_the_tables_name_each_pair_once_and_options_that_there_are() -> None:
-    named = [frozenset(pair[:2]) for pair in (*REFUSED, *MEANT, *NEEDED)]
+    pairs = *REFUSED, *MEANT, *NEEDED, *NOT_OF_A_CLUSTER
+    named = [frozenset(pair[:2]) for pair in pairs]
     assert len(named) == len(set(named))
     known = {field.name for field in dataclasses.fields(Options)} | {"has_plane"}
-    for pair in (*REFUSED, *MEANT, *NEEDED):
+    for pair in pairs:
         assert {name.partition("=")[0] for name in pair[:2]} <= known
     for pair in (*REFUSED, *MEANT):
         assert {pair.one, pair.other} <= set(COMBINED)
-    assert all(pair.why for pair in (*REFUSED, *MEANT))
+    assert all(pair.why for pair in (*REFUSED, *MEANT, *NOT_OF_A_CLUSTER))

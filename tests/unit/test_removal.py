@@ -74,6 +74,7 @@ PSCPS_OWN = {
     "endpoint/writing/parts.py _as_made_here": "a file made to see how files are made there",
     "endpoint/writing/sink.py put": "a part",
     "endpoint/writing/seen.py _remove": "a file of its own, to see what hosts share",
+    "endpoint/writing/seen.py _remove_dead": "such a file of a run that was killed",
     "endpoint/streams/stream_process.py _drop": "a stream's part",
     "endpoint/streams/stream_server.py remove": "a socket and its folder",
     "endpoint/streams/stream_server.py __init__": "a socket's folder",

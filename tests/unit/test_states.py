@@ -151,7 +151,7 @@ class Running:
         pool: Any = SimpleNamespace(
             queue=self.queue, is_push=is_push, begin_near=requests.Ping(),
             begin_far=requests.Ping(), new_window=lambda: Window(1 << 40, 0.0),
-            limiter=None, keeps=True,
+            limiter=None, keeps=True, wants=None,
             new_end=lambda lost, far: near, next_number=lambda: 1,
         )  # fmt: skip
         agent: Any = self.agent
