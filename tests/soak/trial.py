@@ -272,12 +272,21 @@ class Trial:
 
     # --- what came of it
 
+    def is_traced(self, said: str) -> bool:
+        """Return whether a command has shown a traceback.
+
+        Known, harmless: Python itself tells of a signal that comes while it imports, and of the
+        process that keeps its locks for workers of a cluster, where a fault ends that.
+        """
+        known = "_get_module_lock", *(["multiprocessing/resource_tracker"] * (self.way.workers > 0))
+        return "Traceback" in said and not any(each in said for each in known)
+
     def wrong(self, code: int, said: str) -> list[str]:
         """Return what is not as the oracle says, after an undisturbed run."""
         verdict = oracle.judge(self.case)
         source, there = scan(self.source), scan(self.there)
         found = list(verdict.complaints(self.case, source, there, code))
-        found += ["a traceback"] if "Traceback" in said else []
+        found += ["a traceback"] if self.is_traced(said) else []
         found += self._unlisted(verdict, code)
         self.has_known = any(map(self.is_known, found))
         return [each for each in found if not self.is_known(each)]

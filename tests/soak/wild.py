@@ -133,9 +133,7 @@ class Case:
         self.tally.runs[kind, came] += 1
         wrong = [] if code in (0, *CUT) else [f"exit code {code}"]
         wrong += ["agents remain"] if is_left else []
-        # A signal that comes while Python imports is told of by Python itself: known, harmless.
-        is_traced = "Traceback" in said and "_get_module_lock" not in said
-        wrong += ["a traceback"] if is_traced else []
+        wrong += ["a traceback"] if trial.is_traced(said) else []
         if kind == "the source changes":
             trial.note_source()
         for each in self.trials:
