@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
 from pscp.ground import errors
-from pscp.ground.libraries import check_installed
 from pscp.ground.locations import Location, as_location, check_direction
 from pscp.options.option_pairs import check_several_hosts
 from pscp.options.options import Options
@@ -66,8 +65,10 @@ def with_cluster(request: CopyRequest) -> Iterator[CopyRequest]:
     if options.cluster is None or options.dry_run or options.check:
         yield request
         return
+    from pscp.ground.libraries import check_installed  # here: few copies need these
+
     check_installed("distributed", before="--cluster: ")
-    from pscp.cluster import clusters  # here: few copies need it
+    from pscp.cluster import clusters
 
     if request.far_source is not None:
         raise errors.UsageError(

@@ -167,8 +167,8 @@ def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
             made = LocalCluster(
                 n_workers=int(number),
                 threads_per_worker=1,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
+                host=_HERE,
+                dashboard_address=f"{_HERE}:0",
                 silence_logs=logging.CRITICAL,
             )
     else:

@@ -125,7 +125,7 @@ class _Given:
 
 
 class _WorkerSums:
-    """What one worker has done."""
+    """The bytes, tasks and seconds that one worker of the cluster took, for the line of -v."""
 
     def __init__(self) -> None:
         self.lanes = self._bytes = self._tasks = self._lost = 0

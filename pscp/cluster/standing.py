@@ -15,7 +15,7 @@ _MOST_FRUITLESS = 3  # tasks, where no worker does anything: the copy cannot go 
 
 
 class Standing:
-    """What the workers have done lately. Its user guards it."""
+    """The workers of a cluster that did nothing lately. The dispatcher's lock guards it."""
 
     def __init__(self) -> None:
         self._present: set[str] = set()
