@@ -50,7 +50,7 @@ class Settler:
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
         self.keeper: "Optional[Keeper]" = None  # where what is replaced is kept
-        self._is_quick = True  # until a batch has taken long
+        self._is_quick = True  # the last batch has not taken long
 
     def add(self, parts: List[Part], done: failures.Done) -> None:
         """Settle the parts at once where that is quick, else in the thread, then call `done`.
@@ -60,9 +60,7 @@ class Settler:
         """
         # Not while the thread is at work: a read-back (-s) has one buffer.
         if self._is_quick and len(parts) > 1 and not self._unsettled:
-            begun_s = time.perf_counter()
             self._settle([(parts, done)])
-            self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
             return
         with self._changed:
             while self._unsettled >= _PARTS_WAITING and self._error is None:
@@ -107,6 +105,7 @@ class Settler:
     def _settle(self, batches: List[Batch]) -> None:
         """Settle the parts of these batches, and take each from the list as it is answered."""
         parts = [part for batch, _ in batches for part in batch]
+        begun_s = time.perf_counter()
         if len(parts) > 1:
             for part in parts:
                 files.start_writing_back(part.fd)
@@ -123,6 +122,7 @@ class Settler:
         outcome = self.make_names_durable(part.entry.path for part in named)
         for part, failure in zip(named, outcome):
             part.failure = failure
+        self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
         while batches:
             batch, done = batches.pop(0)
             done([part.failure for part in batch])
