@@ -7,7 +7,7 @@
     |   +-- DestinationError, CopyRunning, CommandFailed, TimedOut, FilesFailed, FanOutFailed
     +-- ItemError 1
     |   +-- FileError
-    |   |   +-- SourceChanged, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
+    |   |   +-- SourceChanged, NotRemoved, UnsupportedFile, UnsafeName, VerifyError, SystemFailure
     |   +-- DatasetError
     |       +-- NoSuchDataset, NoSnapshot, SnapshotExists, NoCommonSnapshot, Diverged
     |       +-- DestinationExists, DatasetBusy, NoSpace, StreamRejected, StreamCut

@@ -1,7 +1,7 @@
 """Which options go together: the table that the checks, docs/option-pairs.md and the tests read.
 
-Options of COMBINED decide what becomes of an entry, so each pair of them is refused, means
-something together, or does just what both do alone. A name is a field of Options, or
+Options of COMBINED decide what becomes of an entry: each pair of them is refused, means what
+neither says alone, or does just what both do alone, as most do. A name is a field of Options, or
 `field=value` where only that value is meant.
 
 Not here: the bounds of one option (option_rows.py), how they are checked (options.py), what
@@ -86,93 +86,28 @@ NEEDED = (
     Pair("numeric_ids", "archive", "only that keeps owners"),
 )
 
-# Together these mean what neither says alone.
+# Together these mean what neither says alone, or one of them wins.
 MEANT = (
-    Pair("archive", "recursive", "-a says -r as well, but not of listed folders"),
-    Pair("archive", "preserve", "-a says -p as well"),
     Pair("check", "dry_run", "--check copies nothing either, and says how each file differs"),
-    Pair("copy_links", "archive", "what links lead to is copied; without -a that is so anyway"),
-    Pair("copy_links", "remove_source_files", "what was reached through a link stays"),
-    Pair(
-        "one_file_system", "remote=sftp",
-        "refused where the source is behind SFTP: no device is known",
-    ),
-    Pair(
-        "one_file_system", "delete",
-        "nothing is deleted in what was not walked, nor below a mount point at DEST",
-    ),
-    Pair("relative", "files_from", "paths of a list are kept anyway"),
-    Pair("filters", "delete", "what is left out is protected, with the folders above it"),
-    Pair("min_size_bytes", "delete", "what is left out is not deleted: the source has it"),
-    Pair("max_size_bytes", "delete", "what is left out is not deleted: the source has it"),
-    Pair("min_age_s", "delete", "what is left out is not deleted: the source has it"),
-    Pair("max_age_s", "delete", "what is left out is not deleted: the source has it"),
-    Pair("min_size_bytes", "max_size_bytes", "both bounds hold; a least above the most is refused"),
-    Pair("min_age_s", "max_age_s", "both bounds hold; a least above the most is refused"),
-    Pair("update", "remove_source_files", "what is skipped stays at the source"),
-    Pair("existing", "remove_source_files", "what is skipped stays at the source"),
-    Pair("ignore_existing", "remove_source_files", "what is skipped stays at the source"),
-    Pair("update", "existing", "what either leaves out is left out"),
-    Pair("update", "ignore_existing", "what is there is left out, newer or not"),
-    Pair(
-        "update", "size_only",
-        "what is newer there is left out; of the rest, what is of the same size is unchanged",
-    ),
-    Pair("existing", "delete", "what the source does not have is deleted, as ever"),
-    Pair("ignore_existing", "delete", "what the source does not have is deleted, as ever"),
-    Pair("ignore_existing", "backup", "nothing is replaced, so nothing is kept"),
-    Pair("existing", "mkpath", "a folder that is made has nothing to be replaced in it"),
-    Pair("existing", "link_dest", "only names that are there already are linked"),
-    Pair("ignore_existing", "link_dest", "only names that are not there are linked"),
-    Pair("checksum", "preserve", "files of the same size and time are hashed; without -p all are"),
-    Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
-    Pair(
-        "archive", "remove_source_files",
-        "links are removed too, and files are hashed as with -p",
-    ),
-    Pair("dry_run", "remove_source_files", "nothing is removed"),
-    Pair("transfer_test", "remove_source_files", "nothing is removed"),
-    Pair("check", "remove_source_files", "nothing is removed"),
-    Pair(
-        "backup", "remove_source_files",
-        "a source is removed once its copy and the backup are durable",
-    ),
-    Pair(
-        "link_dest", "remove_source_files",
-        "what is linked is hashed, and its source then removed",
-    ),
-    Pair("check", "delete", "what the source does not have is told, and differs"),
-    Pair("check", "max_delete", "nothing is deleted, so no number is too much"),
-    Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
-    Pair("backup_dir", "backup", "--backup-dir says --backup as well"),
-    Pair("delete", "backup_dir", "DIR is protected where it lies in DEST"),
-    Pair("dry_run", "delete", "what would be deleted is listed"),
-    Pair("dry_run", "max_delete", "more than N is refused, as in the real run"),
     Pair("dry_run", "transfer_test", "-n lists, and sends nothing"),
-    Pair("backup", "link_dest", "what a link replaces is kept"),
-    Pair("backup", "remote=sftp", "refused where the destination is behind SFTP"),
-    Pair("backup_dir", "suffix", "backups have the suffix below DIR; without it none"),
-    Pair("link_dest", "size_only", "what has the same size in DIR is linked, whatever is in it"),
+    Pair("transfer_test", "strong", "nothing lands, so nothing is read back"),
+    Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
+    Pair("preserve", "strong", "files of the same size and time are hashed"),
+    Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
+    Pair("max_delete", "check", "nothing is deleted, so no number is too much"),
+    Pair("max_delete", "dry_run", "more than N is refused, as in the real run"),
     Pair("link_dest", "preserve", "without -p only what is not at DEST yet is linked"),
-    Pair("link_dest", "checksum", "what has the same hash is linked"),
-    Pair("link_dest", "strong", "what has the same hash is linked"),
-    Pair("link_dest", "remote=sftp", "refused where the destination is behind SFTP"),
-    Pair(
-        "chmod", "preserve",
-        "the modes of the source, changed; without -p the usual ones, changed",
-    ),
-    Pair("chown", "numeric_ids", "--chown wins"),
-    Pair("strong", "transfer_test", "nothing lands, so nothing is read back"),
-    Pair("strong", "preserve", "files of the same size and time are hashed"),
-    Pair("resume=False", "check", "what is the same is told as the same: nothing is sent anyway"),
-    Pair("resume=False", "preserve", "nothing is unchanged: all is sent"),
-    Pair("resume=False", "update", "what is newer there is left out, all else is sent"),
+    Pair("link_dest", "size_only", "what has the same size in DIR is linked, whatever is in it"),
+    Pair("numeric_ids", "chown", "--chown wins"),
+    Pair("resume=False", "preserve", "nothing is compared: all is sent"),
     Pair("resume=False", "checksum", "nothing is compared: all is sent"),
     Pair("resume=False", "size_only", "nothing is compared: all is sent"),
+    Pair("resume=False", "check", "what is the same is told as the same: nothing is sent anyway"),
     Pair("resume=False", "backup", "a file that is sent again unchanged is no replacement"),
-    Pair("verify=none", "remote=sftp", "over SFTP nothing is read back; an agent verifies anyway"),
-    Pair("chown", "remote=sftp", "numbers alone, as SFTP knows no names"),
-    Pair("direct", "remote=sftp", "refused: the data goes from agent to agent"),
+    Pair("remote=sftp", "backup", "refused where the destination is behind SFTP"),
+    Pair("remote=sftp", "link_dest", "refused where the destination is behind SFTP"),
+    Pair("remote=sftp", "one_file_system", "refused where the source is behind SFTP"),
+    Pair("remote=sftp", "direct", "refused: the data goes from agent to agent"),
 )  # fmt: skip
 
 # What a copy to or from several hosts (HOST,HOST:PATH) does not take.

@@ -1,7 +1,7 @@
 """The requests of the coordinator to an end of a copy: a record for each, and their JSON.
 
 The payload of an ASK frame is {"ask": the record's name, and its fields}. The near end is given the
-record itself. The list in docs/protocol.md is made from the docstrings of this module.
+record itself. docs/protocol.md lists the names, by the end that answers.
 
 Not here: what an end does for a request (../serving/end.py, ../../sftp/end.py), the frame
 (../frames/wire.py), the checks of answers (../../transfer/pieces/answers.py).
@@ -183,20 +183,20 @@ class Extents(NamedTuple):
     last]`.
     """
 
-    file: SourceFile  # (known)
+    file: SourceFile
     offset: int  # to begin at
 
 
 class Pack(NamedTuple):
     """Small files, whole. Answer: a PACK frame. Only an agent is asked for it."""
 
-    files: List[SourceFile]  # (known of each)
+    files: List[SourceFile]
 
 
 class Digests(NamedTuple):
     """The digests of extents of files. Answer: per file the digests in hex, or a failure."""
 
-    files: List[Tuple[SourceFile, Pieces]]  # (`[known, extents]`)
+    files: List[Tuple[SourceFile, Pieces]]
     hash: str
 
 
