@@ -31,24 +31,22 @@ version (0.2.x).
 
 `**fields` are [options](options.md), typed: `pscp.copy("a", "host:b", recursve=True)` is an error
 for mypy and in an editor, and when it runs a `pscp.UnknownOption`, a `UsageError` that is a
-`TypeError` too. `pscp.Options(...)` takes the same, and `options` such an object, whose values
-`fields` replace. One text does for an option of several; None is the `auto` of `-c`. A place is a
-`str`, a `Location`, or a `pathlib.Path` or the like, which always is a path of this machine; "-" is
-a file. Sources, and the destinations of fan_out(), are one or an iterable of them (`[]` is a
-`UsageError`), `exclude` and `include` a pattern or a sequence ([which files](filters.md)).
-`progress` is a function of a `Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`. A
-command is a list of words, which is executed as it is, or a text for the user's shell at the far
-end. `reporter` is a `Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has
-each argument. A field of a result is a number, a text or a flag where no type is said; `as_dict()`
-of a Result or a Delivery is what `json.dumps()` takes. A byte of a name that is no UTF-8 is a
-lone surrogate there, as in every path of this API: `os.fsencode()` has the name again.
+`TypeError` too. `options` is a `pscp.Options(...)` of the same, whose values `fields` replace. One
+text does for an option of several; None is the `auto` of `-c`. A place is a `str`, a `Location`, or
+a `pathlib.Path` or the like, which always is a path of this machine; "-" is a file. Sources, and
+the destinations of [fan_out()](fan-out.md), are one or an iterable of them (`[]` is a `UsageError`), `exclude`
+and `include` a pattern or a sequence ([which files](filters.md)). `progress` is a function of a
+`Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`; `reporter` is a `Reporter`
+([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each argument. A field of a
+result is a number, a text or a flag where no type is said. In all paths a byte that is no UTF-8 is
+a lone surrogate: `os.fsencode()` has the name again.
 
 An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
 raised by it; what had landed is kept, and the same call goes on from there. What was on its way
-when a call ended early may land for a second more. Where files failed, `FilesFailed` is raised once
-all others are copied; its `result` has the `failures`, and with `raises=False` that is returned.
-What else stops a call is raised as its own [error](errors.md), whose `text` is the message and what
-to do. With `wait=True`, or a number of seconds, a copy waits while the same one is running.
+then may land for a second more. Where files failed, `FilesFailed` is raised once all others are
+copied; its `result` has the `failures`, and with `raises=False` that is returned. What else stops a
+call is raised as its own [error](errors.md), whose `text` is the message and what to do. With
+`wait=True`, or a number of seconds, a copy waits while the same one is running.
 """
 ASYNCIO = """\
 ## pscp.aio
@@ -80,9 +78,8 @@ in other threads than the event loop's. Where its task is cancelled the call is 
 Session.cancel(), and CancelledError goes on only when it has ended.
 
 `async with pscp.aio.Session(host, options=None, **fields) as session` has `session.copying(...)`,
-`await session.copy(...)` and `await session.run(...)`; tasks may call it at once. With `transport`
-an asyncssh.SSHClientConnection of this very event loop, everything goes over that connection,
-which stays open.
+`await session.copy(...)` and `await session.run(...)`; tasks may call it at once. Its `transport`
+may be an asyncssh.SSHClientConnection of this very event loop.
 """
 SETTLED = """\
 `state(is_whole=...)` returns what the next run has to know, for json: `is_whole` is True where this
@@ -93,21 +90,22 @@ It has more fields, and its parts are records: [advice.py](../pscp/measuring/adv
 
 ## What --progress json prints
 
-For a program in another language: one JSON object a line on standard output, whose `event` is
+One JSON object a line on standard output, whose `event` is
 
-- `progress`, about once a second and at the end: {progress};
+- `progress`, about once a second and at the end: `elapsed_s`, `plan_complete`, `verified`, and the
+  numbers of Counters but {left_out};
 - `note`: `text`, a failure or a warning as a person would read it;
 - `line`: `text`, a line of a dry run;
 - `file`, with `-vv`: `path`, `became` (a word such as `new`) and `digest`;
 - `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
 
-Fields may be added; those that are there keep their meaning as above.
+Fields may be added; those that are there keep their meaning.
 
 ## Logging
 
 A program that has set up `logging` gets records of the loggers below `pscp`: WARNING what the
 command says to everybody; INFO what it says with `-vv`; DEBUG what it says with `-d` (`debug=True`
-adds ssh's `-v`). A record's `threadName` is the lane. Their words may change; they are for people.
+adds ssh's `-v`). A record's `threadName` is the lane. The words are for people, and may change.
 
 Handlers, and functions that a call is given, run in its threads with the caller's context variables
 (contextvars) as they were at the call; what they set there stays there.
@@ -119,7 +117,7 @@ CALLS = (
 )  # fmt: skip
 # Of which the page says more than the first paragraph of the docstring.
 WITH_MORE: tuple[object, ...] = (
-    pscp.fan_out, pscp.Settled, pscp.clean,
+    pscp.Settled, pscp.clean,
     pscp.Session.cancel, pscp.Session.pipe_to, pscp.Session.pipe_from, pscp.Session.run,
 )  # fmt: skip
 WITH_ARGUMENTS: tuple[object, ...] = (
@@ -144,7 +142,8 @@ INNER: dict[type, tuple[str, ...]] = {
     pscp.Counters: (
         "left_bytes", "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed",
         "files_unchanged", "files_linked", "files_skipped", "files_deleted", "chunks_verified",
-        "chunks_resent", "verified", "connections_lost",
+        "chunks_resent", "verified", "connections_lost", "files_left_out", "metadata_set",
+        "files_removed",
     ),
     pscp.Location: ("literal_path", "prefix"),
     pscp.Measurement: ("rtt_min_s", "seconds", "saved", "host", "near", "far", "windows"),
@@ -167,10 +166,10 @@ def api_page() -> str:
         lines += [f"## {title}\n"]
         for kind in kinds:
             lines += [*class_of_fields(kind)]
-    counted = (name for name in pscp.Counters().as_dict() if name != "started_s")
-    progress = ", ".join(f"`{name}`" for name in ("elapsed_s", *counted))
-    events = textwrap.fill(progress, 98, subsequent_indent="  ", initial_indent=" " * 45).lstrip()
-    return "\n".join([*lines, EVENTS.replace("{progress}", events)]).rstrip() + "\n"
+    sent = pscp.Counters().as_dict().keys() - {"started_s"}  # as "elapsed_s"
+    numbers = (each.name for each in dataclasses.fields(pscp.Counters) if each.type in PLAIN[:2])
+    left_out = ", ".join(f"`{name}`" for name in numbers if name not in sent)
+    return "\n".join([*lines, EVENTS.format(left_out=left_out)]).rstrip() + "\n"
 
 
 def session() -> Iterator[str]:
@@ -216,17 +215,30 @@ def class_of_fields(kind: type) -> Iterator[str]:
         yield f"- and the fields of {kind.__base__.__name__}"
     inner = INNER.get(kind, ())
     comments = dict(_FIELD.findall(inspect.getsource(kind)))
+    bare: list[str] = []  # fields whose name says all, one behind the other
     for field in dataclasses.fields(kind):
         if field.init and field.name in comments.keys() - inner and field.name[0] != "_":
             text = comments[field.name]
             type_ = "" if field.type in PLAIN else f": {field.type}"
-            yield f"- `{field.name}{type_}`" + (f": {text}" if text else "")
+            if text:
+                yield from listed(bare)
+                bare.clear()
+                yield f"- `{field.name}{type_}`: {text}"
+            else:
+                bare.append(f"`{field.name}{type_}`")
+    yield from listed(bare)
     for each, value in vars(kind).items():
         text = inspect.getdoc(value)
         sign = {FunctionType: "()", property: ""}.get(type(value))
         if text and sign is not None and each[0] != "_" and each not in inner:
             yield f"- `{each}{sign}`: {' '.join(text.split())}"
     yield ""
+
+
+def listed(names: list[str]) -> Iterator[str]:
+    """One item for these names, if there are any."""
+    if names:
+        yield f"- {', '.join(names)}"
 
 
 def as_markdown(text: str) -> str:

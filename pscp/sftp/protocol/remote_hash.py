@@ -32,7 +32,7 @@ TOOLS = (
 )
 _FAST_SHA256 = "openssl"  # uses the processor's instructions; coreutils' takes four times as long
 # Starting the programs costs as much as hashing 3 MiB: near, chunks are larger than with an agent.
-# Far, too few of them would fit in a lane's window while some are verified. docs/decisions.md, 15.
+# Far, too few of them would fit in a lane's window while some are verified. docs/decisions.md, 14.
 CHUNK_BYTES, NEAR_S = 8 * 1024 * 1024, 0.01
 _TRIAL = b"pscp"  # each is tried with it: one with another digest is another tool of that name
 _PATIENCE_S = 10.0  # for the trials: a forced command may wait for other input
