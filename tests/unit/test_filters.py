@@ -24,7 +24,16 @@ from pscp.options.filters import Filter
 DOCS = Path(__file__).parents[2] / "docs" / "filters.md"
 ROW = re.compile(r"\| `(.+)` \| `(.+)` \| (yes|no) \|")
 TABLE = [ROW.fullmatch(line) for line in DOCS.read_text("utf-8").splitlines()]
-ROWS = [(row[1], row[2], row[3] == "yes") for row in TABLE if row]
+MORE = (
+    ("*.o", "src/a.o.txt", False), ("sub/", "src/sub/a.o", True),
+    ("/sub/a.o", "src/sub/a.o", False), ("//sub", "src/sub/a.o", False),
+    ("src/*/a.o", "src/sub/a.o", True), ("src/**/a.o", "src/sub/deep/a.o", True),
+    ("**/sub/**", "src/sub/a.o", True), ("sub/*", "src/sub", False),
+    ("sub/***", "src/sub/deep/a.o", True), ("?.c", "src/a.c", True), ("[^a]*.o", "src/a.o", False),
+    ("[[:digit:]]*", "src/7z", True), ("star\\*", "src/star*", True),
+    ("star\\*", "src/stars", False), ("back\\slash", "src/back\\slash", True),
+)  # fmt: skip
+ROWS = [*((row[1], row[2], row[3] == "yes") for row in TABLE if row), *MORE]
 RULES = tree.Rules(recursive=True, follow=True, preserve=False, archive=False, filters=())
 NAMES = (
     "a", "b", "ab", "abab", "a.b", "[a]", "*", "\\a", "a\nb", "\u00e9", "\udcff", "^", "-", "A",
