@@ -129,9 +129,8 @@ class Session:
     `host` is "host", "user@host", "ssh://user@host:port", or a Location on it. `options` and
     `fields` are those of copy(), and hold for every call that does not say otherwise; those that
     make a connection what it is, such as `port` or `cipher`, hold for all. Any thread may call,
-    several at once; `connections` is for each call, so calls at once open as many each. Once it is
-    closed, a session refuses every call (UsageError), as it does in a process that was forked from
-    the one that made it: open one there, after the fork.
+    several at once, each with as many `connections`. A session that is closed, or that a forked
+    process has from its parent, refuses every call (UsageError).
 
     With `transport` a paramiko.SSHClient or an asyncssh.SSHClientConnection that is connected, all
     lanes are channels of that connection, which stays open; `host` may be left out, and is then

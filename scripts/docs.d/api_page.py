@@ -34,12 +34,12 @@ for mypy and in an editor, and when it runs a `pscp.UnknownOption`, a `UsageErro
 `TypeError` too. `options` is a `pscp.Options(...)` of the same, whose values `fields` replace. One
 text does for an option of several; None is the `auto` of `-c`. A place is a `str`, a `Location`, or
 a `pathlib.Path` or the like, which always is a path of this machine; "-" is a file. Sources, and
-the destinations of [fan_out()](fan-out.md), are one or an iterable of them (`[]` is a `UsageError`), `exclude`
-and `include` a pattern or a sequence ([which files](filters.md)). `progress` is a function of a
-`Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`; `reporter` is a `Reporter`
-([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each argument. A field of a
-result is a number, a text or a flag where no type is said. In all paths a byte that is no UTF-8 is
-a lone surrogate: `os.fsencode()` has the name again.
+the destinations of [fan_out()](fan-out.md), are one or an iterable of them (`[]` is a
+`UsageError`), `exclude` and `include` a pattern or a sequence ([which files](filters.md)).
+`progress` is a function of a `Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`;
+`reporter` is a `Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each
+argument. A field of a result is a number, a text or a flag where no type is said. In all paths a
+byte that is no UTF-8 is a lone surrogate: `os.fsencode()` has the name again.
 
 An exception of a function that a call is given, or of a signal handler, ends the call tidily and is
 raised by it; what had landed is kept, and the same call goes on from there. What was on its way
@@ -73,9 +73,9 @@ asyncio.run(main())
 
 It yields snapshots of Counters, about ten a second, the last one when the copy is over; who comes
 late gets the latest only. The block's end waits for the copy, and raises its error; an exception in
-the block ends it. Each call runs in a thread of its own, and functions that it is given are called
-in other threads than the event loop's. Where its task is cancelled the call is ended as by
-Session.cancel(), and CancelledError goes on only when it has ended.
+the block ends it. Functions that a call is given are called in other threads than the event loop's.
+Where its task is cancelled the call is ended as by Session.cancel(), and CancelledError goes on
+only when it has ended.
 
 `async with pscp.aio.Session(host, options=None, **fields) as session` has `session.copying(...)`,
 `await session.copy(...)` and `await session.run(...)`; tasks may call it at once. Its `transport`
@@ -103,9 +103,8 @@ Fields may be added; those that are there keep their meaning.
 
 ## Logging
 
-A program that has set up `logging` gets records of the loggers below `pscp`: WARNING what the
-command says to everybody; INFO what it says with `-vv`; DEBUG what it says with `-d` (`debug=True`
-adds ssh's `-v`). A record's `threadName` is the lane. The words are for people, and may change.
+The loggers below `pscp` get what the command says: WARNING to everybody; INFO with `-vv`; DEBUG
+with `-d` (`debug=True` adds ssh's `-v`). A record's `threadName` is the lane. The words may change.
 
 Handlers, and functions that a call is given, run in its threads with the caller's context variables
 (contextvars) as they were at the call; what they set there stays there.

@@ -47,12 +47,9 @@ def tables() -> str:
     lines = keys(schema.OWN)
     listed = ", ".join(f"`{each.name}`" for each in schema.OPTIONS.values() if each.repeats)
     lines += ["", "Each option of pscp, or with datasets of pscp-zfs, by its long name, as"]
-    lines += [_LINK, f"These take a list as well: {listed}.", "", "Not in a job:", ""]
-    by_reason: dict[str, list[str]] = {}
-    for key, why in schema.REFUSED.items():
-        by_reason.setdefault(why, []).append(f"`{key}`")
-    lines += [f"- {', '.join(keys)}: {why}" for why, keys in by_reason.items()]
-    return "\n".join(lines)
+    lines += [_LINK, f"These take a list as well: {listed}."]
+    refused = ", ".join(f"`{key}`" for key in schema.REFUSED)
+    return "\n".join([*lines, f"Refused, with the reason: {refused}."])
 
 
 def toml(value: Any) -> str:

@@ -58,19 +58,18 @@ class JobTerms:
             size in bytes, mtime in nanoseconds and inode (0 over SFTP). Where it returns False,
             the file is left out as by --min-age: it counts in files_left_out and is no failure,
             and --delete does not delete it.
-        kbit_s: returns the limit that holds now, in kbit/s, or None for none. All copies with
-            this object keep to it together; the option limit_kbit_s then says nothing. It is asked
-            some ten times a second and more, by several threads, one at a time.
+        kbit_s: returns the limit that holds now, in kbit/s, or None for none, for all copies with
+            this object together; the option limit_kbit_s then says nothing. It is asked ten times a
+            second and more, by several threads, one at a time.
         name: of the copy, instead of what it copies: with it, a copy that was cut goes on though
             its sources are others now, as those that a pattern matches may be.
-        moves: what all copies that share it move: a pscp.Moves.
+        moves: a pscp.Moves.
         expected: what has to come, by path below the destination: of a file its SHA-256 in hex, of
             a link "link:" and its target, of a FIFO "fifo:", of a device "device:c 1:3". The
             options get strong. What is another thing or has other bytes fails, and never gets its
             name; so does what is there with other bytes, what is skipped and what does not come.
 
-    The functions are called while a copy runs, by threads of it, and should return at once. What
-    one of them raises ends the copy tidily, and is raised by it.
+    The functions are called while a copy runs, by threads of it, and should return at once.
     """
 
     select: Select | None = None

@@ -30,15 +30,15 @@ class Moves:
     The last copy to finish removes, at the source, each file that all of them have landed and
     verified in this program's run, or found there with the same digest; if it still is the very
     file that was copied. None is removed where two destinations are one place, or may be (over SFTP
-    only what one has and the other has not tells). A copy that fails as a whole, or whose place is
-    the source itself, has landed nothing. With one destination it is as with the option
-    remove_source_files. Sources are files here.
+    only what one has and the other has not tells), or where a copy fails as a whole, or its place
+    is the source itself. With one destination it is as with the option remove_source_files. Sources
+    are files here.
 
     Args:
         destinations: one or several, each as it is given to its copy.
-        folder: where the files go instead of being removed: renamed, each with its path from its
-            source's name on, and replacing nothing. On the sources' file system, and in none of
-            them. It is made where it is missing.
+        folder: where the files are moved instead, each with its path from its source's name on,
+            and replacing nothing. It is on the sources' file system, in none of them, and is made
+            where it is missing.
 
     Raises UsageError. Any thread may use it.
     """
