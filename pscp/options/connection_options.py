@@ -190,8 +190,8 @@ class ConnectionOptions:
     )
     direct: bool = SENT.flag(
         "--direct",
-        "from host to host, have SOURCE's host connect to DEST's by its own ssh, and send the "
-        "data straight there; without it all goes through this machine (-3)",
+        "from host to host, have SOURCE's host send the data straight to DEST's, by its own ssh; "
+        "else all goes through here (-3)",
         commands=COPYING,
     )
     cluster: str | None = SENT.value(
@@ -216,8 +216,8 @@ class ConnectionOptions:
 
     transport: str = SSH.choice(
         "--transport NAME",
-        "what makes the connections: openssh, asyncssh, paramiko, or auto (the default: "
-        "openssh where ssh is installed, else asyncssh)",
+        "what makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is "
+        "installed, else asyncssh)",
         ("auto", "openssh", "asyncssh", "paramiko"),
     )
     port: int | None = SSH.value(

@@ -220,8 +220,8 @@ class CopyOptions:
     )
     manifest: str | None = VERIFIED.path(
         "--manifest FILE",
-        "write to FILE which files are good at the destination, with a SHA-256 of each and of "
-        "its chunks, hashed there (docs/manifests.md); pscp-verify compares with it later",
+        "list in FILE the files that are good at the destination, with SHA-256s, for pscp-verify "
+        "(docs/manifests.md)",
         "Write a manifest of what is good at the destination to this file here: paths, SHA-256s.",
     )
     manifest_format: str | None = VERIFIED.choice(

@@ -114,7 +114,7 @@ class _CommonFields(TypedDict, total=False):
     plane_ports: tuple[int, int]
     """The first and the last port to listen on for `plane`; (0, 0) for any."""
     direct: bool
-    """From host to host, have SOURCE's host connect to DEST's by its own ssh, and send the data straight there; without it all goes through this machine (-3)."""
+    """From host to host, have SOURCE's host send the data straight to DEST's, by its own ssh; else all goes through here (-3)."""
     cluster: str | None
     """The Dask cluster whose workers move the bytes, or a distributed.Client of it."""
     cluster_insecure: bool
@@ -170,7 +170,7 @@ class OptionFields(_CommonFields, total=False):
     update: bool
     """Leave out what is newer at the destination."""
     transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
-    """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
+    """What makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)."""
 
 class SessionFields(_CommonFields, total=False):
     update: bool
@@ -186,7 +186,7 @@ class ReplicateFields(_CommonFields, total=False):
     update: bool
     """Leave out what is newer at the destination."""
     transport: Literal["auto", "openssh", "asyncssh", "paramiko"]
-    """What makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)."""
+    """What makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)."""
     recursive: bool
     """With all datasets below it, parents first."""
     exclude: str | Sequence[str]

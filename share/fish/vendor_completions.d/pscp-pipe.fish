@@ -17,7 +17,7 @@ complete -c pscp-pipe -l bind -x -d 'connect from this address; of several (A,B,
 complete -c pscp-pipe -l cpus -x -d 'pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)'
 complete -c pscp-pipe -l plane-port -x -d 'for --plane, ports to listen on, as 5000-5010 (any)'
 complete -c pscp-pipe -l window -x -d 'memory for a stream\'s chunks in order (256M)'
-complete -c pscp-pipe -l transport -x -a 'auto\t"the default: openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)'
+complete -c pscp-pipe -l transport -x -a 'auto\t"openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)'
 complete -c pscp-pipe -s P -l port -x -d 'the port of the far end'
 complete -c pscp-pipe -s i -l identity -r -F -d 'a private key to log in with'
 complete -c pscp-pipe -s F -l config -r -F -d 'the ssh_config to use'

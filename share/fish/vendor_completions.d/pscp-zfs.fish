@@ -35,7 +35,7 @@ complete -c pscp-zfs -l bind -x -d 'connect from this address; of several (A,B,.
 complete -c pscp-zfs -l cpus -x -d 'pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)'
 complete -c pscp-zfs -l plane-port -x -d 'for --plane, ports to listen on, as 5000-5010 (any)'
 complete -c pscp-zfs -l window -x -d 'memory for a stream\'s chunks in order (256M)'
-complete -c pscp-zfs -l transport -x -a 'auto\t"the default: openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (the default: openssh where ssh is installed, else asyncssh)'
+complete -c pscp-zfs -l transport -x -a 'auto\t"openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)'
 complete -c pscp-zfs -s P -l port -x -d 'the port of the far end'
 complete -c pscp-zfs -l identity -r -F -d 'a private key to log in with'
 complete -c pscp-zfs -s F -l config -r -F -d 'the ssh_config to use'
