@@ -32,7 +32,10 @@ FILES = (
         "~/.local/state/pscp",
         "Journals of copies that are not complete; what is known of hosts.",
     ),
-    (".NAME.TOKEN.pscp-part", "A file that is not complete, beside its place at the destination."),
+    (
+        ".NAME.HASH.KEY.pscp-part",
+        "A file at the destination that is not complete, beside its place.",
+    ),
 )
 SEE_ALSO = ("scp(1)", "sftp(1)", "ssh(1)", "ssh_config(5)")
 NOTES = (
