@@ -93,6 +93,8 @@ class FarHosts(Connections):
         Where nothing is written, one host is enough. Raises ConnectError where none answers.
         """
         self._note, self._is_ending = note, False
+        for idle in self.idle.take(list):  # of the last copy: its host gives it again
+            self._member_of[idle.channel].connections.idle.give([idle])
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
             found, problems = self._first_ones(options, note)
@@ -101,7 +103,7 @@ class FarHosts(Connections):
             if found or not may_wait:
                 break
             stops.pause(pause_s)
-        for error in problems[not found :]:
+        for error in problems if found else problems[1:]:  # else the first is raised
             note(f"{error.message}; left out")
         if not found:
             raise problems[0] if problems else self._none_left()
@@ -122,7 +124,8 @@ class FarHosts(Connections):
                 break
             try:
                 its_note = noting(each.place, note)
-                far = each.connections.take(replace(options, retry_for_s=None), its_note)[0]
+                far, *more = each.connections.take(replace(options, retry_for_s=None), its_note)
+                each.connections.idle.give(more)  # connect() returns them
             except errors.ConnectError as error:
                 named(each.place, error)
                 problems.append(error)

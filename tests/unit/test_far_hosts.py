@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 import pscp
+from pscp.connect.connections import ConnectionRequest
+from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.reading.paths import part_name, to_text
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import seen
 from pscp.ground import errors
 from pscp.ground.locations import parse_location
-from pscp.transfer import one_place
+from pscp.options.options import Options
+from pscp.transfer import far_hosts, one_place
 from pscp.transfer.far_hosts import FarHosts
 from pscp.transfer.terms import tokens
 from pscp.transfer.terms.journal import path_of
@@ -130,6 +133,47 @@ def test_an_answer_of_another_shape_is_the_far_ends_fault(answer: object) -> Non
         one_place._check(
             hosts, asked, lambda asking: compare(asking, asking.first(seen.Look("/in", "name")))
         )
+
+
+class AChannel:
+    """Stands for a channel: other than a namespace, it can be referred to weakly."""
+
+
+class OneHost:
+    """Connections to one host, as FarHosts uses them, which count those that were opened."""
+
+    left_out, has_one_login = 0, False
+
+    def __init__(self, place: object) -> None:
+        self.first, self.idle, self.opened = SimpleNamespace(), IdleConnections(), 0
+
+    def _open(self) -> Any:
+        self.opened += 1
+        return SimpleNamespace(channel=AChannel(), close=lambda: None)
+
+    def take(self, options: object, note: object) -> list[Any]:
+        return self.idle.take(list) or [self._open()]
+
+    def connect(self, options: object, wanted: ConnectionRequest) -> Any:
+        far = self.idle.next() or self._open()
+        wanted.opened(far.channel)
+        return far
+
+
+def test_what_one_copy_leaves_the_next_one_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the tasks of a cluster's worker do, which follow each other for hours."""
+    monkeypatch.setattr(far_hosts, "Connections", OneHost)
+    hosts = FarHosts(parse_location("dm1,dm2:/in"))
+    options = Options()
+    wanted: Any = ConnectionRequest(None, "", lambda channel: None)
+    used: list[set[int]] = []
+    for _ in range(3):
+        agents = hosts.take(options, print)
+        agents += [hosts.connect(options, wanted) for _ in range(4)]
+        used.append({*map(id, agents)})
+        hosts.idle.give(agents)
+    assert len(used[0]) == 6 and used[0] == used[1] == used[2]
+    assert [each.connections.opened for each in hosts._members] == [3, 3]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
