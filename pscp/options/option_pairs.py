@@ -1,11 +1,13 @@
-"""Which options go together: the table that the checks, docs/option-pairs.md and the tests read.
+"""Which options do not go together: the tables that the checks, docs/option-pairs.md and the tests
+read.
 
 Options of COMBINED decide what becomes of an entry: each pair of them is refused, means what
 neither says alone, or does just what both do alone, as most do. A name is a field of Options, or
 `field=value` where only that value is meant.
 
-Not here: the bounds of one option (option_rows.py), how they are checked (options.py), what
-becomes of an entry (transfer/).
+Not here: what options mean together (../../scripts/docs.d/option_pairs_page.py, for people alone),
+the bounds of one option (option_rows.py), how they are checked (options.py), what becomes of an
+entry (transfer/).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _SPELLED = {
 
 
 class Pair(NamedTuple):
-    """Two options, and why they are refused together, or what they mean together."""
+    """Two options, and why they are refused together, or one without the other."""
 
     one: str
     other: str
@@ -85,30 +87,6 @@ NEEDED = (
     Pair("chown", "archive", "only that keeps owners"),
     Pair("numeric_ids", "archive", "only that keeps owners"),
 )
-
-# Together these mean what neither says alone, or one of them wins.
-MEANT = (
-    Pair("check", "dry_run", "--check copies nothing either, and says how each file differs"),
-    Pair("dry_run", "transfer_test", "-n lists, and sends nothing"),
-    Pair("transfer_test", "strong", "nothing lands, so nothing is read back"),
-    Pair("preserve", "remove_source_files", "files of the same size and time are hashed"),
-    Pair("preserve", "strong", "files of the same size and time are hashed"),
-    Pair("delete", "backup", "what is deleted is kept too; refused without --backup-dir"),
-    Pair("max_delete", "check", "nothing is deleted, so no number is too much"),
-    Pair("max_delete", "dry_run", "more than N is refused, as in the real run"),
-    Pair("link_dest", "preserve", "without -p only what is not at DEST yet is linked"),
-    Pair("link_dest", "size_only", "what has the same size in DIR is linked, whatever is in it"),
-    Pair("numeric_ids", "chown", "--chown wins"),
-    Pair("resume=False", "preserve", "nothing is compared: all is sent"),
-    Pair("resume=False", "checksum", "nothing is compared: all is sent"),
-    Pair("resume=False", "size_only", "nothing is compared: all is sent"),
-    Pair("resume=False", "check", "what is the same is told as the same: nothing is sent anyway"),
-    Pair("resume=False", "backup", "a file that is sent again unchanged is no replacement"),
-    Pair("remote=sftp", "backup", "refused where the destination is behind SFTP"),
-    Pair("remote=sftp", "link_dest", "refused where the destination is behind SFTP"),
-    Pair("remote=sftp", "one_file_system", "refused where the source is behind SFTP"),
-    Pair("remote=sftp", "direct", "refused: the data goes from agent to agent"),
-)  # fmt: skip
 
 # What a copy to or from several hosts (HOST,HOST:PATH) does not take.
 NOT_OF_SEVERAL_HOSTS = (

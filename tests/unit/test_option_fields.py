@@ -21,7 +21,6 @@ from pscp.options.keywords import as_typed
 from pscp.options.option_fields import OptionFields, ReplicateFields, SessionFields
 from pscp.options.option_pairs import (
     COMBINED,
-    MEANT,
     NEEDED,
     NOT_OF_A_CLUSTER,
     REFUSED,
@@ -197,12 +196,12 @@ def test_what_is_needed_is_asked_for(pair: tuple[str, str]) -> None:
 
 
 def test_the_tables_name_each_pair_once_and_options_that_there_are() -> None:
-    pairs = *REFUSED, *MEANT, *NEEDED, *NOT_OF_A_CLUSTER
+    pairs = *REFUSED, *NEEDED, *NOT_OF_A_CLUSTER
     named = [frozenset(pair[:2]) for pair in pairs]
     assert len(named) == len(set(named))
     known = {field.name for field in dataclasses.fields(Options)} | {"has_plane"}
     for pair in pairs:
         assert {name.partition("=")[0] for name in pair[:2]} <= known
-    for pair in (*REFUSED, *MEANT):
+    for pair in REFUSED:
         assert {pair.one, pair.other} <= set(COMBINED)
-    assert all(pair.why for pair in (*REFUSED, *MEANT, *NOT_OF_A_CLUSTER))
+    assert all(pair.why for pair in (*REFUSED, *NOT_OF_A_CLUSTER))
