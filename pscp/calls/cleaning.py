@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
 from pscp.connect.agent_program import copy_modules
+from pscp.connect.bootstrap import MISSHAPEN, misshapen
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
-from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.there import leftovers
 from pscp.ground import errors
@@ -121,8 +121,8 @@ def _ask_all(ask: Asker, request: leftovers.Clean, by_age: bool) -> Cleaned:
             held += map(_leftover, answer[leftovers.HELD])
             failed += map(_failure, answer[leftovers.FAILED])
             is_last = bool(answer["is_last"])
-        except (TypeError, ValueError, LookupError, WireError) as error:
-            raise errors.ProtocolError(f"a list of parts of another shape: {error}") from None
+        except MISSHAPEN as error:
+            raise misshapen(error) from None
         request = leftovers.Clean(None, removed)
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 

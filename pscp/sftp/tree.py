@@ -141,7 +141,7 @@ class Walk:
                 failure = failures.data(failures.UNSUPPORTED, path, message)
             elif not isinstance(found, SftpError):
                 raise found
-            entries = [_error(0, path, failure)]
+            entries = [tree.error_entry(0, path, failure)]
         elif how == ALL:
             async for entry in self._below(0, Top(path, to_text(full), True)):
                 yield entry
@@ -177,7 +177,7 @@ class Walk:
                 except (SftpError, failures.Refusal) as error:
                     failure = failures.from_exception(error, path)
                     failure["path"] = path
-                    yield _error(number, path + "/", failure)
+                    yield tree.error_entry(number, path + "/", failure)
                     continue
                 self._read_ahead(here, path, children)
                 pending.append((iter(children), path, here))
@@ -253,7 +253,7 @@ class Walk:
         if any(tree.is_excluded(self._filters, path, is_folder) for is_folder in kinds):
             return []
         if isinstance(status, dict):
-            return [_error(number, path, {**status, "path": path})]
+            return [tree.error_entry(number, path, {**status, "path": path})]
         problem, is_below_top = "", len(ancestors) > 1
         if is_below_top and (b"/" in found.name or b"\0" in found.name or not found.name):
             problem = "is a name that no file can have"
@@ -264,7 +264,8 @@ class Walk:
         elif status.kind == packets.OTHER:
             problem = "is of a kind that the server does not tell"
         if problem:
-            return [_error(number, path, failures.data(failures.UNSUPPORTED, path, problem))]
+            failure = failures.data(failures.UNSUPPORTED, path, problem)
+            return [tree.error_entry(number, path, failure)]
         return [self._describe(number, path, status, found)]
 
     def _describe(self, number: int, path: str, status: Attrs, found: FolderEntry) -> Entry:
@@ -284,7 +285,3 @@ class Walk:
 
 def _below(path: str, name: bytes) -> str:
     return f"{path}/{to_text(name)}" if path else to_text(name)
-
-
-def _error(number: int, path: str, failure: failures.Data) -> Entry:
-    return Entry(tree.ERROR, number, path, 0, 0, 0, 0, dict(failure))

@@ -6,11 +6,11 @@ one may still be at it. Each try gets lanes' numbers of its own in the fence.
 Not here: the fence (fence.py), the tasks (../../cluster/tasks.py).
 """
 
-import os
 from typing import NamedTuple
 
 from ..asking import answers
-from ..reading.paths import to_bytes
+from ..frames import system
+from ..reading.paths import open_named, to_bytes
 from . import fence
 
 
@@ -33,11 +33,8 @@ def _begin_try(of: object, request: BeginTry) -> int:
         state["lost"].append(first + (before + 1) * fence.TRY)
         return first + (before + 2) * fence.TRY
 
-    root_fd = os.open(to_bytes(request.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with system.closing(open_named(to_bytes(request.root))) as root_fd:
         return fence.change(root_fd, request.token, request.nonce, begin)
-    finally:
-        os.close(root_fd)
 
 
 answers.add(answers.ITSELF, {BeginTry: _begin_try})
