@@ -464,7 +464,7 @@ def test_the_next_is_written_after_one_that_failed() -> None:
 
 
 def test_who_adds_much_waits(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "_WAITING_MOST", 2)
+    monkeypatch.setattr(work_queue, "_WRITES_MOST", 2)
     writes = LaterWrites(raising)
     disk.is_well.set()
     writes.add(lambda: disk.write(1))

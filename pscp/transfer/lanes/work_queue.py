@@ -22,14 +22,14 @@ from typing import TypeVar
 from pscp.transfer.lanes.in_flight import InFlight, LaneShare, Revocation
 from pscp.transfer.pieces.plan import Ask, Pack, Work
 
-_WAITING_MAX = 32  # pieces, or files not begun; the walk waits while there are so many
+_BACKLOG_MOST = 32  # pieces, or files not begun; the walk waits while there are so many
 SIGNAL_S = 1.0  # a wait's length: Python handles a signal that came just before it only afterwards
 
 _A_PACK = Pack([], lambda pack, failed: None)  # stands for any
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
-_WAITING_MOST = 1000  # writes; with more the walk, which causes them, waits until all are done
+_WRITES_MOST = 1000  # that wait; with more the walk, which causes them, waits until all are done
 
 
 class LaterWrites:
@@ -61,7 +61,7 @@ class LaterWrites:
 
     def keep_short(self) -> None:
         """Do what waits, if that has become too much. For a thread that adds much."""
-        if len(self._waiting) >= _WAITING_MOST:
+        if len(self._waiting) >= _WRITES_MOST:
             self.finish()
 
     def _write(self) -> None:
@@ -197,7 +197,7 @@ class WorkQueue:
         """Run a step as run_alone() does, once less waits to be sent and written. For the walk."""
         self._writes.keep_short()
         with self._lock:
-            while len(self._backlog) >= _WAITING_MAX and self.error is None:
+            while len(self._backlog) >= _BACKLOG_MOST and self.error is None:
                 self._has_room.wait()
             self._run(step, argument)
         self._writes.start()
@@ -273,7 +273,7 @@ class WorkQueue:
                 work = first or backlog.next(share) or in_flight.straggler(share)
             if work is None:
                 return None
-            if len(backlog) <= _WAITING_MAX // 2:
+            if len(backlog) <= _BACKLOG_MOST // 2:
                 self._has_room.notify_all()
             return in_flight.take(share, work)
 
