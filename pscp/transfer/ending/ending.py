@@ -12,7 +12,7 @@ import functools
 import itertools
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pscp.endpoint.asking import requests
@@ -292,24 +292,24 @@ class Ending:
 
         def then(answer: object) -> None:
             rows, same, others = answers.items(answer) if is_links else (answer, (), ())
-            failed = answers.places(rows)
-            kept = [row for row in failed if row[1]["kind"] == failures.OWNER]
-            failed = [(n, _explained(request, each)) for n, each in failed if (n, each) not in kept]
-            self._kept_folders += len(kept)
-            self._results.doubt(entries[place].path for place, _ in failed)
-            self._results.failed_also(failure for _, failure in failed)
-            without = {place for place, _ in answers.places(rows)}
-            done([each for place, each in enumerate(entries) if place not in without])
+            reported = dict(answers.places(rows))
+            failed = {n: each for n, each in reported.items() if each["kind"] != failures.OWNER}
+            self._kept_folders += len(reported) - len(failed)
+            self._results.doubt(entries[place].path for place in failed)
+            self._results.failed_also(_explained(request, each) for each in failed.values())
+            done([each for place, each in enumerate(entries) if place not in reported])
             if is_links:
                 replaced = set(map(answers.integer, answers.items(others)))
                 for place in replaced & {*range(len(entries))}:
                     self._results.replaces(entries[place].path)
                 there = set(map(answers.integer, answers.items(same)))
-                self._linked(entries, {place for place, _ in failed}, there)
+                self._linked(entries, failed, there)
 
         self._queue.add(Ask(False, request(entries), then, cannot))
 
-    def _linked(self, entries: list[tree.Entry], failed: set[int], there: set[int]) -> None:
+    def _linked(
+        self, entries: list[tree.Entry], failed: Container[int], there: Container[int]
+    ) -> None:
         good = [(place, each) for place, each in enumerate(entries) if place not in failed]
         made = [(each.path, "") for place, each in good if place not in there]
         same = [(each.path, "") for place, each in good if place in there]
