@@ -27,8 +27,9 @@ COMBINED = (
     "remote=sftp", "has_plane", "direct", "manifest",
 )  # fmt: skip
 
-# What a stream ("-") takes of these: there is no entry, of which the others would decide.
-OF_A_STREAM = ("verify=none", "remote=sftp", "has_plane")
+# What a stream ("-") takes of what is in these tables: there is no entry, of which the others would
+# decide, and no file that a cluster's workers could see.
+OF_A_STREAM = ("verify=none", "remote=sftp", "has_plane", "persist", "login_once")
 
 _SPELLED = {
     "recursive": "-r", "preserve": "-p", "archive": "-a", "copy_links": "-L", "relative": "-R",
@@ -124,8 +125,8 @@ def is_given(options: object, name: str) -> bool:
 
 
 def not_of_a_stream(options: object) -> list[str]:
-    """Return those of COMBINED that are given and that a stream does not take, as spelled."""
-    names = [name for name in COMBINED if name not in OF_A_STREAM]
+    """Return the options that are given and that a stream does not take, as spelled."""
+    names = [name for name in (*COMBINED, "cluster") if name not in OF_A_STREAM]
     return [spelled(name) for name in names if is_given(options, name)]
 
 

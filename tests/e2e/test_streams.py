@@ -667,6 +667,7 @@ WRONG: tuple[tuple[int, list[str], str], ...] = (
     (2, ["--backup", "--backup-dir=b", "-", "HOST:file"], "--backup, --backup-dir: for files"),
     (2, ["--chmod=600", "-", "HOST:file"], "--chmod: for files"),
     (2, ["--remove-source-files", "HOST:file", "-"], "--remove-source-files: for files"),
+    (2, ["--cluster=local:2", "-", "HOST:file"], "--cluster: for files"),
 )
 
 
