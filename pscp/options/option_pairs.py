@@ -118,9 +118,13 @@ def spelled(name: str) -> str:
 
 
 def is_given(options: object, name: str) -> bool:
-    """Return whether the option has been given, with that value where the name has one."""
+    """Return whether the option has been given, with that value where the name has one; what says
+    that it is not wanted is none.
+    """
     field, _, value = name.partition("=")
     found = getattr(options, field)
+    if (field, found) == ("persist", "no"):
+        return False
     return str(found) == value if value else found not in (None, False, ())
 
 
@@ -133,7 +137,7 @@ def not_of_a_stream(options: object) -> list[str]:
 def check_several_hosts(options: object) -> None:
     """Raise UsageError for an option that is given and is one host's alone."""
     for name, _, why, hint in NOT_OF_SEVERAL_HOSTS:
-        if is_given(options, name) and getattr(options, name, "") != "no":
+        if is_given(options, name):
             message = f"{spelled(name)} does not go with several hosts: {why}"
             raise UsageError(message, hint or "name one host, or leave it out")
 

@@ -24,6 +24,7 @@ from pscp.options.option_pairs import (
     NEEDED,
     NOT_OF_A_CLUSTER,
     REFUSED,
+    check_several_hosts,
     is_given,
     spelled,
 )
@@ -193,6 +194,15 @@ def test_what_is_needed_is_asked_for(pair: tuple[str, str]) -> None:
     with as_typed(), pytest.raises(UsageError) as caught:
         Options(**fields)  # type: ignore[arg-type]
     assert caught.value.message.startswith(spelled(pair[0]))
+
+
+def test_what_is_not_wanted_is_not_refused() -> None:
+    """And a file may be called as what says so."""
+    check_several_hosts(Options(cluster="local:2", persist="no"))
+    several: tuple[dict[str, Any], ...] = {"persist": "1m"}, {"manifest": "no", "recursive": True}
+    for more in several:
+        with pytest.raises(UsageError, match="does not go with several hosts"):
+            check_several_hosts(Options(**more))
 
 
 def test_the_tables_name_each_pair_once_and_options_that_there_are() -> None:
