@@ -29,7 +29,7 @@ from pscp.options.connection_options import ConnectionOptions
 from pscp.options.copy_options import CopyOptions
 from pscp.options.habits import NOT_IN_PLACE
 from pscp.options.keywords import in_keywords
-from pscp.options.option_rows import check_row, rows_of, with_keywords
+from pscp.options.option_rows import COPYING, check_row, rows_of, with_keywords
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -186,6 +186,7 @@ def check_names(
 def check_concern(call: str, given: Iterable[str], *taken: str) -> None:
     """Raise UsageError for a keyword that is for copies alone, and not among those taken."""
     of_copies = {name for name, *_ in rows_of(CopyOptions)}.difference(taken)
+    of_copies |= {name for name, _, row in rows_of(ConnectionOptions) if row.commands == COPYING}
     for name in given:
         if name in of_copies:
             hint = "leave it out"

@@ -227,8 +227,11 @@ def test_a_misspelt_keyword_of_the_calls_own(
     ],
 )
 def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object]) -> None:
-    with pytest.raises(pscp.UsageError, match=r"^delete is for copies, and says nothing to "):
-        call(delete=True)
+    fields: tuple[dict[str, Any], ...] = {"delete": True}, {"cluster": "local:2"}, {"direct": True}
+    for given in fields:
+        with pytest.raises(pscp.UsageError, match="is for copies, and says nothing to ") as raised:
+            call(**given)
+        assert raised.value.message.startswith((*given,))
 
 
 @pytest.mark.parametrize(
