@@ -359,6 +359,7 @@ class Files(asyncssh.SFTPServer):
                 self.rules.check(self.rules.may_write, "rename")
             is_own = self.rules.may_write or self._is_own(source[0], source[1], status)
             self.rules.check(is_own, "rename what is another's")
+            new = folder.path_of(*target)
             with account.losing(*target):
                 rename(source, target, replace)
             discard(account, target[0], self.rules.part(target[1]))
@@ -390,11 +391,12 @@ class Files(asyncssh.SFTPServer):
             return os.readlink(name, dir_fd=fd)
 
     def symlink(self, oldpath: bytes, newpath: bytes) -> None:
-        path = self._path(newpath)
+        folder = self.place.folder
         with self._changing("link", newpath) as (fd, name), self.place.account.one_more():
-            to = self.place.folder.target(path, oldpath)
+            path = folder.path_of(fd, name)
+            to = folder.target(path, oldpath)
             self.rules.check_path(to)
-            os.symlink(self.place.folder.link_to(path, to), name, dir_fd=fd)
+            os.symlink(folder.link_to(path, to), name, dir_fd=fd)
 
     def link(self, oldpath: bytes, newpath: bytes) -> None:
         with (

@@ -133,11 +133,19 @@ class Folder:
         with contextlib.suppress(OSError):
             for _ in range(_LINKS):
                 with self.parent(path) as (fd, name):
-                    path = self.target(path, os.readlink(name, dir_fd=fd))
+                    path = self.target(self.path_of(fd, name), os.readlink(name, dir_fd=fd))
         return path
 
+    def path_of(self, folder_fd: int, name: bytes) -> bytes:
+        """Return the path, without links in it, of a name in an open folder. Raises OSError."""
+        root, above = (os.readlink(b"/proc/self/fd/%d" % fd) for fd in (self.fd, folder_fd))
+        return posixpath.relpath(posixpath.join(above, name), root)
+
     def target(self, path: bytes, to: bytes) -> bytes:
-        """Return where a link at this path leads to. Raises OSError where that is outside."""
+        """Return where a link at this path leads to. Raises OSError where that is outside.
+
+        The path is as path_of() returns it: each ".." in the link's text leads one folder up.
+        """
         if to.startswith(b"/"):
             return relative(to)
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), to))

@@ -124,9 +124,14 @@ class Place:
         self.rules.check(not self.rules.is_append_only, "change what has landed")
 
     def unfinished(self, path: bytes) -> os.stat_result | None:
-        """Return the status of this user's part of a file, if there is one."""
+        """Return the status of this user's part of a file, if there is one.
+
+        A folder or a link may have got the name meanwhile.
+        """
         with contextlib.suppress(OSError), self.folder.parent(path) as (fd, name):
-            return status_of(fd, self.rules.part(name))
+            final = status_of(fd, name)
+            if final is None or stat.S_ISREG(final.st_mode):
+                return status_of(fd, self.rules.part(name))
         return None
 
 
@@ -182,20 +187,23 @@ class Upload:
         if self.times_ns is not None:
             os.utime(fd, ns=self.times_ns)
         os.fsync(fd)
-        self._rename()
+        path = self._rename()
         sync_folder(self._folder_fd)
         landed = Landed(os.fstat(fd), sha256)
-        tell(self.path, landed)
+        tell(path, landed)
         return landed
 
-    def _rename(self) -> None:
+    def _rename(self) -> bytes:
+        """Give the part the file's name. Return the file's path. Raises OSError."""
         rules, fd = self._place.rules, self._folder_fd
         own, part = os.fstat(self.content.fd), rules.part(self._name)
         with self._place.account.losing(fd, self._name) as before:
+            path = self._place.folder.path_of(fd, self._name)
             if is_same(status_of(fd, part), own):
                 rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
             elif not is_same(before, own):  # else another handle of it was closed first
                 raise OSError(errno.ESTALE, "another upload of this name has taken its place")
+        return path
 
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""

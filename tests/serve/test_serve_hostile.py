@@ -135,6 +135,12 @@ def test_links_that_lead_out_are_not_made(serving: Serving) -> None:
             await client.symlink("..", "below/up")
             async with client.open("good/up/below/file", "wb") as file:
                 await file.write(b"inside")
+            for to in (
+                "../secret",
+                "../../secret",
+            ):  # of where the link is, not of how it is called
+                with pytest.raises(REFUSED):
+                    await client.symlink(to, "good/up/below/up/bad")
             # A link that led inside where it was, and is moved, leads nowhere.
             await client.rename("below/up", "up")
             with pytest.raises(REFUSED):

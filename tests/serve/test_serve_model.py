@@ -6,7 +6,6 @@ Not here: uploads that are cut (test_serve_resume.py).
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import shutil
 import stat
@@ -22,7 +21,11 @@ from hypothesis import strategies as st
 
 from serve.server import Serving
 
-NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "l"])
+NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "l", "l/a", "l/l", "d/l", "d/l/b"])
+LINKS = [
+    ("a", "l"), ("d", "l"), ("d/a", "l"), ("nothing", "l"), ("../out", "l"), ("../a", "d/l"),
+    ("..", "d/l"), ("../b", "l/l"), ("../../out", "d/l/k"), ("../../../out", "l/d/l/k"),
+]  # fmt: skip
 DATA = st.binary(max_size=20)
 OFFSETS = st.integers(0, 30)
 MODES = st.sampled_from(
@@ -81,9 +84,16 @@ STEPS = st.one_of(
     ),
     st.builds(HardLink, NAMES, NAMES),
     st.builds(Rename, NAMES, NAMES, st.booleans()),
-    st.builds(Link, st.sampled_from(["a", "d", "d/a", "../out", "nothing"]), st.just("l")),
+    st.sampled_from(LINKS).map(lambda drawn: Link(*drawn)),
     st.builds(Other, st.sampled_from(["mkdir", "rmdir", "remove", "read", "stat"]), NAMES),
 )  # fmt: skip
+
+
+# Folders and links to begin with, which seldom come about by steps that are drawn.
+_FOLDERS = [Other("mkdir", "d"), Other("mkdir", "d/a")]
+BEGINS = st.sampled_from(
+    [[], [*_FOLDERS, Link("..", "d/l")], [*_FOLDERS, Link("d/a", "l"), Link("../b", "l/l")]]
+)
 
 
 class Here:
@@ -94,6 +104,8 @@ class Here:
 
     def do(self, step: Any) -> object:
         """Do a step; return what came of it: "failed", or what a client learns."""
+        if any(map(self._is_outside, self._paths(step))):
+            return "failed"
         try:
             if isinstance(step, Write):
                 self._write(step)
@@ -105,13 +117,31 @@ class Here:
             elif isinstance(step, Rename):
                 self._rename(self.root / step.old, self.root / step.new, step.replaces)
             elif isinstance(step, Link):
-                if step.to.startswith(".."):
-                    return "failed"
-                (self.root / step.name).symlink_to(step.to)
+                return self._link(step)
             else:
                 return self._other(step, self.root / step.name)
         except OSError:
             return "failed"
+        return None
+
+    def _paths(self, step: Any) -> list[str]:
+        """What a step needs to be inside, links followed."""
+        if isinstance(step, Write | Both) or getattr(step, "what", "") in ("read", "stat"):
+            return [step.name]
+        names = [step.old, step.new] if isinstance(step, Rename) else [step.name]
+        names += [step.to] if isinstance(step, HardLink) else []
+        return [os.path.dirname(name) for name in names]
+
+    def _is_outside(self, name: str) -> bool:
+        return not Path(os.path.realpath(self.root / name)).is_relative_to(self.root)
+
+    def _link(self, step: Link) -> object:
+        """Make a link, which is said in as few words as it can be."""
+        above = os.path.relpath(os.path.realpath((self.root / step.name).parent), self.root)
+        to = os.path.normpath(os.path.join(above, step.to))
+        if to.startswith(".."):
+            return "failed"
+        (self.root / step.name).symlink_to(os.path.relpath(to, above))
         return None
 
     def _write(self, step: Write) -> None:
@@ -178,10 +208,10 @@ class Here:
 
 
 class There:
-    """The same in a folder of a server."""
+    """The same in the folder of a server's user."""
 
-    def __init__(self, client: asyncssh.SFTPClient, root: str) -> None:
-        self.client, self.root = client, root
+    def __init__(self, client: asyncssh.SFTPClient) -> None:
+        self.client = client
 
     async def do(self, step: Any) -> object:
         try:
@@ -190,22 +220,21 @@ class There:
             elif isinstance(step, Both):
                 return await self._both(step)
             elif isinstance(step, HardLink):
-                await self.client.link(f"{self.root}/{step.to}", f"{self.root}/{step.name}")
+                await self.client.link(step.to, step.name)
             elif isinstance(step, Rename):
                 rename = self.client.posix_rename if step.replaces else self.client.rename
-                await rename(f"{self.root}/{step.old}", f"{self.root}/{step.new}")
+                await rename(step.old, step.new)
             elif isinstance(step, Link):
-                to = step.to if not step.to.startswith("..") else "../../out"
-                await self.client.symlink(to, f"{self.root}/{step.name}")
+                await self.client.symlink(step.to, step.name)
             else:
-                return await self._other(step, f"{self.root}/{step.name}")
+                return await self._other(step, step.name)
         except asyncssh.SFTPError:
             return "failed"
         return None
 
     async def _write(self, step: Write) -> None:
         flags = FXF_WRITE | step.flags
-        file = await self.client.open(f"{self.root}/{step.name}", flags, encoding=None)
+        file = await self.client.open(step.name, flags, encoding=None)
         for offset, data in step.writes:
             await file.write(data, offset)
         if step.cut is not None:
@@ -215,7 +244,7 @@ class There:
     async def _both(self, step: Both) -> str:
         files = []
         for flags, writes in zip(step.flags, step.writes, strict=True):
-            path = f"{self.root}/{step.name}"
+            path = step.name
             files.append(file := await self.client.open(path, FXF_WRITE | flags, encoding=None))
             for offset, data in writes:
                 await file.write(data, offset)
@@ -269,22 +298,17 @@ def client(serving: Serving) -> Iterator[tuple[asyncio.AbstractEventLoop, asyncs
     loop.close()
 
 
-NUMBERS = itertools.count()
-
-
 @settings(max_examples=150, deadline=None, suppress_health_check=[*HealthCheck])
-@given(steps=st.lists(STEPS, max_size=12))
+@given(steps=st.builds(list.__add__, BEGINS, st.lists(STEPS, max_size=12)))
 def test_a_sequence_of_requests(
     serving: Serving, client: tuple[asyncio.AbstractEventLoop, asyncssh.SFTPClient], tmp_path: Path,
     steps: list[Any],
 ) -> None:  # fmt: skip
     loop, sftp = client
-    name = f"model{next(NUMBERS)}"
-    here, there = Here(tmp_path / name), There(sftp, name)
-    for root in (here.root, serving.home / name):
-        root.mkdir()
+    here, there = Here(tmp_path / "here"), There(sftp)
+    here.root.mkdir(exist_ok=True)
+    for path in (*here.root.iterdir(), *serving.home.iterdir()):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     for step in steps:
         assert here.do(step) == loop.run_until_complete(there.do(step)), step
-        assert tree(here.root) == tree(serving.home / name), step
-    for root in (here.root, serving.home / name):
-        shutil.rmtree(root)
+        assert tree(here.root) == tree(serving.home), step

@@ -212,6 +212,22 @@ def test_what_was_there_stays_until_the_whole_has_come(
     assert (serving.home / NAME).read_text() == "old"
 
 
+def test_a_folder_gets_the_name_of_an_upload_that_was_cut(serving: Serving) -> None:
+    async def tries() -> None:
+        connection = await serving.connect()
+        client = await connection.start_sftp_client()
+        file = await client.open("later", "wb")
+        await file.write(b"some")
+        await file.stat()
+        connection.abort()
+        async with await serving.connect() as connection:
+            client = await connection.start_sftp_client()
+            await client.mkdir("later")
+            assert await client.isdir("later")
+
+    run(tries())
+
+
 def test_a_later_upload_takes_the_place_of_one_that_hangs(
     serving: Serving, clients: Clients
 ) -> None:

@@ -346,6 +346,25 @@ def test_what_follows_an_upload(serving: Serving) -> None:
     until(lambda: (serving.home / "followed").stat().st_mtime_ns == reference)
 
 
+def test_what_is_told_of_an_upload_has_no_link_in_it_and_is_where_it_is(serving: Serving) -> None:
+    async def upload() -> None:
+        async with As(serving, "alice") as client:
+            await client.makedirs("was/deep")
+            await client.symlink("../beside", "was/deep/link")
+            await client.symlink("was/deep", "short")
+            await put(client, "short/link")
+            await put(client, "short/temporary.part")
+            await client.rename("short/temporary.part", "short/named")
+            file = await client.open("was/moved", "wb")
+            await client.rename("was", "now")
+            await file.close()
+
+    run(upload())
+    told = [each["path"] for each in serving.events("upload")][-3:]
+    assert told == ["was/beside", "was/deep/named", "now/moved"]
+    assert {path.name for path in (serving.home / "now").iterdir()} == {"beside", "deep", "moved"}
+
+
 def test_a_part_that_nobody_resumes_is_swept(serving: Serving, tmp_path: Path) -> None:
     async def leave(name: str) -> None:
         connection = await serving.connect()
