@@ -5,7 +5,6 @@ Not here: how it lands (landing.py). Read next: events.py.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -66,8 +65,7 @@ class AfterUpload:
                 why = str(error)
         if why:
             counts = "after_upload_failures"
-            with contextlib.suppress(OSError):
-                self._events.tell("after-upload failed", user, address, counts, path=path, why=why)
+            self._events.tell("after-upload failed", user, address, counts, path=path, why=why)
 
 
 @dataclass

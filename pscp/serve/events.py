@@ -30,8 +30,12 @@ class Events:
         return os.open(self._path, flags, 0o640)
 
     def reopen(self) -> None:
-        """Open the file anew, as after it was rotated. Raises OSError."""
-        fd = self._opened()
+        """Open the file anew, as after it was rotated; the old one stays where that fails."""
+        try:
+            fd = self._opened()
+        except OSError as error:
+            self.tell("log", "", "", "log_failures", ok=False, why=str(error))
+            return
         with self._lock:
             fd, self._fd = self._fd, fd
         if self._path:
@@ -44,12 +48,16 @@ class Events:
     def tell(self, event: str, user: str, address: str, counts: str = "", **more: Any) -> None:
         """Write a line: when, what, who from where, and what else there is to say.
 
-        `counts` is the counter of such events, if there is one.
+        `counts` is the counter of such events, if there is one. A full disk keeps nobody from what
+        he does: what is not written is counted.
         """
         if counts:
             self.count(counts, user)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         said = {"time": now, "event": event, "user": user, "address": address, **more}
         line = json.dumps(said).encode("ascii") + b"\n"
-        with self._lock:
-            os.write(self._fd, line)  # one write, so that lines of several processes stay whole
+        try:
+            with self._lock:
+                os.write(self._fd, line)  # one write, so that lines of several processes stay whole
+        except OSError:
+            self.count("log_failures", "")

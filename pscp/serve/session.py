@@ -189,7 +189,7 @@ class Session(StreamSession):
         return self._window.bytes if self._window is not None else 0
 
     def end_idle(self, now_s: float) -> None:
-        """End the connection if nothing has moved for too long. Raises OSError of the log."""
+        """End the connection if nothing has moved for too long."""
         load, idle_s = self.files.load, self._sessions.current.settings.idle
         if now_s - load.moved_s > idle_s and not load.busy and not self.waiting_bytes():
             self.connection.close()

@@ -10,7 +10,7 @@ import ipaddress
 import pwd
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -21,6 +21,7 @@ from pscp.toml.values import File, Key, Number, Seconds, Text, after, several
 
 RULES = ("read", "write", "append-only")
 STATE = "/var/lib/pscp-serve"
+_AT_START = ("listen", "host_keys", "state", "log", "workers", "run_as", "after_upload_jobs")
 
 
 def _address(text: str, folder: str) -> tuple[str, int]:
@@ -178,3 +179,9 @@ class Current:
     """The settings that hold now, which SIGHUP replaces; connections that there are go on."""
 
     settings: Settings
+
+    def renew(self, settings: Settings) -> list[str]:
+        """Take new settings, but for what holds from a start on. Return which of these wait."""
+        kept = {key: getattr(self.settings, key) for key in _AT_START}
+        self.settings = replace(settings, **kept)
+        return [key.replace("_", "-") for key in _AT_START if getattr(settings, key) != kept[key]]

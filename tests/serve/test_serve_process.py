@@ -70,9 +70,19 @@ def test_a_hangup_with_a_mistake_changes_nothing(serving: Serving) -> None:
 
 
 def test_a_hangup_says_what_holds_at_the_next_start(serving: Serving, tmp_path: Path) -> None:
-    serving.config.write_text(serving.config.read_text().replace("workers = 2", "workers = 3"))
+    """It does not before: another state folder would be that of some sessions and not of others."""
+    text = serving.config.read_text().replace("workers = 2", "workers = 3")
+    text = text.replace('"state"', '"/proc/none"').replace('"log.jsonl"', '"other"')
+    serving.config.write_text(text)
     serving.hang_up()
-    assert serving.events("settings")[0]["at_the_next_start"] == ["workers"]
+    serving.hang_up()
+    for event in serving.events("settings"):
+        assert event["at_the_next_start"] == ["state", "log", "workers"]
+    assert serving.login("alice")
+    (serving.folder / "serve.prom").unlink()
+    serving.hang_up()
+    until((serving.folder / "serve.prom").exists)
+    assert "pscp_serve_workers 2" in (serving.folder / "serve.prom").read_text()
 
 
 def test_a_log_that_was_rotated_is_begun_anew(serving: Serving) -> None:
@@ -80,6 +90,25 @@ def test_a_log_that_was_rotated_is_begun_anew(serving: Serving) -> None:
     serving.log.rename(f"{serving.log}.1")
     serving.hang_up()
     until(lambda: serving.login("alice") and serving.events("login"))
+
+
+def test_a_log_that_cannot_be_written_keeps_nobody_out(serving: Serving) -> None:
+    """Else a customer who fills the disk could not remove anything either."""
+    serving.log.rename(f"{serving.log}.1")
+    serving.log.symlink_to("/dev/full")
+
+    def is_counted() -> bool:
+        serving.process.send_signal(signal.SIGHUP)  # which has the metrics written as well
+        assert serving.login("alice")
+        metrics = serving.folder / "serve.prom"
+        return metrics.exists() and "pscp_serve_log_failures_total" in metrics.read_text()
+
+    until(is_counted)
+    serving.log.unlink()
+    serving.log.mkdir()  # nor can it be opened any more
+    serving.process.send_signal(signal.SIGHUP)
+    assert serving.login("alice")
+    serving.log.rmdir()
 
 
 def test_a_worker_that_dies_is_replaced(serving: Serving) -> None:

@@ -38,7 +38,6 @@ _BACKLOG = 1024  # clients that have connected and were not looked at yet
 _AGAIN_S = 1.0  # a worker that dies at once is not begun more often
 _TOLD_S = 15.0  # from one file of metrics to the next
 _FIRST_FD = 3  # of those from systemd
-_AT_START = ("listen", "host_keys", "state", "workers", "run_as", "after_upload_jobs")
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Server:
     """The first process: it has the ports, and serves none of the connections."""
 
     path: str  # of the settings, read again at SIGHUP; "" for none
-    settings: Settings
+    current: Current
     keys: list[asyncssh.SSHKey]
     listeners: list[list[socket.socket]]  # of each worker
     shared: Shared
@@ -98,7 +97,7 @@ class Server:
             os._exit(code)
 
     async def _work(self, number: int) -> None:
-        worker = Worker(self.path, Current(self.settings), self.shared, self.keys)
+        worker = Worker(self.path, self.current, self.shared, self.keys)
         worker.listen()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         await worker.run(self.listeners[number], self.alive_fds[0])
@@ -130,17 +129,17 @@ class Server:
             except UsageError as error:
                 self.events.tell("settings", "", "", ok=False, mistakes=error.message.split("\n"))
                 return
-            before, self.settings = self.settings, settings
-            late = [each for each in _AT_START if getattr(settings, each) != getattr(before, each)]
+            late = self.current.renew(settings)
             self.events.tell("settings", "", "", ok=True, at_the_next_start=late)
         for process in self.workers:
             os.kill(process, signal.SIGHUP)
 
     def _tell(self, is_over: bool = False) -> None:
-        if self.settings.metrics:
-            found = {} if is_over else status.ask(self.settings.state)
+        settings = self.current.settings
+        if settings.metrics:
+            found = {} if is_over else status.ask(settings.state)
             try:
-                self.metrics.write(self.settings.metrics, found)
+                self.metrics.write(settings.metrics, found)
             except OSError as error:
                 self.events.tell("metrics", "", "", ok=False, why=str(error))
 
@@ -166,7 +165,7 @@ def prepared(path: str, settings: Settings) -> Server:
         events = Events(settings.log)
     except OSError as error:
         raise PscpError(f"{settings.log}: {error.strerror}", "log names the file") from None
-    return Server(path, settings, keys, listeners, Shared(workers), events)
+    return Server(path, Current(settings), keys, listeners, Shared(workers), events)
 
 
 def opened(settings: Settings, workers: int) -> Iterator[list[socket.socket]]:

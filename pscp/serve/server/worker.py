@@ -104,7 +104,7 @@ class Worker:
         self._events.reopen()
         with contextlib.suppress(UsageError):  # the first process tells it, and the old ones hold
             if self._path:
-                self._current.settings = load(self._path)
+                self._current.renew(load(self._path))
                 self._options = await self._made_options()
                 memory_bytes = self._current.settings.memory // self._shared.workers
                 self._sessions.windows.memory_bytes = memory_bytes
@@ -209,8 +209,7 @@ class Worker:
             now_s = time.monotonic()
             active = {each.connection for each in self._sessions.open}
             for session in [*self._sessions.open]:
-                with contextlib.suppress(OSError):  # the log is on a full disk
-                    session.end_idle(now_s)
+                session.end_idle(now_s)
             for each in [*self._connections]:
                 each.measure(now_s)
                 if each.user is not None:
