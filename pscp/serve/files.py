@@ -318,15 +318,20 @@ class Files(asyncssh.SFTPServer):
 
     def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         self.rules.check(self.rules.may_add, "make folders")
-        owner = self.rules.user.owner
+        owner, mode = self.rules.user.owner, self.rules.folder_mode
         with (
             self._telling("make", path),
             self.place.folder.parent(self._path(path)) as (fd, name),
         ):
             with self.place.account.one_more():
-                os.mkdir(name, self.rules.folder_mode, dir_fd=fd)
-            if owner is not None:
-                os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
+                os.mkdir(name, mode, dir_fd=fd)
+            made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+            try:  # the umask has its say in what mkdir(2) makes
+                os.fchmod(made, os.fstat(made).st_mode & stat.S_ISGID | mode)
+                if owner is not None:
+                    os.fchown(made, *owner)
+            finally:
+                os.close(made)
 
     def rmdir(self, path: bytes) -> None:
         with (

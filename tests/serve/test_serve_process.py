@@ -24,6 +24,7 @@ import asyncssh
 import pytest
 
 from pscp.ground.processes import descendants
+from serve import server
 from serve.server import COMMAND, Serving, put, run, until
 
 BOB = '[user.bob]\nfolder = "alice"\nrules = "write"\nkeys = "alice.pub"\n'
@@ -252,6 +253,37 @@ def test_a_host_key_of_sshds_is_taken(tmp_path: Path) -> None:
     with Serving(tmp_path, 'workers = 1\nhost-keys = "sshd_key"') as serving:
         known: Any = ([key.convert_to_public()], [], [])
         assert serving.login("alice", known_hosts=known)
+
+
+def test_an_owner_and_a_mode_of_ones_own_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a server that has of root's rights no more than docs/serve.md says."""
+    if os.geteuid() != 0:
+        return  # nobody else can give files away
+    rights = ",".join(("-all", "+chown", "+fowner", "+dac_override"))
+    kept = [f"--{which}={rights}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
+    words = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *kept, *server.COMMAND)
+    monkeypatch.setattr(server, "COMMAND", words)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = Serving(folder, "workers = 1\n")
+        alice = 'folder = "alice"\nrules = "write"\nkeys = "alice.pub"\nmode = "660"\n'
+        made.write("workers = 1\n", alice=f'[user.alice]\n{alice}owner = "1234:1235"\n')
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, 65534, 65534)
+        with made as serving:
+            assert serving.login("alice") and serving.login("alice")  # which replaces the file
+            run(make_folder(serving))
+        for path, mode in ((serving.home / "tried", 0o660), (serving.home / "made", 0o770)):
+            status = path.stat()
+            assert (status.st_uid, status.st_gid) == (1234, 1235)
+            assert stat.S_IMODE(status.st_mode) == mode
+
+
+async def make_folder(serving: Serving) -> None:
+    async with await serving.connect() as connection, connection.start_sftp_client() as client:
+        await client.mkdir("made")
 
 
 def test_it_becomes_another_user_once_the_port_is_open(tmp_path: Path) -> None:
