@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -116,6 +117,18 @@ def test_a_file_and_its_chunks_are_read_back_once_and_many_reads_deep(
     ]
     assert sum(asked) <= size + 2 * client.read_bytes
     assert most > IN_FLIGHT_BYTES - client.read_bytes
+
+
+def test_small_files_leave_handles_for_what_is_open_beside_them(
+    server: subprocess.Popen[bytes],
+) -> None:
+    """Each has one to write, and one to be read again."""
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (100, 100))
+    client, loop = client_of(server)
+    settle(loop, start(client.get_limits()))
+    turns = [start(client.handles.take(1)) for _ in range(100)]
+    settle(loop, client.realpath(b"."))
+    assert 1 < 2 * sum(turn.done() for turn in turns) < 80
 
 
 def settle(loop: Loop, future: Future[Any]) -> None:

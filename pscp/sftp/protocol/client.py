@@ -31,7 +31,9 @@ _MANY_BYTES = 2 * 1024 * 1024  # being written: then no answer is urgent
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 1024  # on the systems with the shortest
 _PLAIN_BYTES = 32 * 1024  # of a READ or WRITE that every server takes
 _MOST_BYTES = 256 * 1024  # of a READ or WRITE: more gains nothing
-_HANDLES, _HANDLES_MOST = 64, 400  # open at once: where the server has no limits@; and at most
+# Small files at once: where the server has no limits@; and at most. Each has a handle to write, and
+# one to be read again; large files, folders and markers have some beside these.
+_HANDLES, _HANDLES_MOST, _HANDLES_BESIDE = 64, 400, 32
 # The pauses before a file that another lane has open is tried again: the first, the longest, all.
 _PAUSE_S, _PAUSE_MOST_S, _TURN_S = 0.01, 0.1, 60.0
 # With these codes a RENAME did not fail because the new name exists, so that is not removed.
@@ -144,7 +146,7 @@ class Client:
         self.read_bytes = _in_pages(min(read or room, room, _MOST_BYTES))
         self.write_bytes = _in_pages(min(write or room, room, _MOST_BYTES))
         if handles:
-            self.handles = Budget(max(1, min(handles // 2, _HANDLES_MOST)))
+            self.handles = Budget(max(1, min((handles - _HANDLES_BESIDE) // 2, _HANDLES_MOST)))
 
     # --- files
 
