@@ -78,8 +78,12 @@ def relative(path: bytes) -> bytes:
     """
     if b"\0" in path:
         raise OSError(errno.EINVAL, "a name with a NUL")
-    if path[:2] in (b"~", b"~/"):  # lftp asks for it where the home folder is "/"
+    # lftp asks for "~" where that is "/"; of its mirror -R come paths such as a/b/~/a/b/new.
+    above, tilde, below = path.rpartition(b"/~/")
+    if path[:2] in (b"~", b"~/"):
         path = path[1:]
+    elif tilde and below.startswith(above + b"/"):
+        path = below
     return posixpath.normpath(b"/" + path).lstrip(b"/") or b"."
 
 

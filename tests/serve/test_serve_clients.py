@@ -179,6 +179,19 @@ def test_lftp(serving: Serving, clients: Clients, tmp_path: Path) -> None:
     assert digest(tmp_path / "back") == sha256 and not (serving.home / "by-lftp").exists()
 
 
+def test_lftp_mirrors_a_tree(serving: Serving, clients: Clients, tmp_path: Path) -> None:
+    tree = tmp_path / "mirrored"
+    for name in ("one", "a/two", "a/b/three", "~/four"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(name)
+    clients.lftp(f"mirror -R --parallel=3 {tree}")
+    clients.lftp(f"mkdir -p in/it; cd in/it; mirror -R {tree} again")
+    for found in (serving.home / "mirrored", serving.home / "in/it/again"):
+        files = [path for path in found.rglob("*") if path.is_file()]
+        assert len(files) == 4
+        assert all(path.read_text() == str(path.relative_to(found)) for path in files)
+
+
 def test_curl(serving: Serving, clients: Clients, tmp_path: Path) -> None:
     if "sftp" not in clients.run("curl", "--version").split():
         unavailable("this curl has no sftp")
