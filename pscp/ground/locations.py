@@ -22,6 +22,8 @@ UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@,\s]"
 _UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
 _AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
 _BRACKETS_BEGIN = r"\[|[^/:]*@\["
+_ONE_HOST = r"(?:[^/:,\[\]]*@)?(?:\[[^/\[\]]*\]|[^/:,\[\]]+)"
+_SEVERAL_HOSTS = rf"{_ONE_HOST}(?:,{_ONE_HOST})+:"
 _IN_BRACKETS = rf"(?:{_BRACKETS_BEGIN})[^/]*?\]:"
 
 
@@ -175,6 +177,8 @@ def check_direction(sources: Sequence[Location], destination: Location) -> None:
 
 def _find_colon(text: str) -> int | None:
     """Return where the host ends, or None for a local path (colon() in OpenSSH's misc.c)."""
+    if several := re.match(_SEVERAL_HOSTS, text):
+        return several.end() - 1
     if re.match(_BRACKETS_BEGIN, text):
         match = re.match(_IN_BRACKETS, text)
         return match.end() - 1 if match else None

@@ -97,6 +97,12 @@ def remember_entry(folder_name: str, label: str, key: Key, value: object) -> boo
     return remember(_name_of(folder_name, label, key), {"key": ascii(key), "value": value})
 
 
+def forget_entry(folder_name: str, label: str, key: Key) -> None:
+    """Remove the value that remember_entry() kept for this key, if there is one."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder(), _name_of(folder_name, label, key)))
+
+
 def _name_of(folder_name: str, label: str, key: Key) -> str:
     """Return a readable name for the key's file: two keys that get the same one overwrite each
     other, and neither is taken for the other. (hashlib takes 3 ms to load, zlib none.)

@@ -40,7 +40,7 @@ from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, open_when_free
 from pscp.transfer.terms.relative import folders_above
-from pscp.transfer.terms.tokens import remember_token, token_of_request
+from pscp.transfer.terms.tokens import forget_tokens, remember_token, token_of_request
 from pscp.transfer.walk.decide import may_check_folders
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Run:
             raise errors.UsageError(what, hint) from None
         finally:
             journal.close(complete)
+            forget_tokens(self._request, token)
 
     def _check_moves(self, tops: list[source.Top], *, is_here: bool) -> None:
         """Raise UsageError where the sources cannot be moved as the job wants it."""
@@ -202,8 +203,8 @@ class Run:
         from pscp.transfer import one_place  # here: few copies need it
 
         one_place.check_hosts(request, agents, tops, token, self._nonce)
+        remember_token(request, token)  # before anything there has it
         agreed = self._negotiation.agree(*to_agree)
-        remember_token(request, token)
         if request.is_push:
             one_place.admit_by_fence(request.connections, agreed.target.root, token)
         return agreed

@@ -111,6 +111,13 @@ def test_the_token_is_the_same_in_any_order_and_for_those_that_had_part_in_it(
     tokens.remember_token(request_of("dm2,dm1:/in"), alone["dm1"])
     assert token("dm2:/in") == token("dm3,dm2:/in") == alone["dm1"] != token("dm3:/in")
     assert token("dm2:/other") != alone["dm1"] != token("dm2:/in", "/more")
+    journal = Path(path_of(alone["dm1"]))
+    journal.touch()
+    tokens.forget_tokens(request_of("dm2,dm1:/in"), alone["dm1"])
+    assert token("dm2:/in") == alone["dm1"], "a run may go on with it"
+    journal.unlink()
+    tokens.forget_tokens(request_of("dm2,dm1:/in"), alone["dm1"])
+    assert token("dm2:/in") == alone["dm2"] and not [*(own_state / "tokens").iterdir()]
 
 
 def test_a_list_goes_on_with_what_one_of_its_hosts_began(own_state: Path) -> None:

@@ -435,6 +435,12 @@ def test_a_name_stands_for_several_hosts(tmp_path: Path) -> None:
         (SOUND + '[host.h]\nhosts = ["a", "a"]\n', "named twice"),
         (SOUND + '[host.h]\nhosts = ["a,b"]\n', "not a host alone"),
     ],
+        (
+            SOUND.replace("h:d", "a,b:d")
+            + '[host.h]\nhosts = ["a", "b"]\n[host.i]\nhosts = ["a", "b"]\n',
+            "host.i: host.h is of the same",
+        ),
+        (SOUND + '[host.h]\nport = 3\n[host.i]\nhosts = ["h"]\n', "host.i: host.h is of the same"),
 )
 def test_several_hosts_are_refused(tmp_path: Path, text: str, said: str) -> None:
     assert any(said in each for _, each in mistakes(tmp_path, text)), mistakes(tmp_path, text)

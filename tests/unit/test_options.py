@@ -50,6 +50,8 @@ def test_remote(text: str, user: str | None, host: str, path: str) -> None:
         ("dm1,dm2:/in/", ["dm1:/in/", "dm2:/in/"]),
         ("ann@dm1,dm2,bob@dm3:", ["ann@dm1:", "dm2:", "bob@dm3:"]),
         ("[fe80::1],me@[fe80::2]:a:b,c", ["[fe80::1]:a:b,c", "me@[fe80::2]:a:b,c"]),
+        ("dm1,me@[fe80::2]:a", ["dm1:a", "me@[fe80::2]:a"]),
+        ("[fe80::1],dm2,[::1]:a]:b", ["[fe80::1]:a]:b", "dm2:a]:b", "[::1]:a]:b"]),
     ],
 )
 def test_several_hosts(text: str, each: list[str]) -> None:
@@ -62,6 +64,7 @@ def test_several_hosts(text: str, each: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     ["a,b", "./a,b:c", "a,/b:c", "a", "./a:b", "/a:b", ":a", "-", "-x", "a/b@[c]:d", "[a", "[::1]",
+     "[::1],a",
      "me@[x:y", "\udcff"],
 )  # fmt: skip
 def test_local(text: str) -> None:

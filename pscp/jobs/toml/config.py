@@ -139,12 +139,16 @@ def _check_files(jobs: Mapping[str, Job], wrong: Mistakes) -> None:
 
 
 def _check_hosts(jobs: Mapping[str, Job], hosts: Mapping[str, Table], wrong: Mistakes) -> None:
-    """Note each host that no job knows: what is said for it would never hold."""
+    """Note each host that no job knows, or another table is of: it would never hold."""
+    keys = dict[str, str]()
+    for name, table in hosts.items():
+        other = keys.setdefault(key_of(name, table), name)
+        if other != name:
+            wrong.add(("host", name), f"host.{name}: host.{other} is of the same: make one of them")
     ends = ("sources", "sources-from", "sources-command", "datasets", "destinations")
     tables = [("defaults",), *(("job", name) for name in jobs)]
     if wrong.has_any((*table, key) for table in tables for key in ends):
         return  # it may be known to a job whose ends are wrong
-    keys = {key_of(name, table): name for name, table in hosts.items()}
     unknown = keys.keys() - {key for job in jobs.values() for key in job.by_host}
     for name in (keys[key] for key in unknown):
         wrong.add(("host", name), f"host.{name}: no job sends anything there, or from there")

@@ -39,6 +39,12 @@ def remember_token(request: CopyRequest, token: str) -> None:
             state.remember_entry("tokens", own, (own,), token)
 
 
+def forget_tokens(request: CopyRequest, token: str) -> None:
+    """Forget what remember_token() keeps, once the copy has no journal: no run goes on with it."""
+    for own in _of_each_host(request) if not os.path.exists(path_of(token)) else ():
+        state.forget_entry("tokens", own, (own,))
+
+
 def _recalled(own: str) -> str:
     kept = state.recall_entry("tokens", own, (own,))
     return kept if isinstance(kept, str) and len(kept) == len(own) and kept.isalnum() else own
