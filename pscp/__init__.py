@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # what is in __all__ is public by that
     from pscp.measuring.measure import measure
     from pscp.options.options import Options
     from pscp.progress.callbacks import FileEvent
-    from pscp.progress.progress import Counters, Failure, Result
+    from pscp.progress.progress import Counters, Failure, Result, WorkerTotals
     from pscp.stream.stream import Ran
     from pscp.transfer.terms.copy_terms import JobTerms
     from pscp.transfer.terms.moves import Moves
@@ -71,7 +71,8 @@ _HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.
     "Verified": "calls.verifying", "Location": "ground.locations",
     "parse_location": "ground.locations", "Options": "options.options",
     "Counters": "progress.progress", "Failure": "progress.progress",
-    "Result": "progress.progress", "FileEvent": "progress.callbacks",
+    "Result": "progress.progress", "WorkerTotals": "progress.progress",
+    "FileEvent": "progress.callbacks",
     "measure": "measuring.measure", "Measurement": "measuring.advice",
     "replicate": "zfs.replicate", "Replicated": "zfs.replicate", "Ran": "stream.stream",
     "JobTerms": "transfer.terms.copy_terms", "Moves": "transfer.terms.moves",
@@ -88,7 +89,7 @@ __all__ = [
     "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
     "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut",
     "UnknownOption", "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "Verified",
-    "VerifyError", "ZfsDenied", "clean", "copy",
+    "VerifyError", "WorkerTotals", "ZfsDenied", "clean", "copy",
     "fan_out", "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 

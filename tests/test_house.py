@@ -271,7 +271,8 @@ def test_a_thread_has_the_context_variables_of_who_makes_it() -> None:
     """Where a program's call makes it: a handler of logging and a callback run in any of these."""
     of_a_command = "cli", "jobs", "serve", "endpoint"
     alone = {  # processes of their own, other machines, and what only a command starts
-        "cluster/dispatcher.py", "ground/signals.py", "ground/terminal_text.py",
+        "cluster/dispatcher.py", "cluster/executor.py",
+        "ground/signals.py", "ground/terminal_text.py",
         "transports/tls_pump.py", "transports/libraries/helper.py",
         "transports/libraries/paramiko_helper.py",
     }  # fmt: skip

@@ -407,9 +407,9 @@ class Session:
                     request = dataclasses.replace(request, job=terms)
                 with with_far_source(request) as far, with_cluster(far) as whole:
                     result = Run(whole).run()
-                if making is not None:
-                    there = self.connections if is_push else None
-                    result = making.finish(result, there, counters, reporter)
+                    if making is not None:
+                        there = self.connections if is_push else None
+                        result = making.finish(result, there, whole.movers, counters, reporter)
             return result
         finally:
             reporter.stop(result)

@@ -20,7 +20,7 @@ from pscp.options.options import Options
 
 if TYPE_CHECKING:
     from pscp.manifests.making import Making
-    from pscp.transfer.terms.copy_terms import CopyRequest, JobTerms
+    from pscp.transfer.terms.copy_terms import CopyRequest, JobTerms, Movers
     from pscp.transfer.terms.path_list import PathList
 
 _LARGE_BYTES = 8 * 1024 * 1024  # from here on a second connection may be of use
@@ -65,17 +65,25 @@ def with_cluster(request: CopyRequest) -> Iterator[CopyRequest]:
     if options.cluster is None or options.dry_run or options.check:
         yield request
         return
+    if request.far_source is not None:
+        raise errors.UsageError(
+            "--cluster is for a copy to or from this machine", "run it at one of the two ends"
+        )
+    with cluster_of(options) as cluster:
+        yield dataclasses.replace(request, movers=cluster)
+
+
+@contextlib.contextmanager
+def cluster_of(options: Options) -> Iterator[Movers]:
+    """Yield the cluster that the options name. Raises UsageError, Unreachable."""
     from pscp.ground.libraries import check_installed  # here: few copies need these
 
     check_installed("distributed", before="--cluster: ")
     from pscp.cluster import clusters
 
-    if request.far_source is not None:
-        raise errors.UsageError(
-            "--cluster is for a copy to or from this machine", "run it at one of the two ends"
-        )
+    assert options.cluster is not None
     with clusters.opened(options.cluster, insecure=options.cluster_insecure) as cluster:
-        yield dataclasses.replace(request, movers=cluster)
+        yield cluster
 
 
 def is_large(froms: list[Location]) -> bool:

@@ -35,6 +35,7 @@ from pscp.ground.contexts import with_context
 from pscp.ground.counters import Counters
 from pscp.ground.locations import Location, as_location, check_beside
 from pscp.options.keywords import in_keywords
+from pscp.options.option_pairs import check_no_cluster
 from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
@@ -208,6 +209,7 @@ def _checked(
             raise errors.UsageError(f"{each.text}: the source of a fan-out is on this machine")
     if options.manifest is not None:
         raise errors.UsageError("--manifest is of one destination: verify each with its own")
+    check_no_cluster(options, "a fan-out: its workers would read the sources once for each")
     if options.direct:
         raise errors.UsageError("--direct is from host to host: a fan-out is from this machine")
     if options.files_from == "-":

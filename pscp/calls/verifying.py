@@ -15,11 +15,12 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pscp.calls.api import copy
-from pscp.calls.call_arguments import Place
+from pscp.calls.call_arguments import Place, cluster_of
 from pscp.connect.connections import Connections
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
@@ -30,10 +31,11 @@ from pscp.manifests.comparing import Difference, compare
 from pscp.manifests.formats import Manifest
 from pscp.options.connection_options import ConnectionOptions
 from pscp.options.keywords import in_keywords
+from pscp.options.option_pairs import OF_A_CLUSTER, check_no_cluster
 from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, check_concern, with_fields
 from pscp.progress.progress import LiveCounters, Reporter
-from pscp.transfer.terms.copy_terms import JobTerms
+from pscp.transfer.terms.copy_terms import ALONE, JobTerms, Movers
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -120,7 +122,7 @@ def verify(
         BadManifest: for one that is malformed, or whose signature is not right. Nothing was read.
         CopyError, ConnectError, ProtocolError: as copy() does.
     """
-    check_concern("verify()", fields)
+    check_concern("verify()", fields, *OF_A_CLUSTER)
     chosen = with_fields(options or Options(), fields, verify)
     if signer is not None and allowed_signers is None:
         raise errors.UsageError("a signer says nothing without allowed_signers")
@@ -157,9 +159,9 @@ class _Verification:
         counters.set(plan_complete=True)
         self._reporter.start(counters)
         try:
-            with self._connections() as connections:
+            with self._movers() as movers, self._connections() as connections:
                 root = self._root(connections)
-                found, count = self._compare(connections, root, None)
+                found, count = self._compare(connections, root, None, movers)
                 if self._wanted.strict:
                     extra = list(self._extra(connections, root))
                     found, count = [*found, *extra], count + len(extra)
@@ -189,15 +191,25 @@ class _Verification:
                     self._reporter.note(text)
             yield connections
 
+    def _movers(self) -> AbstractContextManager[Movers]:
+        if self._where.is_remote:
+            check_no_cluster(self._options, f"{self._where.text}: files are hashed at their host")
+        cluster = self._options.cluster
+        return nullcontext(ALONE) if cluster is None else cluster_of(self._options)
+
     def _root(self, connections: Connections | None) -> str:
         with trees.asker(connections, self._options, self._reporter) as ask:
             return trees.resolved(self._where, ask)
 
     def _compare(
-        self, connections: Connections | None, root: str, only: set[str] | None
+        self,
+        connections: Connections | None,
+        root: str,
+        only: set[str] | None,
+        movers: Movers = ALONE,
     ) -> tuple[list[Difference], int]:
         shown = self._counters, self._reporter
-        with trees.opened(root, connections, self._options, shown) as tree:
+        with trees.opened(root, connections, self._options, shown, movers) as tree:
             found = compare(
                 tree, self._manifest, self._counters, times=self._wanted.times, only=only
             )
@@ -267,6 +279,8 @@ class _Verification:
                 preserve=True,
                 archive=keeps_links,
                 checksum=True,
+                cluster=None,  # these are few
+                cluster_insecure=False,
             )
             path = root.rstrip("/") + "/"
             to = replace(self._where, path=path, text=self._where.prefix + path)

@@ -20,6 +20,7 @@ from pscp.progress.progress import (
     count_failed,
     format_bytes,
     format_duration,
+    of_worker,
 )
 
 
@@ -132,12 +133,12 @@ def table(result: Result) -> list[str]:
     counted = {
         _ROWS.get(item.name, item.name.replace("_", " ")): getattr(result, item.name)
         for item in fields(result)
-        if item.name not in ("digests", "failures", "root", "datasets", "snapshot")
+        if item.name not in ("digests", "failures", "root", "workers", "datasets", "snapshot")
     }
     counted |= {"seconds": f"{result.seconds:.3f}", "failures": count_failed(result)}
     counted["manifest seconds"] = f"{result.manifest_seconds:.3f}"
     counted["verified"] = "yes" if result.verified else "no"
-    return rows(counted)
+    return rows(counted | {f"worker {each.worker}": of_worker(each) for each in result.workers})
 
 
 def rows(values: Mapping[str, object]) -> list[str]:

@@ -20,6 +20,7 @@ from pscp.ground.locations import Location, check_direction, parse_host, parse_l
 from pscp.ground.signals import raise_on_signals
 from pscp.options.arguments import NO_COPIES, USAGE, make_parser
 from pscp.options.keywords import as_typed
+from pscp.options.option_pairs import check_no_cluster
 from pscp.options.options import Options
 from pscp.progress.progress import Notes, Outcome, Passing, Reporter, Result
 
@@ -135,6 +136,7 @@ def as_no_copy(
     texts: list[str], options: Options, others: set[str]
 ) -> Measure | Clean | Connections:
     """Read a command line that has these of the options "instead of a copy"."""
+    check_no_cluster(options, f"--{min(others).replace('_', '-')}: it is for copies")
     if others & {"disconnect", "list_connections"}:
         return as_connections(texts, options, others)
     if "save" in others and "measure" not in others:

@@ -1,30 +1,34 @@
 """Which cluster a copy uses: what --cluster names, or a program's client; and whether it may.
 
-Not here: the copy's tasks (dispatcher.py), what is sent among machines (docs/security.md).
+Not here: the copy's tasks (dispatcher.py), calls that hash (executor.py), what is sent among
+machines (docs/security.md).
 Read next: place.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
 import os
-import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pscp.cluster import place
-from pscp.cluster.dispatcher import Dispatcher, is_request
+from pscp.cluster.dispatcher import NO_WORKER, Dispatcher, is_request
+from pscp.cluster.executor import WorkersExecutor
 from pscp.cluster.mover import place_here, version_here
 from pscp.cluster.tasks import Errand
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
-from pscp.ground.errors import PscpError, Unreachable, UsageError
+from pscp.ground.contexts import with_context
+from pscp.ground.errors import Unreachable, UsageError
 from pscp.ground.libraries import check_installed
 from pscp.options.arguments import version
 from pscp.options.options import Options
@@ -36,11 +40,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _ASKING_LANES = 2  # of the coordinator, which moves no bytes
-_START_S = 10.0  # for a scheduler to answer
-_BATCH = {
-    "slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster",
-    "oar": "OARCluster", "htcondor": "HTCondorCluster",
-}  # fmt: skip
+_START_S = 5.0  # for a scheduler to answer
 _HERE = "127.0.0.1"
 _INSECURE = "start it with TLS, or allow it with --cluster-insecure (docs/security.md)"
 
@@ -59,6 +59,14 @@ class Cluster(Movers):
 
         `own` is of this run alone. Raises UsageError, CopyError.
         """
+        self._check_versions()
+        if request.is_push:
+            place.check_sources(self._client, [top.path for top in _as_whole(tops)])
+        else:
+            place.check_sink(self._client, request, own)
+
+    def _check_versions(self) -> int:
+        """Return how many workers there are. Raises UsageError where one has another version."""
         found = place.run_on_all(self._client, version_here)
         others = sorted(f"{name} has {there}" for name, there in found if there != version())
         if others:
@@ -66,8 +74,7 @@ class Cluster(Movers):
                 f"pscp here is {version()}, and of the workers {', '.join(others)}",
                 "install the same version on all of them",
             )
-        paths = [top.path for top in _as_whole(tops)] if request.is_push else []
-        place.check_workers(self._client, request, own, paths)
+        return len(found)
 
     def begin(
         self, terms: CopyTerms, of_source: requests.BeginSource, of_sink: requests.BeginSink
@@ -93,7 +100,12 @@ class Cluster(Movers):
     def end(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.end()
-            self.lanes = self._dispatcher.lanes
+
+    def executor(self, root: str, note: Callable[[str], None]) -> WorkersExecutor:
+        if not self._check_versions():
+            note(NO_WORKER)
+        place.check_sources(self._client, [root])
+        return WorkersExecutor(self._client, root)
 
     def options_here(self, options: Options) -> Options:
         return replace(options, connections=_ASKING_LANES, channels=1)
@@ -156,9 +168,6 @@ def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
     if "://" in text:
         return stack.enter_context(_closing(_client_at(text)))
     kind, _, number = text.partition(":")
-    if not re.fullmatch("[1-9][0-9]{0,3}", number) or kind not in ("local", *_BATCH):
-        kinds = ", ".join(f"{each}:N" for each in ("local", *_BATCH))
-        raise UsageError(f"--cluster {text}: neither tcp://HOST:PORT nor tls://, nor {kinds}")
     made: Any
     if kind == "local":
         folder = TemporaryDirectory(prefix="pscp-dask-", ignore_cleanup_errors=True)
@@ -181,17 +190,42 @@ def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
 def _client_at(address: str) -> Client:
     from distributed import Client, Security
 
-    is_tls = address.startswith(("tls://", "wss://"))
+    arguments = Security().get_connection_args("client")
+    if address.startswith(("tls://", "wss://")) and arguments.get("ssl_context") is None:
+        what = f"{address}: no certificates are set up here for a scheduler with TLS"
+        raise UsageError(what, "set distributed.comm.tls in ~/.config/dask")
     try:
-        if is_tls and Security().get_connection_args("client").get("ssl_context") is None:
-            what = f"{address}: no certificates are set up here for a scheduler with TLS"
-            raise UsageError(what, "set distributed.comm.tls in ~/.config/dask")
+        with ThreadPoolExecutor(1, "greeting") as thread:
+            thread.submit(with_context(asyncio.run), _greet(address, arguments)).result()
         return Client(address, timeout=_START_S, set_as_default=False)
-    except PscpError:
-        raise
-    except Exception as error:  # also MemoryError, where another program listens there
-        what = f"{address}: no Dask scheduler answers: {str(error) or type(error).__name__}"
-        raise Unreachable(what, "look whether it runs there, and at which port") from None
+    except Exception as error:
+        what = f"{address}: no Dask scheduler answers: {_why(error)}"
+        hint = "look whether it runs there, at which port, and whether it is tls:// or tcp://"
+        raise Unreachable(what, hint) from None
+
+
+async def _greet(address: str, arguments: dict[str, Any]) -> None:
+    """Connect to a scheduler once. Raises whatever comes of it where another program is there: a
+    Client would take that for an answer that is still to come.
+    """
+    from distributed.comm import connect
+
+    async with asyncio.timeout(_START_S):
+        comm = await connect(address, timeout=_START_S / 2, **arguments)
+    comm.abort()
+
+
+def _why(error: Exception) -> str:
+    """Return why a scheduler could not be greeted."""
+    if isinstance(error, TimeoutError):
+        return f"nothing for {_START_S:.0f} s"
+    if not isinstance(error, OSError):
+        return "another program listens there"
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = cause.strerror if isinstance(cause, OSError) else ""
+    return said or "the connection is closed at once"
 
 
 @contextlib.contextmanager
@@ -221,8 +255,9 @@ def _batch_cluster(kind: str) -> Any:
     check_installed("dask_jobqueue", before=f"--cluster {kind}: ")
     import dask_jobqueue
 
+    name = {"htcondor": "HTCondor"}.get(kind, kind.upper())
     try:
-        return getattr(dask_jobqueue, _BATCH[kind])()
+        return getattr(dask_jobqueue, f"{name}Cluster")()
     except ValueError as error:  # its configuration lacks something
         what = " ".join(str(error).split())
         raise UsageError(f"--cluster {kind}: {what}", "set it in ~/.config/dask") from None

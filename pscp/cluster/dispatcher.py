@@ -24,12 +24,13 @@ from pscp.cluster.standing import Standing
 from pscp.cluster.tasks import ChunkOutcome, Errand, Outcome, Task, outcome_of, pack
 from pscp.endpoint.writing.fence import TASK
 from pscp.ground.contexts import with_context
+from pscp.ground.counters import by_worker
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
 from pscp.ground.log import Log
 from pscp.ground.terminal_text import printable
 from pscp.ground.values import MIB
 from pscp.options.arguments import version
-from pscp.progress.progress import count
+from pscp.progress.progress import WorkerTotals, count, of_worker
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.pieces.plan import Ask, Chunk, Job, Pack, Work, last_name
 from pscp.transfer.terms.copy_terms import CopyTerms
@@ -43,6 +44,7 @@ _QUEUED = 2  # tasks for each thread of a worker: one to do, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
 _PATIENCE_S = 10.0  # until people are told that no worker is there
+NO_WORKER = "no worker of the cluster is there: waiting"
 
 _log = Log("cluster")
 
@@ -124,24 +126,6 @@ class _Given:
                 yield number, each, functools.partial(each.then, each, found.failed)
 
 
-class _WorkerSums:
-    """The bytes, tasks and seconds that one worker of the cluster took, for the line of -v."""
-
-    def __init__(self) -> None:
-        self.lanes = self._bytes = self._tasks = self._lost = 0
-        self._seconds = 0.0
-
-    def add(self, size_bytes: int, outcome: Outcome) -> None:
-        self.lanes = max(self.lanes, outcome.lanes)
-        self._bytes, self._tasks = self._bytes + size_bytes, self._tasks + 1
-        self._seconds, self._lost = self._seconds + outcome.seconds, self._lost + outcome.lost
-
-    def __str__(self) -> str:
-        rate = self._bytes / max(self._seconds, 0.001) / 1e6
-        lost = f", {count(self._lost, 'connection')} lost" if self._lost else ""
-        return f"{self._bytes / 1e6:.1f} MB in {count(self._tasks, 'task')}, {rate:.1f} MB/s{lost}"
-
-
 def _paths(pack: Pack) -> Iterator[str]:
     return (item.entry.path for item in pack.items) if pack.expected else iter(())
 
@@ -158,7 +142,6 @@ class Dispatcher:
         self._given: dict[int, _Given] = {}  # tasks that Dask has
         self._bytes_per_s = 0.0  # of a task, lately
         self._standing = Standing()
-        self._workers: dict[str, _WorkerSums] = {}
         self._noted: set[str] = set()
         self._next: _Given | None = None  # for the thread alone: the task that is being made
         self._slots, self._looked_s = 0, 0.0
@@ -175,13 +158,8 @@ class Dispatcher:
             with contextlib.suppress(OSError, TimeoutError):  # it is lost
                 self._client.cancel(futures, force=True)
         if self._terms.options.verbose:
-            for worker, sums in sorted(self._workers.items()):
-                self._terms.reporter.note(f"worker {worker}: {sums}")
-
-    @property
-    def lanes(self) -> int:
-        """Return how many lanes all workers had at once at most."""
-        return sum(each.lanes for each in self._workers.values())
+            for each in self._terms.counters.workers:
+                self._terms.reporter.note(f"worker {each.worker}: {of_worker(each)}")
 
     # --- making tasks; on a thread of its own
 
@@ -222,7 +200,7 @@ class Dispatcher:
             task.workers = []
             self._client.cancel([task.future], force=True)
         if not self._slots and now_s - began_s > _PATIENCE_S and self._queue.has_work():
-            self._note("no worker of the cluster is there: waiting")
+            self._note(NO_WORKER)
 
     def _note(self, text: str) -> None:
         with self._lock:
@@ -307,6 +285,7 @@ class Dispatcher:
         return None
 
     def _take(self, task: _Given, outcome: Outcome) -> None:
+        self._count(task, outcome)  # first: what follows may be the end of the copy
         settle = self._queue.settle
         for number, chunk, found in task.chunks(outcome):
             settle(task.share, number, functools.partial(_tell, chunk, found))
@@ -316,17 +295,25 @@ class Dispatcher:
         self._give_back(task)
         for text in outcome.notes:
             self._note(f"{outcome.worker}: {text}")
-        self._terms.counters.add(connections_lost=outcome.lost)
         with self._lock:
             self._standing.note(outcome.address, has_done=has_done)
             is_hopeless = self._standing.is_hopeless
             if outcome.problem is None:
                 pace = task.bytes / max(outcome.seconds, 0.001)
                 self._bytes_per_s = (self._bytes_per_s + pace) / 2 if self._bytes_per_s else pace
-            done_bytes = sum(each.cost_bytes for each in task.done(outcome))
-            self._workers.setdefault(outcome.worker, _WorkerSums()).add(done_bytes, outcome)
         if outcome.problem is not None:
             self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
+
+    def _count(self, task: _Given, outcome: Outcome) -> None:
+        done_bytes = sum(each.cost_bytes for each in task.done(outcome))
+        its = WorkerTotals(
+            outcome.worker, done_bytes, outcome.seconds, 1, int(outcome.is_retry), outcome.lanes,
+            outcome.lost,
+        )  # fmt: skip
+        counters = self._terms.counters
+        counters.add(connections_lost=outcome.lost)
+        with self._lock:
+            counters.set(workers=by_worker([*counters.workers, its]))
 
     def _failed(self, worker: str, problem: PscpError, *, is_hopeless: bool) -> None:
         _log.debug("a task of %s failed: %s", worker, problem.message)

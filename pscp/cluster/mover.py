@@ -33,7 +33,7 @@ from pscp.endpoint.reading.metadata import current_umask
 from pscp.endpoint.reading.paths import to_text
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import seen, tries
-from pscp.endpoint.writing.fence import fence_name
+from pscp.endpoint.writing.fence import TASK, TRY, fence_name
 from pscp.ground.contexts import with_context
 from pscp.ground.counters import LiveCounters
 from pscp.ground.errors import Cancelled, CopyError, PscpError
@@ -191,6 +191,7 @@ class _Moving:
         self._packs: dict[int, PackOutcome] = {}
         self._notes: dict[str, None] = {}
         self._lanes = 0  # at once at most
+        self._is_retry = False
         self._was_refused = False  # by the destination: another try, or run, has begun
         self._counters = LiveCounters(started_s=time.monotonic())
         options = self._errand.options
@@ -201,7 +202,7 @@ class _Moving:
             problem = CopyError(f"{name_here()}: another try of its task has begun")
         return Outcome(
             name_here(), self.chunks, self._packs, problem, seconds,
-            self._lanes, self._counters.connections_lost, tuple(self._notes),
+            self._lanes, self._counters.connections_lost, self._is_retry, tuple(self._notes),
         )  # fmt: skip
 
     def is_refused(self, *given: Failure | None) -> bool:
@@ -231,6 +232,7 @@ class _Moving:
             if isinstance(connections, FarHosts):
                 agents = connections.admitted(agents)
             first = self._begin_try(agents[0])
+            self._is_retry = first > self._task.number * TASK + 2 * TRY  # of the first try
             pool = make_pool(
                 connections, self._options, self._counters, agents[0],
                 is_push=self._errand.is_push, note=self._note,

@@ -64,16 +64,24 @@ class _Workers:
         return "this machine"
 
 
-def check_workers(client: Client, request: CopyRequest, own: str, paths: list[str]) -> None:
-    """Raise CopyError where a worker does not see the files that are here, the sources or what is
-    made at the destination in a file whose name has `own` in it.
+def check_sources(client: Client, paths: list[str]) -> None:
+    """Raise CopyError where a worker does not see these files of this machine."""
+    with _explained():
+        one_place.check_sources(_Workers(client), paths)
+
+
+def check_sink(client: Client, request: CopyRequest, own: str) -> None:
+    """Raise CopyError where a worker does not see at once what is made at the destination, in a
+    file whose name has `own` in it.
     """
-    workers = _Workers(client)
+    with _explained():
+        one_place.check_sink(_Workers(client), request, own)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
     try:
-        if request.is_push:
-            one_place.check_sources(workers, paths)
-        else:
-            one_place.check_sink(workers, request, own)
+        yield
     except CopyError as error:
         error.hint = _SHARED
         raise

@@ -9,7 +9,8 @@ Read next: dispatcher.py.
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading.files import Extent
@@ -67,11 +68,12 @@ class Outcome(NamedTuple):
     seconds: float = 0.0
     lanes: int = 0  # at once at most
     lost: int = 0  # connections
+    is_retry: bool = False  # a worker that seems lost had begun it before
     notes: tuple[str, ...] = ()  # for people
     address: str = ""  # by which Dask knows the worker
 
 
-def pack(record: Errand | Task | Outcome) -> bytes:
+def pack(record: Errand | Task | Outcome | partial[Any]) -> bytes:
     return pickle.dumps(record)
 
 
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     def errand_of(data: bytes) -> Errand: ...
     def task_of(data: bytes) -> Task: ...
     def outcome_of(data: bytes) -> Outcome: ...
+    def call_of(data: bytes) -> partial[Any]: ...
 
 else:
-    errand_of = task_of = outcome_of = pickle.loads  # Dask's own protocol carries code anyway
+    # Dask's own protocol carries code anyway.
+    errand_of = task_of = outcome_of = call_of = pickle.loads

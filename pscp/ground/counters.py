@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 _COUNTED = ("files_counted", "bytes_counted", "bytes_unneeded")  # of which as_dict() has the sums
-_NO_NUMBERS = ("nouns", "host", "large", *_COUNTED)
+_NO_NUMBERS = ("nouns", "host", "large", "workers", *_COUNTED)
 
 
 @dataclass(slots=True)
@@ -23,6 +23,33 @@ class LargeFile:
     size_bytes: int
     done_bytes: int = 0
     is_hashed: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerTotals:
+    """The totals of one worker of a cluster in a copy."""
+
+    worker: str  # the name of its machine, and its process
+    bytes: int = 0  # that it has moved
+    seconds: float = 0.0  # that its tasks took
+    tasks: int = 0
+    retries: int = 0  # of these tasks, those that a worker had begun which seemed lost then
+    connections: int = 0  # most at once
+    connections_lost: int = 0
+
+    def __add__(self, other: WorkerTotals) -> WorkerTotals:
+        """Return the totals of two parts of its work."""
+        most = max(self.connections, other.connections)
+        summed = (getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[1:])
+        return replace(WorkerTotals(self.worker, *summed), connections=most)
+
+
+def by_worker(parts: Iterable[WorkerTotals]) -> tuple[WorkerTotals, ...]:
+    """Return the totals of each worker, by name."""
+    found = dict[str, WorkerTotals]()
+    for part in parts:
+        found[part.worker] = found[part.worker] + part if part.worker in found else part
+    return tuple(found[name] for name in sorted(found))
 
 
 @dataclass(frozen=True)
@@ -63,6 +90,7 @@ class Counters:
     started_s: float = field(default_factory=time.monotonic)  # by the clock time.monotonic()
     nouns: tuple[str, str] = ("file", "lane")  # what is counted, for people
     host: str = ""  # as it was typed
+    workers: tuple[WorkerTotals, ...] = ()  # of a cluster, as far as they have answered
     large: dict[int, LargeFile] = field(default_factory=dict, compare=False)  # under way, by number
 
     @property
@@ -126,7 +154,7 @@ class LiveCounters(Counters):
                 if name != "chunks_verified" or self.verified:
                     setattr(self, name, getattr(self, name) + delta)
 
-    def set(self, **values: int) -> None:
+    def set(self, **values: object) -> None:
         with self._lock:
             for name, value in values.items():
                 setattr(self, name, value)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pscp.calls.deliveries import Delivery
 from pscp.endpoint.reading.source import NO_MATCH
 from pscp.ground import errors
+from pscp.ground.counters import by_worker
 from pscp.jobs.reports.outcome import DestinationRun, Outcome
 from pscp.jobs.toml.schema import as_keys
 from pscp.progress.progress import Counters, Failure, count
@@ -129,6 +130,7 @@ class Attempts:
             chunks_resent=run.chunks_resent + its.chunks_resent,
             connections=max(run.connections, result.connections if result is not None else 0),
             connections_lost=run.connections_lost + its.connections_lost,
+            workers=by_worker([*run.workers, *its.workers]),
             attempts=run.attempts + 1,
             verified=run.verified and its.verified,
             files_failed=unlisted + sum(1 for each in failures if each.path),

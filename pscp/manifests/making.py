@@ -32,6 +32,7 @@ from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress import LiveCounters, Reporter, Result, format_bytes
 from pscp.transfer.pieces.plan import Failure, cut
 from pscp.transfer.pieces.spool import Spool
+from pscp.transfer.terms.copy_terms import Movers
 from pscp.transfer.walk.decide import There
 
 OnFile = Callable[[FileEvent], object]
@@ -81,6 +82,7 @@ class Making:
         self,
         result: Result,
         connections: Connections | None,
+        movers: Movers,
         counters: LiveCounters,
         reporter: Reporter,
     ) -> Result:
@@ -99,7 +101,7 @@ class Making:
                 if len(self._good):
                     shown = counters, reporter
                     counters.set(files_to_hash=len(self._good), bytes_to_hash=result.bytes)
-                    with opened(result.root, connections, self._options, shown) as tree:
+                    with opened(result.root, connections, self._options, shown, movers) as tree:
                         if tree.reads_back and not self._options.quiet:
                             reporter.note(_reads_back(result.bytes))
                         Hashing(tree, looks_again=True).run(

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
@@ -35,15 +34,17 @@ from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Ask
+from pscp.transfer.terms.copy_terms import ALONE, Movers
 
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own
 _FAR_MOST = 4  # lanes, where the user names no number: each costs a login
-_WAITING_MOST = 64  # requests of this machine that wait for a thread
+_WAITING_MOST = 256  # requests of this machine that wait for a thread, or a worker
 _LOOK_S = 0.25  # so that a signal, or a stop, is seen
 # That an agent needs to look at files, and hash them.
 _MODULES = ("ownership", "xattrs", "sameness", "lookup")
 _WALK_ITEMS = 2000  # in one answer
 
+_T = TypeVar("_T")
 Then = Callable[[object], None]
 
 
@@ -119,7 +120,8 @@ def _far_tree(
             connections.spread(terms, agents, pool.layout.count, reporter.note)
             first = [agents.pop(0) for _ in range(min(len(agents), pool.layout.count))]
             with stops.ended_by(pool.queue.stop):
-                pool.begin(_of_source([], algorithm), _of_sink(root, algorithm), first)
+                of_sink = _of_sink(root, algorithm)._replace(modules=copy_modules(_MODULES))
+                pool.begin(_of_source([], algorithm), of_sink, first)
                 yield _FarTree(pool.queue, reads_back=reads_back)
         except BaseException as error:
             pool.queue.stop(error)
@@ -148,25 +150,37 @@ def _of_source(tops: list[source.Top], algorithm: str) -> requests.BeginSource:
 
 def _of_sink(root: str, algorithm: str) -> requests.BeginSink:
     """Return the request for a sink without a nonce, which changes nothing."""
-    plain = sink_request(root, "", Options(), algorithm)
-    return plain._replace(modules=copy_modules(_MODULES))
+    return sink_request(root, "", Options(), algorithm)
 
 
 # --- here
 
 
+def _answer_here(begin: requests.BeginSink, request: requests.Request) -> object:
+    """Return the answer of a sink that begins for this. Raises CopyError."""
+    with contextlib.closing(End(0)) as end:
+        try:
+            end.begin(begin)
+        except OSError as error:
+            raise errors.DestinationError(f"{begin.root}: {error.strerror}") from None
+        return _checked(answers.of_near(end, request))
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads, which have the context variables of who submits a call."""
+
+    def submit(self, call: Callable[..., _T], /, *args: object, **more: object) -> Future[_T]:
+        return super().submit(with_context(call), *args, **more)
+
+
 class _NearTree:
-    """Threads, each with an end of its own. The thread that puts requests takes the answers."""
+    """Answers by threads, or a cluster's workers. The thread that puts requests takes them."""
 
     reads_back = False
 
-    def __init__(self, root: str, count: int) -> None:
-        self._ends: queue.SimpleQueue[End] = queue.SimpleQueue()
-        for _ in range(count):
-            end = End(0)
-            end.begin(_of_sink(root, "sha256"))
-            self._ends.put(end)
-        self._threads = ThreadPoolExecutor(count, "hashing")
+    def __init__(self, root: str, executor: Executor) -> None:
+        self._begin = _of_sink(root, "sha256")
+        self._submit, self._end = executor.submit, executor.shutdown
         self._pending: dict[Future[object], Then] = {}
         self._error: BaseException | None = None  # set by any thread
 
@@ -175,14 +189,7 @@ class _NearTree:
         self.add(request, then, cost_bytes)
 
     def add(self, request: requests.Request, then: Then, cost_bytes: int) -> None:
-        self._pending[self._threads.submit(with_context(self._answer), request)] = then
-
-    def _answer(self, request: requests.Request) -> object:
-        end = self._ends.get()
-        try:
-            return _checked(answers.of_near(end, request))
-        finally:
-            self._ends.put(end)
+        self._pending[self._submit(_answer_here, self._begin, request)] = then
 
     def finish(self) -> None:
         self._take_answers(0)
@@ -199,18 +206,14 @@ class _NearTree:
         self._error = self._error or error
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        while not self._ends.empty():
-            self._ends.get().close()
+        self._end(cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _near_tree(root: str, options: Options) -> Iterator[Tree]:
+def _near_tree(root: str, options: Options, executor: Executor | None) -> Iterator[Tree]:
     """Yield the tree `root` of this machine."""
-    try:
-        found = _NearTree(root, options.connections or min(os.cpu_count() or 1, _NEAR_MOST))
-    except OSError as error:
-        raise errors.DestinationError(f"{root}: {error.strerror}") from None
+    threads = options.connections or min(os.cpu_count() or 1, _NEAR_MOST)
+    found = _NearTree(root, executor or _Threads(threads, "hashing"))
     try:
         with stops.ended_by(found.stop):
             yield found
@@ -229,12 +232,13 @@ def opened(
     connections: Connections | None,
     options: Options,
     shown: tuple[LiveCounters, Reporter],
+    movers: Movers = ALONE,
 ) -> AbstractContextManager[Tree]:
     """Return a context with the tree `root`, as resolved() has found it: here without connections,
-    else at a host.
+    where a cluster's workers look at it if there are any, else at a host.
     """
     if connections is None:
-        return _near_tree(root, options)
+        return _near_tree(root, options, movers.executor(root, shown[1].note))
     return _far_tree(connections, root, options, *shown)
 
 

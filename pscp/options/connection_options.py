@@ -54,12 +54,15 @@ OF_A_CONNECTION = (
 _BUFFER = (4 * KIB, GIB - 1)  # less the kernel raises; Linux doubles it, in an int
 _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
 _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
+_KINDS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor")  # dask-jobqueue has these
+_CLUSTERS = ", ".join(f"{each}:N" for each in _KINDS)
+_CLUSTER = rf"(tcp|tls|wss?|ucxx?)://[^\s/]+|({'|'.join(_KINDS)}):[1-9][0-9]{{0,3}}"
 _PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
 
 
 def _check_cluster(what: str, value: object) -> None:
     if not hasattr(value, "submit"):  # a program's client
-        check_argument(what, value)
+        pattern(_CLUSTER, "a cluster", f"such as tls://HOST:8786, or {_CLUSTERS}")(what, value)
 
 
 def _number_or_auto(text: str, what: str) -> int | None:
@@ -196,14 +199,16 @@ class ConnectionOptions:
     )
     cluster: str | None = SENT.value(
         "--cluster NAME",
-        "have a Dask cluster's workers move the bytes: local:N, tls://HOST:PORT, slurm:N, ... "
-        "(docs/cluster.md)",
+        "have a Dask cluster's workers move, or hash, the bytes: local:N, tls://HOST:PORT, "
+        "slurm:N, ... (docs/cluster.md)",
         "The Dask cluster whose workers move the bytes, or a distributed.Client of it.",
         check=_check_cluster,
-        commands=COPYING,
+        commands=(*COPYING, "pscp-verify"),
     )
     cluster_insecure: bool = SENT.flag(
-        "--cluster-insecure", "let its scheduler be one without TLS", commands=COPYING
+        "--cluster-insecure",
+        "let its scheduler be one without TLS",
+        commands=(*COPYING, "pscp-verify"),
     )
     window_bytes: int = SENT.value(
         "--window SIZE",

@@ -108,6 +108,8 @@ NOT_OF_A_CLUSTER = (
     Pair("cluster", "persist", "each worker has connections of its own"),
     Pair("cluster", "login_once", "each worker logs in by itself"),
 )
+# These are for copies of files alone.
+OF_A_CLUSTER = ("cluster", "cluster_insecure")
 
 
 def spelled(name: str) -> str:
@@ -140,6 +142,12 @@ def check_several_hosts(options: object) -> None:
         if is_given(options, name):
             message = f"{spelled(name)} does not go with several hosts: {why}"
             raise UsageError(message, hint or "name one host, or leave it out")
+
+
+def check_no_cluster(options: object, what: str) -> None:
+    """Raise UsageError for a cluster that is given to what copies nothing, or to several places."""
+    if is_given(options, "cluster"):
+        raise UsageError(f"--cluster does not go with {what}", "leave it out")
 
 
 def problems(options: object) -> Iterator[tuple[str, str]]:

@@ -185,8 +185,9 @@ def check_names(
 
 def check_concern(call: str, given: Iterable[str], *taken: str) -> None:
     """Raise UsageError for a keyword that is for copies alone, and not among those taken."""
-    of_copies = {name for name, *_ in rows_of(CopyOptions)}.difference(taken)
-    of_copies |= {name for name, _, row in rows_of(ConnectionOptions) if row.commands == COPYING}
+    names = {name for name, *_ in rows_of(CopyOptions)}
+    names |= {name for name, _, row in rows_of(ConnectionOptions) if row.commands[:1] == COPYING}
+    of_copies = names.difference(taken)
     for name in given:
         if name in of_copies:
             hint = "leave it out"

@@ -25,6 +25,7 @@ from pscp.ground import errors, terminal_text
 from pscp.ground.contexts import with_context
 from pscp.ground.counters import Counters as Counters
 from pscp.ground.counters import LiveCounters as LiveCounters
+from pscp.ground.counters import WorkerTotals as WorkerTotals
 from pscp.ground.terminal_text import printable, write_line, write_text
 from pscp.options.keywords import said
 from pscp.progress.progress_words import Piece, describe
@@ -32,6 +33,7 @@ from pscp.progress.progress_words import Rate as Rate
 from pscp.progress.progress_words import count as count
 from pscp.progress.progress_words import format_bytes as format_bytes
 from pscp.progress.progress_words import format_duration as format_duration
+from pscp.progress.progress_words import of_worker as of_worker
 
 NO_CIPHER = "sent without a cipher (--plane plain)"  # in summaries
 # What became of a file: "copied" has its final name, "unchanged" was there already, and the same,
@@ -80,6 +82,7 @@ class Result:
     connections: int = 0  # most at once
     connections_lost: int = 0
     hosts_left_out: int = 0  # of a location's hosts, those that gave no lanes
+    workers: tuple[WorkerTotals, ...] = ()  # of a cluster
     plane: str = "ssh"  # what carried the lanes: ssh, tls or plain
     seconds: float = 0.0
     manifest_seconds: float = 0.0  # that the hashing for the manifest took, after those

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from pscp.ground.counters import Counters, LargeFile
+from pscp.ground.counters import Counters, LargeFile, WorkerTotals
 
 STILL_S = 5.0  # after which it is said that nothing arrives
 _NAME_MOST = 32  # characters of a name in a line that has more to say
@@ -170,6 +170,18 @@ def _of_file(file: LargeFile, width: int) -> str:
     text = f"{percent:3}% of {format_bytes(file.size_bytes)} "
     room = max(width - len(text), 1)
     return text + (file.path if len(file.path) <= room else f"\u2026{file.path[1 - room :]}"[:room])
+
+
+def of_worker(totals: WorkerTotals) -> str:
+    """Return, for example: 2.4 GB in 12 tasks, 1 of them again, 48.0 s (50.0 MB/s)."""
+    rate = format_bytes(totals.bytes / max(totals.seconds, 0.001))
+    texts = [
+        f"{format_bytes(totals.bytes)} in {count(totals.tasks, 'task')}",
+        f"{totals.retries} of them again" if totals.retries else "",
+        f"{format_duration(totals.seconds)} ({rate}/s)",
+        f"{count(totals.connections_lost, 'connection')} lost" if totals.connections_lost else "",
+    ]
+    return ", ".join(filter(None, texts))
 
 
 def count(number: int, noun: str) -> str:

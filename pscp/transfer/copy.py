@@ -349,11 +349,12 @@ class Run:
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
         results = coordinator.results if coordinator is not None else None
+        lanes = sum(each.connections for each in counters.workers)
         return Result(
             files=0 if self._options.check else counters.files_done,
             differing=counters.files_done if self._options.check else 0,
             bytes=counters.bytes_done + counters.bytes_resumed,
-            connections=self._request.movers.lanes or (pool.most_alive if pool else 1),
+            connections=lanes or (pool.most_alive if pool else 1),
             hosts_left_out=self._left_out(),
             plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,

@@ -128,7 +128,7 @@ WITH_ARGUMENTS: tuple[object, ...] = (
 CLASSES: dict[str, tuple[type, ...]] = {
     "What a copy is given": (pscp.Location,),
     "What a copy gives back": (
-        pscp.Result, pscp.Failure, pscp.Counters, FileEvent, Ran, pscp.Delivery,
+        pscp.Result, pscp.Failure, pscp.WorkerTotals, pscp.Counters, FileEvent, Ran, pscp.Delivery,
     ),
     "What the others give back": (
         pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Replicated, ReplicatedDataset,
@@ -142,7 +142,7 @@ INNER: dict[type, tuple[str, ...]] = {
         "left_bytes", "sending_bytes", "bytes_resumed", "bytes_sent", "files_resumed",
         "files_unchanged", "files_linked", "files_skipped", "files_deleted", "chunks_verified",
         "chunks_resent", "verified", "connections_lost", "files_left_out", "metadata_set",
-        "files_removed",
+        "files_removed", "workers",
     ),
     pscp.Location: ("literal_path", "prefix"),
     pscp.Measurement: ("rtt_min_s", "seconds", "saved", "host", "near", "far", "windows"),

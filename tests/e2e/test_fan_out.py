@@ -299,6 +299,7 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
         (["--fan-out", "-a", "--delete", ".", "a:x/", "a:x/y/"], "a:x/y/ lies in a:x/"),
         (["--fan-out", "-a", "--delete", ".", "a:y", "a:"], "a:y lies in a:"),
         (["--max-hosts", "2", "file", "a:x"], "--max-hosts goes with --fan-out"),
+        (["--fan-out", "--cluster", "local:2", "file", "a:x"], "--cluster does not go with a fan"),
         (["--fan-out", "--measure", "a"], "--max-hosts goes with --fan-out, and that with a copy"),
         (["--fan-out", "--max-hosts", "0", "file", "a:x"], "1 or more, not 0"),
         (["--fan-out", "/", "a:x"], "/ is a folder: use -r"),

@@ -124,6 +124,10 @@ def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
     assert_whole(way)
     assert ended.end["bytes_sent"] >= 48 * MIB and ended.end["connections"] == 4
     assert ended.out.count('"text": "worker ') == 2
+    workers = ended.end["workers"]
+    assert sum(each["bytes"] for each in workers) >= 48 * MIB
+    assert [(each["connections"], each["retries"]) for each in workers] == [(2, 0)] * 2
+    assert all(each["tasks"] and each["seconds"] for each in workers)
     # Once more: nothing is moved.
     assert way.finish(*words(two, "-v")).end["files_unchanged"] == 301
 
@@ -162,8 +166,9 @@ def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
     fill_tree(way)
     with amid(way, workers) as running:
         workers.busy()[0].kill()
-        running.finished()
+        ended = running.finished()
     assert_whole(way)
+    assert sum(each["retries"] for each in ended.end["workers"]) >= 1
 
 
 class Twice:
@@ -343,6 +348,36 @@ def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
     lanes, sent, most = map(int, ran.stdout.split())
     assert lanes >= 2 and sent >= 24 * MIB and most == 2
     assert_whole(push)
+
+
+def test_workers_hash_for_a_manifest_and_verify_it(pull: Way, two: Workers) -> None:
+    fill_tree(pull)
+    manifest = pull.home / "manifest"
+    pull.finish(*words(two, "--manifest", str(manifest)))
+    assert_whole(pull)
+    to = str(pull.destination)
+    ran = run_verify("--cluster", two.address, str(manifest), to)
+    assert ran.returncode == 0 and ran.stderr.startswith("301 files below "), ran.stderr
+    fill(pull.destination / "d1" / "1", 10)
+    with open(pull.destination / "big", "r+b") as file:
+        file.seek(9 * MIB)
+        file.write(b"changed")
+    (pull.destination / "d0" / "0").unlink()
+    ran = run_verify("--cluster", two.address, "--strict", str(manifest), to)
+    assert ran.returncode == 1, ran.stderr
+    assert [line.partition(": ")[::2] for line in sorted(ran.stdout.splitlines())] == [
+        ("big", "has another content in chunk 2 of 6 (4.2 MB each, from 0)"),
+        ("d0/0", "missing"),
+        ("d1/1", "has another size: 10 bytes, not 501"),
+    ]
+    ran = run_verify("--cluster", two.address, str(manifest), f"{pull.server.host}:")
+    assert ran.returncode == 2 and "files are hashed at their host" in ran.stderr
+
+
+def run_verify(*words: str) -> subprocess.CompletedProcess[str]:
+    program = "from pscp.cli.start import pscp_verify; pscp_verify()"
+    argv = [sys.executable, "-c", program, *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
 
 def test_a_worker_that_does_not_see_the_files_is_refused(way: Way, workers: Workers) -> None:

@@ -37,7 +37,14 @@ from pscp.ground.errors import (
 from pscp.ground.locations import Location
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
-from pscp.progress.progress import Counters, Failure, LiveCounters, Reporter, Result
+from pscp.progress.progress import (
+    Counters,
+    Failure,
+    LiveCounters,
+    Reporter,
+    Result,
+    WorkerTotals,
+)
 
 DONE = Result(
     files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2
@@ -303,6 +310,14 @@ def test_what_a_manifest_took_is_told_beside_the_copy(
     said, *stats = capsys.readouterr().err.splitlines()
     assert " in 8.4 s (" in said and said.endswith("verified, hashed for the manifest in 11.1 s")
     assert f"{'manifest seconds':<26} {'11.100':>16}" in stats
+
+
+def test_stats_have_a_line_for_each_worker_of_a_cluster() -> None:
+    workers = WorkerTotals("n1 (7)", 96_000_000, 48.0, 12, 1, 4, 2), WorkerTotals("n2 (8)", tasks=1)
+    first, other = closing.table(replace(DONE, workers=workers))[-2:]
+    words = "96.0 MB in 12 tasks, 1 of them again, 48.0 s (2.0 MB/s), 2 connections lost"
+    assert first.split(None, 3)[1:] == ["n1", "(7)", words]
+    assert other.endswith(" 0 B in 1 task, 0.0 s (0 B/s)")
 
 
 def test_a_dry_run_counts_what_is_missing_alone() -> None:

@@ -6,16 +6,28 @@ Not here: a copy over one (../faults/test_cluster.py).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
-import subprocess
+import os
+import pickle
+import re
+import socket
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import pscp
-from pscp.cluster import clusters
+from pscp.cli.copy import parse
+from pscp.cluster import clusters, mover
+from pscp.cluster.executor import look
+from pscp.endpoint.writing import seen
+from pscp.options.arguments import version
 
 
 def client_of(address: str) -> Any:
@@ -23,24 +35,94 @@ def client_of(address: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["nonsense", "local", "local:0", "local:x", "slurm", "slurm:-1", "cloud:3", "", ":2"]
-)
+    "name",
+    [
+        "nonsense", "local", "local:0", "local:x", "slurm", "slurm:-1", "cloud:3", "", ":2",
+        "http://head:8786", "tcp://", "tcp://head:8786/x",
+    ],
+)  # fmt: skip
 def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(pscp.UsageError) as raised, clusters.opened(name, insecure=False):
+    with pytest.raises(pscp.UsageError) as raised:
+        pscp.Options(cluster=name, dry_run=True)
+    assert "local:N" in raised.value.hint
+
+
+def test_each_queue_has_a_name_in_dask_jobqueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SLURM", "PBS", "LSF", "SGE", "OAR", "HTCondor")
+    made: Any = SimpleNamespace(**{f"{name}Cluster": lambda name=name: name for name in names})
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", made)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: True)
+    assert [clusters._batch_cluster(name.lower()) for name in names] == [*names]
+    for name in names:
+        assert pscp.Options(cluster=f"{name.lower()}:8").cluster
+
+
+@contextlib.contextmanager
+def program(says: bytes | None) -> Iterator[str]:
+    """Yield the address of a program that says this to who connects; None: it hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection:
+                        if says is not None:
+                            connection.sendall(says)
+                            connection.recv(1 << 16)
+                            while connection.recv(1 << 16):
+                                pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+NOTHING = "nothing for 0 s"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (b"", NOTHING),  # as an HTTP server, or a scheduler that was stopped
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "another program"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "another program"),
+        (None, "is closed|reset"),  # as one with TLS
+    ],
+)
+def test_another_program_than_a_scheduler(
+    monkeypatch: pytest.MonkeyPatch, says: bytes | None, why: str
+) -> None:
+    monkeypatch.setattr(clusters, "_START_S", 0.3)
+    with (
+        program(says) as address,
+        pytest.raises(pscp.Unreachable) as raised,
+        clusters.opened(address, insecure=False),
+    ):
         pass
-    assert "local:N" in raised.value.message
+    assert raised.value.message.startswith(f"{address}: no Dask scheduler answers: ")
+    assert re.search(why, raised.value.message)
+    assert "tls://" in raised.value.hint
 
 
-def test_a_scheduler_that_is_not_there() -> None:
-    """In a process of its own: Dask leaves a thread behind."""
-    code = (
-        "import pscp; from pscp.cluster import clusters; clusters._START_S = 0.1\n"
-        "try: clusters.opened('tcp://127.0.0.1:1', insecure=False).__enter__()\n"
-        "except pscp.Unreachable as error: print(error, error.hint)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("tcp://127.0.0.1:1: no Dask scheduler answers")
-    assert "ssh" not in ran.stdout
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("tcp://127.0.0.1:1", "Connection refused"), ("tcp://nobody.invalid:8786", "Name or")],
+)
+def test_a_scheduler_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, address: str, why: str
+) -> None:
+    monkeypatch.setattr(clusters, "_START_S", 0.5)
+    with (
+        pytest.raises(pscp.Unreachable, match=f"no Dask scheduler answers: {why}") as raised,
+        clusters.opened(address, insecure=False),
+    ):
+        pass
+    assert "ssh" not in raised.value.text
 
 
 def test_tls_without_certificates() -> None:
@@ -64,8 +146,8 @@ def test_without_tls_only_loopback_is_taken(address: str, is_good: bool) -> None
     refused = contextlib.nullcontext() if is_good else pytest.raises(pscp.UsageError, match="TLS")
     with refused, clusters.opened(client_of(address), insecure=False):
         pass
-    with clusters.opened(client_of(address), insecure=True) as cluster:
-        assert cluster.lanes == 0
+    with clusters.opened(client_of(address), insecure=True):
+        pass
 
 
 def test_without_the_package_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +155,100 @@ def test_without_the_package_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(pscp.UsageError, match="distributed is not installed") as raised:
         pscp.copy(__file__, "nobody.invalid:", cluster="local:2")
     assert raised.value.hint.endswith("-m pip install distributed")
+
+
+# --- workers that hash
+
+
+class Hashing:
+    """A client whose one worker is this process, and ends so."""
+
+    def __init__(self, end: str = "finished") -> None:
+        self.end, self.keys = end, list[str]()
+
+    def scheduler_info(self) -> dict[str, str]:
+        return {"address": "inproc://here"}
+
+    def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
+        return {"inproc://here/1": call(*args)}
+
+    def submit(self, call: Callable[..., object], *args: object, key: str, pure: bool) -> Any:
+        self.keys.append(key)
+        given = Mock(status=self.end, exception=lambda: ValueError("no such thing"))
+        given.result = lambda: call(*args)
+        given.add_done_callback = lambda act: act(given)
+        return given
+
+    def cancel(self, futures: list[Any], *, force: bool) -> None:
+        assert futures == []
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """A folder with a file, and beside it a manifest of them."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_text("text")
+    digest = hashlib.sha256(b"text").hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  file\n")
+    return folder
+
+
+def test_workers_hash_a_tree(listed: Path) -> None:
+    client: Any = Hashing()
+    assert pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client).ok
+    assert client.keys and all(key.startswith("hashing folder-") for key in client.keys)
+    (listed / "file").write_text("txet")
+    found = pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client)
+    assert [each.what for each in found.differences] == ["content"]
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "said"),
+    [
+        ("error", pscp.CopyError, "worker of the cluster failed: ValueError"),
+        ("cancelled", pscp.ConnectionLost, "scheduler is lost"),
+    ],
+)
+def test_workers_that_fail_to_hash(listed: Path, end: str, kind: Any, said: str) -> None:
+    client: Any = Hashing(end)
+    with pytest.raises(kind, match=said):
+        pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client)
+
+
+def test_a_worker_that_came_late_and_sees_another_tree(listed: Path) -> None:
+    own = mover.ask_here(seen.Sources([str(listed)]))
+    for there, place, said in (
+        (version(), mover.ask_here(seen.Sources(["/"])), "does not see"),
+        ("0.0", own, "and not 0.0"),
+    ):
+        with pytest.raises(pscp.CopyError, match=said):
+            look(there, str(listed), place, pickle.dumps(os.getpid))
+    assert look(version(), str(listed), own, pickle.dumps(os.getpid)) == os.getpid()
+
+
+# --- what it does not go with
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--clean host:", "--measure host", "--list-connections", "--disconnect host"],
+)
+def test_it_is_for_copies(words: str) -> None:
+    first = words.partition(" ")[0]
+    with pytest.raises(pscp.UsageError, match=f"--cluster does not go with {first}: it is for"):
+        parse(["--cluster", "local:2", *words.split()])
+
+
+def test_programs_are_told_that_it_is_for_copies() -> None:
+    for call in (pscp.clean, pscp.look, pscp.measure):
+        with pytest.raises(pscp.UsageError, match="cluster is for copies"):
+            call("host.invalid:", cluster="local:2")
+    with (
+        pscp.Session("host.invalid") as session,
+        pytest.raises(pscp.UsageError, match="cluster is for copies"),
+    ):
+        session.run("true", cluster="local:2")
 
 
 def test_what_it_does_not_go_with() -> None:

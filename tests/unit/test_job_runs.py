@@ -12,7 +12,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +30,7 @@ from pscp.jobs.reports.lock import locked, state_path
 from pscp.jobs.reports.outcome import DestinationRun, JobRun, Outcome, exit_code
 from pscp.jobs.runner import ordered
 from pscp.jobs.toml.job import Job
-from pscp.progress.progress import Failure, Result
+from pscp.progress.progress import Failure, Result, WorkerTotals
 
 # --- order
 
@@ -67,10 +69,10 @@ def test_pauses_grow_to_five_minutes_with_jitter(drawn: float, most: int) -> Non
 LOST = errors.ConnectionLost("lost")
 
 
-def ended(error: errors.PscpError | None = None, *failures: Failure, **counted: int) -> Delivery:
+def ended(error: errors.PscpError | None = None, *failures: Failure, **counted: Any) -> Delivery:
     unlisted = max(0, counted.get("files_failed", 0) - len(failures))
     result = Result(failures=failures, failures_unlisted=unlisted) if error is None else None
-    return Delivery("h:", result, error, 1.0, Counters(**counted))  # type: ignore[arg-type]
+    return Delivery("h:", result, error, 1.0, Counters(**counted))
 
 
 class Clock:
@@ -194,13 +196,15 @@ def test_a_job_is_told_of_its_own_key_and_not_of_an_option() -> None:
 def test_attempts_are_added_up() -> None:
     attempts = Attempts("h:", 60)
     attempts.add(ended(LOST, files_done=3, bytes_done=30, bytes_sent=40, connections_lost=1))
-    attempts.add(ended(LOST, files_deleted=2, files_skipped=5))
-    more = {"files_deleted": 1, "files_skipped": 6}
+    one, other = WorkerTotals("a (1)", 8, 1.5, 2, 1, 4, 1), WorkerTotals("b (2)", 7, 1.0, 1)
+    attempts.add(ended(LOST, files_deleted=2, files_skipped=5, workers=(other, one)))
+    more = {"files_deleted": 1, "files_skipped": 6, "workers": (replace(one, connections=3),)}
     attempts.add(ended(None, files_done=2, bytes_done=20, bytes_sent=20, files_resumed=4, **more))
     run = attempts.run
     assert (run.files_deleted, run.files_skipped) == (3, 6)
     assert (run.outcome, run.files, run.files_unchanged) == (Outcome.DONE, 5, 1)
     assert (run.bytes, run.bytes_sent, run.connections_lost, run.attempts) == (50, 60, 1, 3)
+    assert run.workers == (WorkerTotals("a (1)", 16, 3.0, 4, 2, 4, 2), other)
 
 
 def test_only_the_seconds_in_which_bytes_move_are_those_of_a_rate() -> None:

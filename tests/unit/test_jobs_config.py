@@ -267,6 +267,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "identity = '~nobody-at-all/x'", 4, "no such user"),
         (SOUND + "exclude-from = 'none'", 4, "No such file"),
         (SOUND + "ipv4 = true\nipv6 = true", 4, "contradict"),
+        (SOUND + "cluster = 'local'", 4, "cluster: 'local' is not a cluster"),
         (SOUND + "min-age = '1y'", 4, "min-age: '1y' is not a time"),
         (SOUND + "min-age = true", 4, "or a whole number"),
         (SOUND + "keep-history = '999999999d'", 4, "too much"),
@@ -434,16 +435,26 @@ def test_a_name_stands_for_several_hosts(tmp_path: Path) -> None:
         (SOUND + '[host.h]\nhosts = ["a", "-b"]\n', "cannot start"),
         (SOUND + '[host.h]\nhosts = ["a", "a"]\n', "named twice"),
         (SOUND + '[host.h]\nhosts = ["a,b"]\n', "not a host alone"),
-    ],
         (
             SOUND.replace("h:d", "a,b:d")
             + '[host.h]\nhosts = ["a", "b"]\n[host.i]\nhosts = ["a", "b"]\n',
             "host.i: host.h is of the same",
         ),
         (SOUND + '[host.h]\nport = 3\n[host.i]\nhosts = ["h"]\n', "host.i: host.h is of the same"),
+    ],
 )
 def test_several_hosts_are_refused(tmp_path: Path, text: str, said: str) -> None:
     assert any(said in each for _, each in mistakes(tmp_path, text)), mistakes(tmp_path, text)
+
+
+@pytest.mark.parametrize("where", ["[job.a]", "[defaults]", "[host.h]"])
+def test_a_cluster_is_for_one_destination(tmp_path: Path, where: str) -> None:
+    cluster = f'{where}\ncluster = "local:2"\n'
+    text = f"{SOUND}{cluster.removeprefix('[job.a]')}"
+    assert jobs_of(tmp_path, text)["a"].chosen("h:d").options.cluster == "local:2"
+    several = text.replace('"h:d"', '["h:d", "i:d"]')
+    [(_, said)] = mistakes(tmp_path, several)
+    assert said == "job.a: cluster does not go with several destinations: make a job for each"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -110,9 +110,13 @@ def test_a1_a_snapshot_of_counters_is_a_plain_value() -> None:
 
 def test_what_a_copy_and_a_fan_out_return_is_json() -> None:
     """Also where a copy ended with an error, and of a name that is no UTF-8."""
-    failed = pscp.Result(files=1, failures=(pscp.Failure("b\udcff", "FileError", "is no file"),))
+    failed = pscp.Result(
+        files=1, failures=(pscp.Failure("b\udcff", "FileError", "is no file"),),
+        workers=(pscp.WorkerTotals("n1 (7)"),),
+    )  # fmt: skip
     assert json.loads(json.dumps(failed.as_dict())) == {
         **dataclasses.asdict(failed), "ok": False, "failures": [vars(failed.failures[0])],
+        "workers": [vars(pscp.WorkerTotals("n1 (7)"))],
     }  # fmt: skip
     gone = pscp.Unreachable("no route", "a hint")
     for result, error, wanted in (
@@ -227,7 +231,7 @@ def test_a_misspelt_keyword_of_the_calls_own(
     ],
 )
 def test_a7_what_does_not_concern_a_call_is_refused(call: Callable[..., object]) -> None:
-    fields: tuple[dict[str, Any], ...] = {"delete": True}, {"cluster": "local:2"}, {"direct": True}
+    fields: tuple[dict[str, Any], ...] = {"delete": True}, {"direct": True}
     for given in fields:
         with pytest.raises(pscp.UsageError, match="is for copies, and says nothing to ") as raised:
             call(**given)

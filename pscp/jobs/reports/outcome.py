@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from pscp.progress.progress import Failure
+from pscp.progress.progress import Failure, WorkerTotals
 
 
 class Outcome(enum.StrEnum):
@@ -65,6 +65,7 @@ class DestinationRun:
     chunks_resent: int = 0
     connections: int = 0  # most at once
     connections_lost: int = 0
+    workers: tuple[WorkerTotals, ...] = ()  # of a cluster
     attempts: int = 1
     verified: bool = True
     files_failed: int = 0

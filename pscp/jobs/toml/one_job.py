@@ -16,7 +16,7 @@ from pscp.jobs.toml import schema
 from pscp.jobs.toml.job import HostOptions, Job, check_after, host_key
 from pscp.options.arguments import with_files
 from pscp.options.keywords import as_typed
-from pscp.options.option_pairs import check_several_hosts
+from pscp.options.option_pairs import check_no_cluster, check_several_hosts
 from pscp.options.options import Options
 from pscp.toml.positions import Place
 from pscp.toml.reading import Mistakes
@@ -86,6 +86,7 @@ class JobReader:
         hosts = {key_of(name, table): name for name, table in self.hosts.items()}
         known = {key: name for key, name in hosts.items() if key in places or not is_known}
         by_host = {key: self._chosen(self.hosts[name])[0] for key, name in known.items()}
+        self._check_cluster(job, [each.options for each in by_host.values()])
         return replace(job, by_host=by_host)
 
     @property
@@ -175,6 +176,13 @@ class JobReader:
             raise UsageError(f"{place.text}: a dataset is at one host")
         if place.others:
             check_several_hosts(replace(job.options, remove_source_files=job.after != "keep"))
+
+    def _check_cluster(self, job: Job, of_hosts: list[Options]) -> None:
+        try:
+            for options in (job.options, *of_hosts) if len(job.destinations) > 1 else ():
+                check_no_cluster(options, "several destinations: make a job for each")
+        except UsageError as error:
+            self._wrong("destinations", schema.as_keys(error.message))
 
     def _check_manifests(self, job: Job) -> None:
         manifests = {job.manifest_of(each) for each in job.destinations}

@@ -34,6 +34,8 @@ from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.path_list import PathList
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from pscp.endpoint.asking import requests
     from pscp.transfer.lanes.relay import FarSource
     from pscp.transfer.terms.moves import Moves
@@ -133,7 +135,6 @@ class Movers:
     """
 
     wants: Callable[[Work], bool] | None = None  # says which work this machine's lanes do
-    lanes = 0  # of other machines, at once at most
 
     def options_here(self, options: Options) -> Options:
         """Return the options of this machine's lanes."""
@@ -149,6 +150,10 @@ class Movers:
 
     def end(self) -> None:
         """Have them end: all is done, or the copy stops."""
+
+    def executor(self, root: str, note: Callable[[str], None]) -> Executor | None:
+        """Return what looks at the tree `root` of this machine in its place, if anything does."""
+        return None
 
 
 ALONE = Movers()

@@ -28,6 +28,8 @@ complete -c pscp-verify -l sndbuf -x -d 'the send buffer of each connection\'s s
 complete -c pscp-verify -l bind -x -d 'connect from this address; of several (A,B,...) each in turn'
 complete -c pscp-verify -l cpus -x -d 'pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)'
 complete -c pscp-verify -l plane-port -x -d 'for --plane, ports to listen on, as 5000-5010 (any)'
+complete -c pscp-verify -l cluster -x -d 'have a Dask cluster\'s workers move, or hash, the bytes: local:N, tls://HOST:PORT, slurm:N, ... (docs/cluster.md)'
+complete -c pscp-verify -l cluster-insecure -d 'let its scheduler be one without TLS'
 complete -c pscp-verify -l transport -x -a 'auto\t"openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)'
 complete -c pscp-verify -s P -l port -x -d 'the port of the far end'
 complete -c pscp-verify -s i -l identity -r -F -d 'a private key to log in with'

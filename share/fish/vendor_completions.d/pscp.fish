@@ -66,7 +66,7 @@ complete -c pscp -l bind -x -d 'connect from this address; of several (A,B,...) 
 complete -c pscp -l cpus -x -d 'pin each ssh to one of these processors in turn, such as 0,2-5 (the kernel decides)'
 complete -c pscp -l plane-port -x -d 'for --plane, ports to listen on, as 5000-5010 (any)'
 complete -c pscp -l direct -d 'from host to host, have SOURCE\'s host send the data straight to DEST\'s, by its own ssh; else all goes through here (-3)'
-complete -c pscp -l cluster -x -d 'have a Dask cluster\'s workers move the bytes: local:N, tls://HOST:PORT, slurm:N, ... (docs/cluster.md)'
+complete -c pscp -l cluster -x -d 'have a Dask cluster\'s workers move, or hash, the bytes: local:N, tls://HOST:PORT, slurm:N, ... (docs/cluster.md)'
 complete -c pscp -l cluster-insecure -d 'let its scheduler be one without TLS'
 complete -c pscp -l transport -x -a 'auto\t"openssh where ssh is installed, else asyncssh" openssh\t"" asyncssh\t"" paramiko\t""' -d 'what makes the connections: openssh, asyncssh, paramiko, or auto (openssh where ssh is installed, else asyncssh)'
 complete -c pscp -s P -l port -x -d 'the port of the far end'
