@@ -22,6 +22,7 @@ from pscp.cluster.mover import move
 from pscp.cluster.place import of_scheduler
 from pscp.cluster.standing import Standing
 from pscp.cluster.tasks import ChunkOutcome, Errand, Outcome, Task, outcome_of, pack
+from pscp.endpoint.asking import requests
 from pscp.endpoint.writing.fence import TASK
 from pscp.ground.contexts import with_context
 from pscp.ground.counters import by_worker
@@ -32,7 +33,8 @@ from pscp.ground.values import MIB
 from pscp.options.arguments import version
 from pscp.progress.progress import WorkerTotals, count, of_worker
 from pscp.transfer.lanes.in_flight import LaneShare, Window
-from pscp.transfer.pieces.plan import Ask, Chunk, Job, Pack, Work, last_name
+from pscp.transfer.pieces import answers
+from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Job, Pack, Work, last_name
 from pscp.transfer.terms.copy_terms import CopyTerms
 
 if TYPE_CHECKING:
@@ -265,6 +267,7 @@ class Dispatcher:
             if outcome is not None:
                 self._take(task, outcome)
             elif task.workers == []:  # it was stranded
+                self._shut_out(task)
                 self._give_back(task)
         except BaseException as error:
             self._queue.stop(error)
@@ -286,6 +289,7 @@ class Dispatcher:
 
     def _take(self, task: _Given, outcome: Outcome) -> None:
         self._count(task, outcome)  # first: what follows may be the end of the copy
+        self._shut_out(task)
         settle = self._queue.settle
         for number, chunk, found in task.chunks(outcome):
             settle(task.share, number, functools.partial(_tell, chunk, found))
@@ -296,13 +300,30 @@ class Dispatcher:
         for text in outcome.notes:
             self._note(f"{outcome.worker}: {text}")
         with self._lock:
-            self._standing.note(outcome.address, has_done=has_done)
+            if not outcome.is_shut_out:
+                self._standing.note(outcome.address, has_done=has_done)
             is_hopeless = self._standing.is_hopeless
             if outcome.problem is None:
                 pace = task.bytes / max(outcome.seconds, 0.001)
                 self._bytes_per_s = (self._bytes_per_s + pace) / 2 if self._bytes_per_s else pace
         if outcome.problem is not None:
             self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
+
+    def _shut_out(self, task: _Given) -> None:
+        """Have the sink refuse what tries of this task send from now on: a worker that seemed lost
+        may begin one when all has landed. The fence stays short: it names the first task that is
+        not over.
+        """
+        with self._lock:  # all that are made later have higher numbers
+            first = min((each for each in self._given if each != task.number), default=None)
+        lane = TASK * task.number
+        if first is None or task.number < first:
+            lane = TASK * (first or task.number + 1) - 1  # of which all before it are over
+        revoke = requests.Revoke(lane)
+        self._queue.add(Ask(False, revoke, answers.ignored, self._not_shut_out, is_prompt=True))
+
+    def _not_shut_out(self, failure: Failure) -> None:
+        self._queue.stop(answers.as_copy_error(failure))
 
     def _count(self, task: _Given, outcome: Outcome) -> None:
         done_bytes = sum(each.cost_bytes for each in task.done(outcome))

@@ -202,7 +202,8 @@ class _Moving:
             problem = CopyError(f"{name_here()}: another try of its task has begun")
         return Outcome(
             name_here(), self.chunks, self._packs, problem, seconds,
-            self._lanes, self._counters.connections_lost, self._is_retry, tuple(self._notes),
+            self._lanes, self._counters.connections_lost, self._is_retry, self._was_refused,
+            tuple(self._notes),
         )  # fmt: skip
 
     def is_refused(self, *given: Failure | None) -> bool:

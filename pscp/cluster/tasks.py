@@ -69,6 +69,7 @@ class Outcome(NamedTuple):
     lanes: int = 0  # at once at most
     lost: int = 0  # connections
     is_retry: bool = False  # a worker that seems lost had begun it before
+    is_shut_out: bool = False  # another try of it has begun since
     notes: tuple[str, ...] = ()  # for people
     address: str = ""  # by which Dask knows the worker
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import calls
 import draws
+import workers
 from calls import Disturbance
 from core.link import CUT, FLIP, FROM, KILL, LATE, TO, TWICE, Fault
 from soak.trial import Trial, Way
-from whole import Focus, Step, World, run_steps
+from whole import ALONE, Focus, Step, World, run_steps
 
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
@@ -27,6 +28,10 @@ ARCHIVE = {"archive": True}
 A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
 LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
+AT_ONCE = (workers.TOGETHER,) * 6
+GIVEN_UP = (workers.LOST, workers.LOST_LATE)
+HOSTS = "bench,bench-2", "bench-2,bench", ALONE  # all of which a copy to the first one may mean
+NOT_OF_HOSTS = {"remove_source_files", "manifest"}  # refused to several
 FOCI = {
     "N1": Focus(ARCHIVE, (A_PART, Step(journal="lost", large="sparse")), mark=1),
     "N2": Focus(ARCHIVE, (A_PART, Step(earlier_version=True))),
@@ -95,6 +100,19 @@ FOCI = {
         ),
     ),
     "A5": Focus(ARCHIVE, (LATE_RUN, Step(A_PART.disturbance, large="other"), Step())),
+    "tries": Focus(
+        {"archive": True, "backup": True, "resume": False}, (Step(fates=AT_ONCE), Step()),
+        history="mixed", workers=2,
+    ),
+    "given up": Focus(
+        {"archive": True, "backup": True, "resume": False}, (Step(fates=GIVEN_UP), Step()),
+        history="mixed", workers=2,
+    ),
+    "over": Focus(ARCHIVE, (Step(fates=(workers.LATE,) * 4),), workers=2),
+    "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),
+    "one place": Focus(
+        ARCHIVE, (Step(A_PART.disturbance, host=HOSTS[0]), Step(host=HOSTS[2]))
+    ),
 }  # fmt: skip
 MOST = {
     "sync": 4,
@@ -144,7 +162,8 @@ def draw_disturbance(rng: random.Random) -> Disturbance:
 
 def draw_fault(rng: random.Random) -> Fault:
     do = rng.choice((KILL, CUT, LATE, TWICE, FLIP))
-    return Fault(rng.randrange(3), rng.choice((TO, FROM)), rng.randrange(30), do,
+    connection = rng.choice((0, 1, 2, rng.randrange(10)))
+    return Fault(connection, rng.choice((TO, FROM)), rng.randrange(30), do,
                  at=rng.randrange(4096))  # fmt: skip
 
 
@@ -165,7 +184,25 @@ def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
         ))  # fmt: skip
     last = steps[-1]
     steps[-1] = last._replace(disturbance=None, fault=None, is_power_cut=False)
-    return steps
+    return [step._replace(fates=draw_fates(rng)) for step in steps] if trial.way.workers else steps
+
+
+def draw_fates(rng: random.Random) -> tuple[str, ...]:
+    fates = rng.choices(workers.FATES, k=rng.randrange(6))
+    given_up = [place for place, fate in enumerate(fates) if fate in workers.GIVEN_UP]
+    return tuple(
+        workers.ONCE if place in given_up[2:] else fate for place, fate in enumerate(fates)
+    )
+
+
+def with_hosts(rng: random.Random, steps: list[Step]) -> list[Step]:
+    """Have the copy go to, or from, several hosts; later runs name them otherwise, or one."""
+    later = [step._replace(host=rng.choice(HOSTS)) for step in steps[1:]]
+    named = [steps[0]._replace(host=HOSTS[0]), *later]
+    return [
+        step._replace(options=None) if NOT_OF_HOSTS & (step.options or {}).keys() else step
+        for step in named
+    ]
 
 
 def other_options(rng: random.Random, trial: Trial) -> dict[str, Any]:
@@ -194,16 +231,19 @@ def focused_steps(rng: random.Random, focus: Focus) -> list[Step]:
 
 def example(home: Path, rng: random.Random, name: str = "") -> tuple[list[str], World]:
     """Draw one example, of this focus if one is named, and run it; return what is wrong."""
-    way = Way(rng.choice(("push", "pull")))
     focus = rng.choice(list(FOCI.values())) if rng.random() < 0.5 else None
     focus = FOCI[name] if name else focus
+    many = rng.choice((0, 0, 0, 2)) if focus is None else focus.workers
+    way = Way(rng.choice(("push", "pull")), workers=many)
     home.mkdir()
     given = {"recursive": True, **focus.options} if focus else draw_options(rng)
+    has_hosts = focus is None and not NOT_OF_HOSTS & given.keys() and rng.random() < 0.2
     world = World(home, rng, way, given, focus)
     try:
         world.trial.draw(has_oddities=rng.random() < 0.2)
         world.originals = dict(world.trial.before)
         steps = focused_steps(rng, focus) if focus else draw_steps(rng, world.trial)
+        steps = with_hosts(rng, steps) if has_hosts else steps
         return run_steps(world, steps), world
     finally:
         world.close()

@@ -202,4 +202,25 @@ MUTANTS = (
         "        outcome = [None for _ in named]\n",
         "a source goes before the name of its copy is on the disk",
     ),
+    Mutant(
+        "tries", "endpoint/writing/tries.py",
+        "(before + 1) * fence.TRY)", "(before + 1) * fence.TRY + fence.TRY - 1)",
+        "a try of a task that was begun again goes on",
+    ),
+    Mutant(
+        "over", "cluster/dispatcher.py",
+        "        self._shut_out(task)\n        settle", "        settle",
+        "a try that begins once its task is over changes a folder that is finished",
+    ),
+    Mutant(
+        "refused", "cluster/mover.py",
+        "            if not self.is_refused(*(failure for _, failure in failed)):\n",
+        "            if True:\n",
+        "files that a try was refused, since another one has begun, fail",
+    ),
+    Mutant(
+        "one place", "transfer/terms/tokens.py",
+        '            state.remember_entry("tokens", own, (own,), token)\n', "            pass\n",
+        "a copy to several hosts does not go on with another of them",
+    ),
 )  # fmt: skip

@@ -30,10 +30,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import calls
+import distributed  # noqa: F401 - once, and not in each process of a run
 import draws
 import oracle
 import power
 import soak.trial
+import workers
 from calls import Calls, Disturbance
 from cases import check_clean
 from core.link import QUICK, Bench, Fault
@@ -42,10 +44,13 @@ from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
 
 from pscp.endpoint.there import reuse
 from pscp.endpoint.writing import fence, parts
+from pscp.ground.locations import parse_location
+from pscp.transfer.far_hosts import FarHosts
 
 LIMIT_S = 60.0  # a run of some files that takes a second on a machine that is busy
 CUT_CODES = {0, 1, 3, 4, 130, 143}
 FAILED, KILLED, ENDLESS = 99, -9, -1
+ALONE = "bench"  # the host
 SOONER = ((fence, "PATIENCE_S", 0.4), (parts, "_PATIENCE_S", 0.4))
 
 # Told, and not mended yet; what the second round found is.
@@ -54,6 +59,8 @@ LEFT_BY_KILLS = (
     re.compile(rb"\.[0-9a-f]{16}\.[0-9a-f]{22}\.pscp-part$"),
     # What a move looks for at the other end (there/moving.py), killed before it removed that.
     re.compile(rb"\.pscp-(source|move)[0-9]+\.[0-9a-f.]+\.pscp-part$"),
+    # What shows whether several hosts see one place, where the next run is to one of them.
+    re.compile(rb"\.seen\.[0-9a-f.]+\.pscp-part$"),
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.
 UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
@@ -74,6 +81,8 @@ class Step(NamedTuple):
     earlier_version: bool = False  # its --inplace has left the part: that was the file itself
     # What becomes of the large file before the run: small, other, in place, or gone with all.
     large: str = ""
+    host: str = ALONE  # or several that see one place
+    fates: tuple[str, ...] = ()  # of a cluster's tasks, the first ones (workers.py)
 
     @property
     def changes_meanwhile(self) -> bool:
@@ -101,6 +110,7 @@ class Focus(NamedTuple):
     has_links: bool = False  # a file has two names, of which the destination has the first
     unread: bool = False  # and that of the same size and time
     has_clashes: bool = False  # names are another kind of thing at the destination
+    workers: int = 0  # of a cluster, which move the bytes
 
 
 LINKS = {
@@ -261,7 +271,7 @@ class World:
             gc.disable()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             sys.setswitchinterval(0.0005)
-            for module, name, value in (*QUICK, *SOONER):
+            for module, name, value in (*QUICK, *SOONER, *workers.QUICK):
                 if name != "fsync":
                     setattr(module, name, value)
             os.environ["XDG_STATE_HOME"] = str(self.state)
@@ -271,7 +281,7 @@ class World:
             if self.has_clones:
                 vars(reuse)["fcntl"] = Cloning()
             bench = Bench(*filter(None, [step.fault]))
-            told = self._copied(bench, is_steady=not step.changes_meanwhile)
+            told = self._copied(bench, step)
             if bench.bugs:
                 told = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
             raw = json.dumps(told).encode()
@@ -284,10 +294,19 @@ class World:
         finally:
             os._exit(code)
 
-    def _copied(self, bench: Bench, *, is_steady: bool) -> tuple[int, str]:
+    def _copied(self, bench: Bench, step: Step) -> tuple[int, str]:
+        tries = workers.Tries(bench, step.fates)
+        workers.connect_over(bench)
+        self.trial.client = tries if self.trial.way.workers else None
         with bench.session() as session:
-            code, said = self.trial.by_session(session, "bench", is_steady=is_steady)
+            session.host = parse_location(f"{step.host}:")
+            if session.host.others:
+                session.connections = FarHosts(session.host)
+            code, said = self.trial.by_session(
+                session, step.host, is_steady=not step.changes_meanwhile
+            )
         bench.release()
+        tries.finish()
         until_s = time.monotonic() + 5.0
         for link in bench.links:  # what comes late has come before the process ends
             for thread in link._threads:
@@ -459,7 +478,11 @@ class Whole(Trial):
         super().__init__(home, way, given, 0)
         self.rng, self.focus = rng, focus
         self.large = b""
+        self.client: Any = None  # of a cluster
         self.may_leave = False  # parts of other runs, of which this one cannot know
+
+    def fields(self) -> dict[str, Any]:
+        return super().fields() | ({"cluster": self.client} if self.client else {})
 
     def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
         """Draw the trees; often with large files of which a part is left by a cut."""
@@ -579,6 +602,8 @@ class Cloning:
 
 def describe(step: Step) -> str:
     shown = [str(each) for each in (step.disturbance, step.fault) if each is not None]
+    shown += [f"tasks: {step.fates}"] if step.fates else []
+    shown += [f"to or from {step.host}"] if step.host != ALONE else []
     shown += ["the power goes"] if step.is_power_cut else []
     return "; ".join(shown) or "undisturbed"
 

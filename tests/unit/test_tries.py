@@ -65,6 +65,23 @@ def test_a_task_that_is_given_back_is_shut_out_whole(root_fd: int, tmp_path: Pat
     assert isinstance(other, int) and may_change(root_fd, other + 1)
 
 
+def test_all_tasks_below_a_number_are_shut_out(root_fd: int, tmp_path: Path) -> None:
+    """In one number, so that the fence of a copy of many tasks stays short."""
+    fence.revoke(root_fd, TOKEN, RUN, 3)  # a lane of the coordinator
+    numbers = {task: begin_try(tmp_path, task) for task in (1, 2, 3, 4)}
+    fence.revoke(root_fd, TOKEN, RUN, 3 * fence.TASK)
+    for below in (2, 3):
+        fence.revoke(root_fd, TOKEN, RUN, below * fence.TASK - 1)
+        numbers[1] = begin_try(tmp_path, 1)
+        for task, number in numbers.items():
+            assert isinstance(number, int)
+            assert may_change(root_fd, number + 1) is (task >= below and task != 3)
+    assert may_change(root_fd, 1) and not may_change(root_fd, 3)
+    content = (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).read_text()
+    lost = fence.state_of(content.encode())["lost"]
+    assert sorted(lost)[1:3] == [fence.TASK + fence.TRY, 3 * fence.TASK - 1] and lost[0] == 3
+
+
 def test_a_try_of_another_run_begins_nothing(root_fd: int, tmp_path: Path) -> None:
     before = (tmp_path / os.fsdecode(fence.fence_name(TOKEN))).read_bytes()
     assert begin_try(tmp_path, 1, run="bbbbbbbb") == failures.SUPERSEDED

@@ -235,7 +235,7 @@ class Sweep(NamedTuple):
 class Revoke(NamedTuple):
     """Refuse whatever a lost lane still has on its way. Answer: null."""
 
-    lane: int  # of this run
+    lane: int  # of this run; the last one of a task stands for all tasks up to that
 
 
 class Release(NamedTuple):

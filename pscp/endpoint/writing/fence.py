@@ -37,7 +37,8 @@ PATIENCE_S = 5.0
 _WANTED, _GAP_S = 0o100, 0.1
 _EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
-TASK, TRY = 1 << 20, 1 << 10  # numbers for the lanes of a task, and of a try of it (tries.py)
+# Numbers for the lanes of a task, the last one of them, and numbers for a try of it (tries.py).
+TASK, LAST, TRY = 1 << 20, (1 << 20) - 1, 1 << 10
 
 T = TypeVar("T")
 
@@ -311,10 +312,15 @@ def release(root_fd: int, token: str, nonce: str) -> None:
 
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
     """Note in the fence that a lane of this run is lost, so that it may change nothing any more.
-
-    Raises as change().
+    The last one of a task stands for all tasks up to that. Raises as change().
     """
-    change(root_fd, token, nonce, lambda state: state["lost"].append(lane))
+
+    def note(state: State) -> None:
+        if lane % TASK == LAST:  # in the place of theirs
+            state["lost"] = [each for each in state["lost"] if not TASK <= each < lane]
+        state["lost"].append(lane)
+
+    change(root_fd, token, nonce, note)
 
 
 def change(root_fd: int, token: str, nonce: str, act: "Callable[[State], T]") -> "T":
@@ -429,7 +435,9 @@ class Fence:
         if content != self._good:
             state = state_of(content)
             own = {self._lane, self._lane & -TRY, self._lane & -TASK}
-            if state["run"] != self._run or not own.isdisjoint(state["lost"]):
+            over = [each for each in state["lost"] if each % TASK == LAST]
+            is_lost = TASK <= self._lane < max(over, default=0) or own & {*state["lost"]}
+            if is_lost or state["run"] != self._run:
                 return False
             self._good = content
         return True
