@@ -162,8 +162,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
-    import dask.config
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     if "://" in text:
         return stack.enter_context(_closing(_client_at(text)))
@@ -171,20 +170,32 @@ def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
     made: Any
     if kind == "local":
         folder = TemporaryDirectory(prefix="pscp-dask-", ignore_cleanup_errors=True)
-        where = dask.config.set(temporary_directory=stack.enter_context(folder))
-        with _without_interrupts(), where:
-            made = LocalCluster(
-                n_workers=int(number),
-                threads_per_worker=1,
-                host=_HERE,
-                dashboard_address=f"{_HERE}:0",
-                silence_logs=logging.CRITICAL,
-            )
+        made = _local_cluster(int(number), stack.enter_context(folder))
     else:
         made = _batch_cluster(kind)
         made.scale(int(number))
     stack.enter_context(_closing(made))
     return stack.enter_context(_closing(Client(made, set_as_default=False)))
+
+
+def _local_cluster(workers: int, folder: str) -> Any:
+    """Return a cluster of so many processes. Raises UsageError."""
+    import dask.config
+    from distributed import LocalCluster
+
+    try:
+        with _without_interrupts(), dask.config.set(temporary_directory=folder):
+            return LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                host=_HERE,
+                dashboard_address=f"{_HERE}:0",
+                silence_logs=logging.CRITICAL,
+            )
+    except RuntimeError:  # each begins as the program does
+        what = f"--cluster local:{workers}: its workers cannot be started"
+        hint = 'in a program, what it does has to be below if __name__ == "__main__":'
+        raise UsageError(what, hint) from None
 
 
 def _client_at(address: str) -> Client:

@@ -350,6 +350,21 @@ def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
     assert_whole(push)
 
 
+def test_a_program_that_its_workers_cannot_import(push: Way) -> None:
+    (push.source / "small").write_text("text")
+    source, destination = push.locations()
+    program = push.home / "program.py"
+    program.write_text(
+        "import pscp\n"
+        f"pscp.copy({source!r}, {destination!r}, recursive=True, cluster='local:1',\n"
+        f"          batch=True, config_file={push.server.ssh_config!r})\n"
+    )
+    argv = [sys.executable, str(program)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.stderr.splitlines()[-1].endswith("local:1: its workers cannot be started"), ran
+    assert ran.returncode == 1 and not push.arrived()
+
+
 def test_workers_hash_for_a_manifest_and_verify_it(pull: Way, two: Workers) -> None:
     fill_tree(pull)
     manifest = pull.home / "manifest"
