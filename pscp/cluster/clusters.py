@@ -228,15 +228,14 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
 
 def _why(error: Exception) -> str:
     """Return why a scheduler could not be greeted."""
-    if isinstance(error, TimeoutError):
-        return f"nothing for {_START_S:.0f} s"
     if not isinstance(error, OSError):
         return "another program listens there"
-    cause: BaseException = error
-    while cause.__cause__ is not None:
+    cause: OSError = error
+    while isinstance(cause.__cause__, OSError):
         cause = cause.__cause__
-    said = cause.strerror if isinstance(cause, OSError) else ""
-    return said or "the connection is closed at once"
+    if isinstance(cause, TimeoutError):
+        return f"nothing for {_START_S:.0f} s"
+    return cause.strerror or "the connection is closed at once"
 
 
 @contextlib.contextmanager

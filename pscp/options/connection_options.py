@@ -56,7 +56,7 @@ _CIPHERS = r"[+^]?[A-Za-z0-9][A-Za-z0-9@._-]*(,[A-Za-z0-9][A-Za-z0-9@._-]*)*"
 _CONGESTION = r"[A-Za-z0-9_-]{1,15}"  # TCP_CA_NAME_MAX
 _KINDS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor")  # dask-jobqueue has these
 _CLUSTERS = ", ".join(f"{each}:N" for each in _KINDS)
-_CLUSTER = rf"(tcp|tls|wss?|ucxx?)://[^\s/]+|({'|'.join(_KINDS)}):[1-9][0-9]{{0,3}}"
+_CLUSTER = rf"(tcp|tls|wss?|ucxx?)://[^\s/]+:[0-9]+|({'|'.join(_KINDS)}):[1-9][0-9]{{0,3}}"
 _PERSIST = r"yes|no|(?=.)([0-9]{1,9}[smhdwSMHDW])*([0-9]{1,9})?"  # sshd_config(5), TIME FORMATS
 
 

@@ -38,7 +38,7 @@ def client_of(address: str) -> Any:
     "name",
     [
         "nonsense", "local", "local:0", "local:x", "slurm", "slurm:-1", "cloud:3", "", ":2",
-        "http://head:8786", "tcp://", "tcp://head:8786/x",
+        "http://head:8786", "tcp://", "tcp://head", "tcp://head:8786/x",
     ],
 )  # fmt: skip
 def test_a_name_that_is_none_is_refused(name: str) -> None:
