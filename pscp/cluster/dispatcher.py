@@ -33,8 +33,8 @@ from pscp.ground.values import MIB
 from pscp.options.arguments import version
 from pscp.progress.progress import WorkerTotals, count, of_worker
 from pscp.transfer.lanes.in_flight import LaneShare, Window
-from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Job, Pack, Work, last_name
+from pscp.transfer.pieces.answers import ignored
+from pscp.transfer.pieces.plan import Ask, Chunk, Job, Pack, Work, last_name
 from pscp.transfer.terms.copy_terms import CopyTerms
 
 if TYPE_CHECKING:
@@ -320,10 +320,8 @@ class Dispatcher:
         if first is None or task.number < first:
             lane = TASK * (first or task.number + 1) - 1  # of which all before it are over
         revoke = requests.Revoke(lane)
-        self._queue.add(Ask(False, revoke, answers.ignored, self._not_shut_out, is_prompt=True))
-
-    def _not_shut_out(self, failure: Failure) -> None:
-        self._queue.stop(answers.as_copy_error(failure))
+        # Where it fails, the copy is over, or another run's, which what comes next finds.
+        self._queue.add(Ask(False, revoke, ignored, ignored, is_prompt=True))
 
     def _count(self, task: _Given, outcome: Outcome) -> None:
         done_bytes = sum(each.cost_bytes for each in task.done(outcome))

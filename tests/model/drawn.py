@@ -109,6 +109,7 @@ FOCI = {
         history="mixed", workers=2,
     ),
     "over": Focus(ARCHIVE, (Step(fates=(workers.LATE,) * 4),), workers=2),
+    "able": Focus(ARCHIVE, (Step(fates=(workers.SHUT_OUT,) * 4),), workers=2),
     "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),
     "one place": Focus(
         ARCHIVE, (Step(A_PART.disturbance, host=HOSTS[0]), Step(host=HOSTS[2]))

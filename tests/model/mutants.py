@@ -208,6 +208,11 @@ MUTANTS = (
         "a try of a task that was begun again goes on",
     ),
     Mutant(
+        "able", "cluster/dispatcher.py",
+        "            if not outcome.is_shut_out:\n", "            if True:\n",
+        "a worker that another try has shut out counts as one that can do nothing",
+    ),
+    Mutant(
         "over", "cluster/dispatcher.py",
         "        self._shut_out(task)\n        settle", "        settle",
         "a try that begins once its task is over changes a folder that is finished",

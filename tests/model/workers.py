@@ -21,14 +21,17 @@ from typing import Any
 from core.link import Bench, MemoryOpener
 
 from pscp.cluster import dispatcher, mover
+from pscp.cluster.tasks import Outcome, pack
 from pscp.connect.connections import Connections
+from pscp.ground.errors import CopyError
 from pscp.ground.locations import Location
 from pscp.transfer import far_hosts
 
 ONCE = "once"
 TOGETHER, UNTOLD, LATE = "two tries at once", "done, and told to nobody", "a try when it is over"
 LOST, LOST_LATE = "given up amid a try", "given up, and a try then"
-FATES = ONCE, TOGETHER, UNTOLD, LATE, LOST, LOST_LATE
+SHUT_OUT = "shut out by a try of which nothing is heard"
+FATES = ONCE, TOGETHER, UNTOLD, LATE, LOST, LOST_LATE, SHUT_OUT
 GIVEN_UP = LOST, LOST_LATE  # where nothing comes of three tasks, the copy ends
 _ENDING_S = 10.0
 # What takes seconds over a network, and tasks of some chunks.
@@ -84,7 +87,10 @@ class Tries:
             self._start(attempt)
         if fate == UNTOLD:
             attempt()
-        if fate in GIVEN_UP:
+        if fate == SHUT_OUT:
+            nothing = CopyError("another try has begun")
+            future.set_result(pack(Outcome("one", {}, {}, nothing, is_shut_out=True)))
+        elif fate in GIVEN_UP:
             future.set_exception(RuntimeError("a worker died four times"))
         else:
             future.set_result(attempt())

