@@ -129,6 +129,25 @@ def test_a_list_goes_on_with_what_one_of_its_hosts_began(own_state: Path) -> Non
     assert token("/here", "dm2,dm1:/in") == token("/here", "dm1:/in")
 
 
+def test_a_host_that_was_lost_does_not_remove_what_another_one_shows(tmp_path: Path) -> None:
+    """Its agent may be late with what it does when it ends."""
+    name = to_text(part_name(b"seen", "0123456789abcdef"))
+    end, shown = End(0), tmp_path / name
+
+    def show(text: str) -> None:
+        end.answer(seen.Show(str(tmp_path), name, text), lambda *_: None)
+
+    show("made")
+    shown.unlink()
+    shown.write_text("another's")
+    show("")
+    assert shown.read_text() == "another's"
+    show("")
+    show("made")
+    show("")
+    assert not shown.exists()
+
+
 @pytest.mark.parametrize("answer", [7, [1], [0, 7, 42], {"kind": "no such"}, [[]]])
 def test_an_answer_of_another_shape_is_the_far_ends_fault(answer: object) -> None:
     far = SimpleNamespace(ask=lambda request: (answer, False), ask_early=lambda request: None)

@@ -98,11 +98,17 @@ def _opened(name: bytes, folder_fd: int) -> "ContextManager[int]":
 
 def _remove(name: str, folder_fd: int) -> None:
     """Remove the file, if it is there, and close the folder. The file is closed before: NFS and
-    FUSE keep one that is open, by another name.
+    FUSE keep one that is open, by another name. One that is held is removed only while the name is
+    its own: a host that was lost may come to this late, when another one shows.
     """
-    for fd in _held.pop(name, ()):
+    held = _held.pop(name, None)
+    is_others = held is not None and not fence.is_named(*held, to_bytes(name))
+    for fd in held or ():
         if fd != folder_fd:
             os.close(fd)
+    if is_others:
+        os.close(folder_fd)
+        return
     with contextlib.suppress(FileNotFoundError), fence.keeping_times(folder_fd):
         os.unlink(to_bytes(name), dir_fd=folder_fd)
     os.close(folder_fd)
