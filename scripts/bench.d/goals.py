@@ -12,6 +12,7 @@ import tools
 from regimes import KEPT_RSYNC, NO_LOSS, TINY, WARM_DELAYS_MS, WINDOWED
 from results import Case, Report
 from serving import served
+from stars import ALL_LINKS, ALONE, CLUSTERED
 from tools import CAT_SSH, IPERF, OWN, RSYNC, SCP, WARM, Tool
 
 Value = Callable[[Case, Report], float | None]
@@ -150,6 +151,8 @@ GOALS = (
         "fan-out", "file", "own CPU over --plane plain, times one copy's", 1.3,
         cpu_ratio(tools.FOUR_PLAIN, tools.PLAIN), at_most=True,
     ),
+    Goal("cluster", "", "one host, of its link", 0.9, against(ALL_LINKS, tool=ALONE)),
+    Goal("cluster", "", "--cluster, of all links", 0.85, against(ALL_LINKS, tool=CLUSTERED)),
     Goal("unchanged", "0 ms", "of rsync", 0.67, against(RSYNC)),
     Goal("unchanged", "50 ms", "of rsync", SAME, against(RSYNC)),
     Goal("fixed", "", "auto, of the best fixed -c", 0.9, against(*tools.OWN_FIXED)),

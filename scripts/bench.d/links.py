@@ -32,14 +32,22 @@ from servers.private import ADDRESS, PrivateServer, SshdServer, free_port
 LAB = Path(__file__).resolve().parents[1] / "lab"
 RATE_MBIT = 1000
 SLOW_PERCENT = 8
-FAR_ADDRESS = "10.99.0.2"  # wan-b, as the lab numbers it
-NEAR, FAR = (("ip", "netns", "exec", host) for host in ("wan-a", "wan-b"))
+FAR_ADDRESS = "10.99.0.2"  # of host b, as the lab numbers it
 SLOWCORE = str(LAB / "slowcore")
 # No start-up files of this account's: some cost more than a copy of one file.
 PLAIN = "SetEnv PATH=/usr/local/bin:/usr/bin:/bin HOME=/nonexistent"
+NAMESPACES = Path("/run/netns")
 S = TypeVar("S", bound=PrivateServer)
 READY_S = 10.0  # what a server gets to start, and the sessions of a run to end
 POLL_S = 0.02
+
+
+def at(host: str) -> tuple[str, ...]:
+    """What runs a command on a host of the lab."""
+    return "ip", "netns", "exec", f"wan-{host}"
+
+
+NEAR, FAR = at("a"), at("b")
 
 
 @dataclass(frozen=True)
@@ -51,17 +59,21 @@ class Link:
     address: str = ADDRESS
     rtt_ms: float = 0.0
     ssh: str = "ssh"  # the program that the tools run
-    iperf_port: int = 0  # 0: there is none
+    iperf_port: int = 0  # of each server of iperf3; 0: there is none
     keeps: bool = False  # connections stay open between runs
     serve: PrivateServer | None = None  # pscp-serve, where it is measured
     hpn: PrivateServer | None = None  # hpnsshd, where that is as well
 
+    @property
+    def servers(self) -> Sequence[PrivateServer]:
+        return (self.server,)
+
     def settle(self) -> None:
         """Wait until no session of an earlier run is left to take CPU time from the next."""
-        wait_for(lambda: not self._has_sessions())
+        wait_for(lambda: not any(map(self._has_sessions, self.servers)))
 
-    def _has_sessions(self) -> bool:
-        for process in descendants(self.server.pid):
+    def _has_sessions(self, server: PrivateServer) -> bool:
+        for process in descendants(server.pid):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 name = Path(f"/proc/{process.pid}/comm").read_text().strip()
                 if not self.keeps or name != "sshd":
@@ -77,19 +89,28 @@ def loopback() -> Iterator[Link]:
 
 @contextlib.contextmanager
 def wan(rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0) -> Iterator[Link]:
-    """Two hosts and a link, with TCP buffers of so many bytes at most (0: a stock host's).
+    """Two hosts and a link, with TCP buffers of so many bytes at most (0: a stock host's)."""
+    sizes = {"WAN_WMEM": str(buffers), "WAN_RMEM": str(buffers)} if buffers else {}
+    with (
+        hosts("up", RATE_MBIT, rtt_ms, loss_percent, **sizes),
+        started(lambda: far_server("b", FAR_ADDRESS)) as server,
+        iperf_server(FAR, FAR_ADDRESS) as port,
+    ):
+        yield Link(server, NEAR, FAR_ADDRESS, rtt_ms, iperf_port=port)
 
-    Raises LeftOut where it cannot be made.
+
+@contextlib.contextmanager
+def hosts(*words: object, **environment: str) -> Iterator[None]:
+    """The hosts and links that scripts/lab/wan makes of these words.
+
+    Raises LeftOut where they cannot be made.
     """
     need_root("network namespaces")
-    taken = [name for name in ("wan-a", "wan-b") if os.path.exists(f"/run/netns/{name}")]
-    if taken:
-        raise LeftOut(f"{taken[0]} is in use; where it is left over: scripts/lab/wan down")
+    for taken in NAMESPACES.glob("wan-*"):
+        raise LeftOut(f"{taken.name} is in use; where it is left over: scripts/lab/wan down")
     try:
-        sizes = {"WAN_WMEM": str(buffers), "WAN_RMEM": str(buffers)} if buffers else {}
-        lab("up", str(RATE_MBIT), str(rtt_ms), str(loss_percent), **sizes)
-        with started(far_server) as server, iperf_server(FAR, FAR_ADDRESS) as port:
-            yield Link(server, NEAR, FAR_ADDRESS, rtt_ms, iperf_port=port)
+        lab(*map(str, words), **environment)
+        yield
     finally:
         lab("down")
 
@@ -136,9 +157,9 @@ class LabServer(SshdServer):
             file.write_text(file.read_text().replace(ADDRESS, self.address))
 
 
-def far_server() -> SshdServer:
-    listen = f"ListenAddress {FAR_ADDRESS}"
-    return LabServer(lambda argv, port: [*FAR, *argv], FAR_ADDRESS, listen)
+def far_server(host: str, address: str, *config: str) -> SshdServer:
+    listen = f"ListenAddress {address}"
+    return LabServer(lambda argv, port: [*at(host), *argv], address, listen, *config)
 
 
 def slow_server() -> SshdServer:
@@ -159,21 +180,33 @@ def started(make: Callable[[], S]) -> Iterator[S]:
 
 
 @contextlib.contextmanager
-def iperf_server(far: Sequence[str], address: str) -> Iterator[int]:
+def iperf_server(far: Sequence[str], address: str, port: int = 0) -> Iterator[int]:
     """The port of an iperf3 server at the far end; 0 where iperf3 is not installed."""
     if shutil.which("iperf3") is None:
         yield 0
         return
-    port = free_port()
+    port = port or free_port()
     argv = [*far, "iperf3", "-s", "--forceflush", "-B", address, "-p", str(port)]
+    with program(argv, "listening"):
+        yield port
+
+
+@contextlib.contextmanager
+def program(argv: Sequence[str], ready: str, **environment: str) -> Iterator[None]:
+    """Have a program run meanwhile, once it has said this. Raises LeftOut where it does not."""
     with tempfile.NamedTemporaryFile("r", prefix="pscp-bench-") as log:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **environment},
         )
         try:
-            if not wait_for(lambda: "listening" in Path(log.name).read_text()):
-                raise LeftOut(f"iperf3 -s did not start: {Path(log.name).read_text().strip()}")
-            yield port
+            if not wait_for(lambda: ready in Path(log.name).read_text()):
+                raise LeftOut(f"{argv} did not start: {last_line(Path(log.name).read_text())}")
+            yield
         finally:
             end_tree(process)
 

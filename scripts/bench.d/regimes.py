@@ -20,6 +20,7 @@ import tools
 from links import SLOW_PERCENT, Link, loopback, slow_cores, wan
 from rounds import Bench, Contest
 from serving import HpnServer, served, served_by_hpn, servers
+from stars import ALL_LINKS, ALONE, CLUSTERED, star
 from stock import GIB, MIB, Load
 from tools import CAT_SSH, IPERF, OWN, PSCP, RSYNC, SCP, WARM, Tool, rsync
 
@@ -29,6 +30,8 @@ NO_LOSS = f"{IPERF.name}, no loss"
 KEPT_RSYNC = "rsync, ControlMaster"
 TINY = "tiny file"  # the kind of case
 WARM_DELAYS_MS = (100, 50)
+NEAR_HOSTS = (1, 2, 4)  # of a cluster, to three far ones
+FEW_MBIT = 10
 WINDOWED = (tools.SCP_O, tools.SFTP, tools.SFTP_256, tools.PARAMIKO)  # held by a window alone
 
 
@@ -245,6 +248,21 @@ def kept(bench: Bench, rtt_ms: float, control: str) -> Iterator[Link]:
             subprocess.run([PSCP, "-q", "--disconnect", link.server.host], env=bench.env)
 
 
+def cluster(bench: Bench) -> Iterator[Contest]:
+    """Hosts that see the same files, each with a link of its own, against all of their links.
+
+    The small files have slower links: two processors cannot look up so many a second.
+    """
+    for near_hosts in NEAR_HOSTS:
+        alone = [ALONE] if near_hosts == 1 else []
+        for rate_mbit, load in (
+            (200, bench.file(2 * GIB, 256 * MIB)), (FEW_MBIT, bench.tree(20_000, 2000))
+        ):  # fmt: skip
+            entries = bench.slow(load, *alone, CLUSTERED, ALL_LINKS)
+            where = f"{near_hosts} x {rate_mbit} Mbit/s"
+            yield Contest(where, star(near_hosts, rate_mbit), entries)
+
+
 def tiny(bench: Bench) -> Iterator[Contest]:
     """Short, so run often: a few milliseconds count here."""
     load = bench.stock.file(4096)
@@ -298,6 +316,9 @@ REGIMES = {
     "unchanged": Regime(unchanged, "100,000 files that are there; no delay and 50 ms"),
     "fan-out": Regime(fan_out, "one file to four destinations at once, no delay"),
     "warm": Regime(warm, "connections that are open: 4 KiB, a file, 5,000 files; 100 and 50 ms"),
+    "cluster": Regime(
+        cluster, "a file and 20,000 small ones over 1, 2 and 4 hosts with --cluster; 50 ms"
+    ),
     "tiny": Regime(tiny, "one file of 4 KiB: what starting costs"),
     "fixed": Regime(fixed, "-c auto against -c 1, 2, 4, 8, 16 on all of these"),
 }
