@@ -118,6 +118,7 @@ def _for_workers(options: Options) -> Options:
         options.with_absolute_paths(),
         password_file=os.path.abspath(password_file) if password_file else None,
         cluster=None,
+        cluster_insecure=False,
         batch=True,
         progress="none",
     )
