@@ -57,6 +57,7 @@ class FarHosts(Connections):
         self._lock = threading.Lock()  # guards what follows, and the members
         self._turns = itertools.count()
         self._member_of = weakref.WeakKeyDictionary[Channel, _Member]()
+        self._admitted = weakref.WeakSet[Channel]()
         self._note: Callable[[str], None] = lambda text: None  # of the latest copy
 
     # --- what all of them do
@@ -77,13 +78,23 @@ class FarHosts(Connections):
             each.connections.close(is_cut=is_cut)
 
     def start_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
-        """Have ssh begin to log in at each host, once; where one is enough, at the first."""
-        for each in self._members[: 1 if _needs_one(options) else None]:
+        """Have ssh begin to log in at each host, once; where one is enough, at the first.
+
+        Not where connections are open.
+        """
+        if self.idle.has_any(list):
+            return
+        for each in self._asked(options):
             each.connections.start_logins(options, is_push=is_push, is_small=True)
 
     def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
-        for each in self._members[: 1 if _needs_one(options) else None]:
+        for each in self._asked(options):
             each.connections.check_logins(options, is_push=is_push, is_small=True)
+
+    def _asked(self, options: Options) -> list[_Member]:
+        """Return the hosts that a copy begins with: not those that did not answer, or left it."""
+        those = [each for each in self._members if each.answered or not self._has_begun]
+        return those[: 1 if _needs_one(options) else None]
 
     # --- a copy's first connections
 
@@ -143,7 +154,7 @@ class FarHosts(Connections):
         good = list[RemoteAgent]()
         for far in agents:
             try:
-                self.admit(far)
+                self._admit(far)
             except errors.PscpError as error:
                 self.leave_out(far, error.message)
                 far.close()
@@ -152,6 +163,12 @@ class FarHosts(Connections):
         if not good:
             raise self._none_left()
         return good
+
+    def _admit(self, far: RemoteAgent) -> None:
+        """Have a connection show once that its host sees the copy's files. Raises PscpError."""
+        if far.channel not in self._admitted:
+            self.admit(far)
+            self._admitted.add(far.channel)
 
     def begin_end(self) -> None:
         """Note that all has landed: any host may do what is left, also one that connects too late
@@ -203,7 +220,7 @@ class FarHosts(Connections):
         far = member.connections.connect(options, wanted._replace(opened=opened))
         if wanted.connection_of is None:  # its machine may have been started anew since
             try:
-                self.admit(far)
+                self._admit(far)
             except errors.PscpError as error:
                 is_left_out = not isinstance(error, errors.ConnectError)
                 if not (is_left_out and self._is_ending):
