@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
 _LEAST_BYTES, _MOST_BYTES = 8 * MIB, 4096 * MIB
-_QUEUED = 2  # tasks for each thread of a worker: one to do, and the next one
+_QUEUED = 3  # tasks for each thread of a worker: one that ends, one to do, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
 _PATIENCE_S = 10.0  # until people are told that no worker is there
@@ -174,8 +174,9 @@ class Dispatcher:
                 if not self._queue.wait_until(self._collects, _LOOK_S, is_lane=True):
                     continue
                 self._queue.wait_until(self._is_full, _COLLECT_S, is_lane=True)
-                with of_scheduler():
-                    self._hand_out()
+                if self._queue.wait_until(self._may_go, _LOOK_S, is_lane=True):
+                    with of_scheduler():
+                        self._hand_out()
         except BaseException as error:
             self._queue.stop(error)
         finally:
@@ -201,7 +202,8 @@ class Dispatcher:
         for task in stranded:
             task.workers = []
             self._client.cancel([task.future], force=True)
-        if not self._slots and now_s - began_s > _PATIENCE_S and self._queue.has_work():
+        is_waiting = self._next is not None or self._queue.has_work()
+        if not self._slots and now_s - began_s > _PATIENCE_S and is_waiting:
             self._note(NO_WORKER)
 
     def _note(self, text: str) -> None:
@@ -214,8 +216,6 @@ class Dispatcher:
     def _collects(self) -> bool:
         """Take work for the next task; return whether there is any. The queue runs this."""
         if self._next is None:
-            if len(self._given) >= self._slots:
-                return False
             number = next(self._numbers)
             share = LaneShare(Window(self._task_bytes(), 0.0), number * TASK)
             share.wants = _moves_bytes
@@ -232,6 +232,11 @@ class Dispatcher:
         while task.share.window.has_room and (taken := self._queue.try_take(task.share)):
             task.add(*taken)
         return not task.share.window.has_room
+
+    def _may_go(self) -> bool:
+        """Take work until a worker has room for the next task; return that. The queue runs this."""
+        self._is_full()
+        return len(self._given) < self._slots
 
     def _task_bytes(self) -> int:
         """Return how much work the next task gets: less toward the end, that all end together."""

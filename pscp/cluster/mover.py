@@ -48,7 +48,10 @@ from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
 
 _KEPT_S = 5.0  # for which connections wait for the next task
-_LOOK_S = 0.5  # how often a task looks whether it is still wanted
+_LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next one may begin
+# At the end of each task lanes are idle, and that is no reason to send chunks twice: the next task
+# has work for this line. A lane that does so has answers to come, and gives no connection to it.
+_TAKEOVER_S = 10.0
 OTHER_PLACE = "it does not see this copy's files"
 
 _log = Log("cluster")
@@ -227,6 +230,8 @@ class _Moving:
         self._notes[text] = None
 
     def _move_over(self, connections: Connections) -> None:
+        for begin in (connections.start_logins, connections.check_logins):
+            begin(self._options, is_push=self._errand.is_push, is_small=False)
         agents = connections.take(self._options, self._note)
         pool: LanePool | None = None
         try:
@@ -261,15 +266,20 @@ class _Moving:
     def _work(self, pool: LanePool, agents: list[RemoteAgent]) -> None:
         queue, errand = pool.queue, self._errand
         queue.when_lost(partial(revoke_first, queue.add, lambda failure: queue.stop(_as(failure))))
+        queue.take_over_after(_TAKEOVER_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         for work in works:
             queue.add(work)
+        has_let_begin = False
         try:
             pool.begin(errand.of_source, errand.of_sink, agents)
             while not queue.wait_until(queue.is_idle, _LOOK_S):
                 queue.check()
                 if _is_cancelled():
                     queue.stop(Cancelled("the task was taken back"))
+                elif not (has_let_begin or queue.has_work() or self._task.limit_kbit_s):
+                    has_let_begin = True
+                    _let_next_begin()
         finally:
             pool.end()
         queue.check()
@@ -312,6 +322,15 @@ def _address_here() -> str:
         return str(get_worker().address)
     except ValueError:
         return ""
+
+
+def _let_next_begin() -> None:
+    """Have Dask begin this worker's next task: the lanes of this one soon have nothing to send."""
+    from distributed import secede
+    from distributed.worker import thread_state
+
+    if hasattr(thread_state, "key"):  # else no worker runs it
+        secede()
 
 
 def _is_cancelled() -> bool:

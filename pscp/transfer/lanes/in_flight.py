@@ -176,6 +176,7 @@ class InFlight:
         self.done_bytes = 0  # the cost of all pieces that were finished
         self.done_pieces = 0  # those that brought the copy on
         self.revocation: Revocation | None = None
+        self.takeover_s = _PATIENCE_S  # after it an idle lane sends another one's chunk as well
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
@@ -257,7 +258,7 @@ class InFlight:
     def patience_s(self) -> float:
         """Return how long a chunk may be in flight before another lane takes it over."""
         if not self._is_stream:
-            return _PATIENCE_S
+            return self.takeover_s
         return max(_OVERDUE * self._flight_s, _OVERDUE_S)
 
     def is_behind(self, share: LaneShare) -> bool:

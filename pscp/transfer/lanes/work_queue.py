@@ -236,6 +236,10 @@ class WorkQueue:
         """Set the function that returns what goes before a lost lane's exclusive work."""
         self._in_flight.revocation = revocation
 
+    def take_over_after(self, seconds: float) -> None:
+        """Set for how long a lane has a chunk until an idle one sends it as well."""
+        self._in_flight.takeover_s = seconds
+
     # --- taking
 
     def join(self, share: LaneShare) -> None:
