@@ -5,7 +5,10 @@ Read next: examples/copy_folder.py, world.py.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import zfs.test_examples as with_zfs
 from compare import assert_same_tree
 from servers.private import PrivateServer
 
-from e2e.world import ROOT, World, change, make_world
+from e2e.world import ROOT, World, change, make_world, put_program
 from pscp.jobs import explain
 from pscp.jobs.toml.config import load
 
@@ -189,6 +192,43 @@ def test_async_progress(world: World) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.endswith("200,015 of 200,015 bytes\n")
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+
+
+def test_a_job_of_slurm(world: World) -> None:
+    # Slurm is not needed to see what its job does: the only node is this machine.
+    put_program(world.programs / "srun", ["env"])
+    put_program(world.programs / "dask", [sys.executable, "-m", "dask"])
+    job = str(ROOT / "examples" / "cluster.slurm")
+    assert world.run("bash", job).code == 2
+    ran = world.run("bash", job, "-a", "data", "host:backup/")
+    assert ran.code == 0 and ran.err.count("worker ") == 1, ran.err
+    assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
+    assert list(Path.home().glob(".pscp-slurm-*")) == []
+
+
+def test_two_sites(world: World) -> None:
+    north, south = world.here / "north", world.there / "south"
+    for folder in (north / "runs", south / "results"):
+        shutil.copytree(world.here / "data", folder)
+    (north / "runs" / "still-written").write_text("a beginning")
+    for name in ("report.txt", "half-done.tmp", "photos/1.jpg"):
+        os.utime(north / "runs" / name, (0, 0))
+    text = (ROOT / "examples" / "two_sites.toml").read_text("utf-8")
+    for old, new in (
+        ("south:/lustre", f"south:{south}"), ("/lustre", str(north)), ("/var/lib", str(world.here)),
+        ("tls://scheduler.north.example.org:8786", "local:2"), (".south.example.org", ""),
+    ):  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    (world.here / "prometheus/node-exporter").mkdir(parents=True)
+    file = world.here.parent / "jobs.toml"  # ssh_config is beside it
+    file.write_text(text)
+    program = "import sys; from pscp.cli.run import main; sys.exit(main())"
+    ran = world.run("python3", "-c", program, "--config", str(file))
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert not (south / "runs" / "still-written").exists()
+    assert_same_tree(world.here / "data", south / "runs", modes=True)
+    assert_same_tree(south / "results", north / "results", modes=True, times=True)
 
 
 def test_nightly_push_tries_a_file_that_changed_again(world: World) -> None:
