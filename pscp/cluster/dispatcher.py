@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
-_LEAST_BYTES, _MOST_BYTES = 8 * MIB, 4096 * MIB
+_TASKS_A_S = 50.0  # with more workers tasks are longer: each takes some 7 ms here and of Dask
+_FIRST_BYTES, _MOST_BYTES = 8 * MIB, 4096 * MIB
 _QUEUED = 3  # tasks for each thread of a worker: one that ends, one to do, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
@@ -239,12 +240,18 @@ class Dispatcher:
         return len(self._given) < self._slots
 
     def _task_bytes(self) -> int:
-        """Return how much work the next task gets: less toward the end, that all end together."""
-        wanted = int(self._bytes_per_s * _TASK_S)  # at first none is known, and it is soon
+        """Return how much work the next task gets: less toward the end, that all end together.
+
+        It is a second's at least.
+        """
+        pace = self._bytes_per_s
+        if not pace:
+            return _FIRST_BYTES
+        wanted = int(pace * max(_TASK_S, self._slots / _TASKS_A_S))
         if self._terms.counters.plan_complete:
             left_bytes = self._terms.counters.left_bytes - self._queue.in_flight_bytes()
             wanted = min(wanted, left_bytes // max(self._slots, 1))
-        return max(_LEAST_BYTES, min(wanted, _MOST_BYTES))
+        return max(min(wanted, _MOST_BYTES), min(int(pace), _FIRST_BYTES), MIB)
 
     def _hand_out(self) -> None:
         task, self._next = self._next, None

@@ -26,6 +26,7 @@ from tools import OWN, Run, Tool, pscp
 FAR_HOSTS = 3
 RTT_MS = 50
 CORE_ADDRESS = "10.99.0.1"
+FULL_MBIT = 200
 STREAMS = 4  # of iperf3 on each link
 DASK = (sys.executable, "-m")
 QUIET = ("--no-dashboard", "--protocol", "tcp")
@@ -36,6 +37,7 @@ class Star(Link):
     """How commands run at the near hosts reach the far ones; `server` stands for all of these."""
 
     near_hosts: int = 0
+    rate_mbit: float = 0.0
     scheduler: str = ""  # Dask's address
 
     @property
@@ -82,13 +84,20 @@ def dask(workers: int, folder: Path) -> Iterator[str]:
 
 
 def alone_command(run: Run) -> list[str]:
-    return [*at("near1"), *OWN.command(run)]
+    return [*at("near1"), *pscp(*chunks(run)).command(run)]
 
 
 def clustered_command(run: Run) -> list[str]:
     assert isinstance(run.link, Star)
-    tool = pscp("--cluster", run.link.scheduler, "--cluster-insecure")
+    tool = pscp("--cluster", run.link.scheduler, "--cluster-insecure", *chunks(run))
     return [*at("core"), *tool.command(run)]
+
+
+def chunks(run: Run) -> Sequence[str]:
+    """Over a tenth of the rate about as many chunks a second as over the whole of it."""
+    assert isinstance(run.link, Star)
+    size_kib = 512 if run.link.rate_mbit < FULL_MBIT else 4096
+    return () if run.load.is_tree else ("--chunk-size", f"{size_kib}K")
 
 
 def iperf_command(run: Run) -> list[str]:
