@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
-_TASKS_A_S = 50.0  # with more workers tasks are longer: each takes some 7 ms here and of Dask
-_FIRST_BYTES, _MOST_BYTES = 8 * MIB, 4096 * MIB
+# With many workers tasks are longer: each costs some 5 ms of Dask's one thread, and 3 of this one.
+_TASKS_A_S = 50.0
+_FIRST_BYTES, _MOST_BYTES = 8 * MIB, 16384 * MIB
 _QUEUED = 3  # tasks for each thread of a worker: one that ends, one to do, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
