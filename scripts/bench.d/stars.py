@@ -27,6 +27,8 @@ FAR_HOSTS = 3
 RTT_MS = 50
 CORE_ADDRESS = "10.99.0.1"
 FULL_MBIT = 200
+# Packets are as small as real ones then, where a slow link's queue has no room for those of 64 KiB.
+NEXT_TO_NONE = "0.0000001"
 STREAMS = 4  # of iperf3 on each link
 DASK = (sys.executable, "-m")
 QUIET = ("--no-dashboard", "--protocol", "tcp")
@@ -49,7 +51,8 @@ class Star(Link):
 def star(near_hosts: int, rate_mbit: float) -> Iterator[Link]:
     """So many near hosts and three far ones. Raises LeftOut where they cannot be made."""
     shape = (near_hosts, FAR_HOSTS, rate_mbit, RTT_MS)
-    with hosts("star", *shape, 0), contextlib.ExitStack() as stack:
+    loss_percent = NEXT_TO_NONE if rate_mbit < FULL_MBIT else 0
+    with hosts("star", *shape, loss_percent), contextlib.ExitStack() as stack:
         names = [(f"far{number}", far_address(number)) for number in range(1, FAR_HOSTS + 1)]
         servers = [
             stack.enter_context(started(functools.partial(far_server, *each))) for each in names
