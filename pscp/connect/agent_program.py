@@ -21,7 +21,10 @@ from collections.abc import Sequence
 
 ROOMS = {
     "frames": ("wire", "session", "failures", "hashes", "system"),
-    "reading": ("paths", "files", "metadata", "ownership", "xattrs", "tree", "source", "synthetic"),
+    "reading": (
+        "paths", "files", "metadata", "ownership", "xattrs", "tree", "rows", "source",
+        "synthetic",
+    ),
     "asking": ("entries", "requests", "answers"),
     "writing": (
         "fence", "parts", "removal", "placing", "commit", "backup", "verifying", "sink",
@@ -46,8 +49,8 @@ STREAM_MODULES = ("machine", "stream_states", "stream", "stream_process", "strea
 # imported.
 COPY_MODULES: tuple[str, ...] = (
     "ownership", "xattrs", "sameness", "lookup", "hardlinks", "linkdest", "reuse", "backup",
-    "mirror", "moving", "leftovers", "listings", "owners", "listed_paths", "synthetic", "null_sink",
-    "onward", "kernel", "counting", "attributes", "seen", "tries",
+    "mirror", "moving", "leftovers", "rows", "listings", "owners", "listed_paths", "synthetic",
+    "null_sink", "onward", "kernel", "counting", "attributes", "seen", "tries",
 )  # fmt: skip
 # Sent where the agent is to take direct lanes.
 PLANE_MODULES = ("link", "gate", "congestion", "direct")

@@ -87,11 +87,10 @@ def source_request(
         debug=options.debug,
         modules=_named(
             {
-                **_modules(options),
+                **_modules(options, lists=lists),
                 "ownership": options.archive or lists,
                 "xattrs": options.archive or lists,
                 "sameness": lists,
-                "listings": lists,
                 "counting": counts,
                 "synthetic": options.transfer_test,
                 "listed_paths": bool(options.files_from or options.relative),
@@ -100,10 +99,15 @@ def source_request(
     )
 
 
-def _modules(options: Options) -> dict[str, bool]:
+def _modules(options: Options, *, lists: bool) -> dict[str, bool]:
     """Return which modules both ends need beside those of every copy."""
     is_real = not options.transfer_test
-    return {"mirror": options.delete and is_real, "moving": options.remove_source_files and is_real}
+    return {
+        "mirror": options.delete and is_real,
+        "moving": options.remove_source_files and is_real,
+        "rows": lists,
+        "listings": lists,
+    }
 
 
 def _named(wanted: Mapping[str, bool]) -> str:
@@ -139,7 +143,6 @@ def sink_request(
         "hardlinks": links or options.archive,
         "reuse": has_old,
         "backup": options.backup,
-        "listings": lists,
         "owners": options.chown is not None,
         "attributes": options.archive,
         "null_sink": options.transfer_test,
@@ -158,5 +161,5 @@ def sink_request(
         debug=options.debug,
         backup=list(options.backups),
         link_dest=[base, f"{root}/{base}", *options.link_dest] if options.link_dest else [],
-        modules=_named({**_modules(options), **of_sink}),
+        modules=_named({**_modules(options, lists=lists), **of_sink}),
     )

@@ -162,9 +162,11 @@ class Run:
         far, self._root = agents[0], agreed.target.root
         algorithm = common_hash(agents, sources)
         pool = self._make_pool(far)
-        terms = self._terms(pool, agents, agreed, algorithm, tops=tops, journal=journal)
         reuses = not any(agent.is_sftp for agent in (far, *sources[:1]))
-        coordinator = Coordinator(replace(terms, reuses=reuses, token=token))
+        terms = self._terms(
+            pool, agents, agreed, algorithm, tops=tops, journal=journal, reuses=reuses
+        )
+        coordinator = Coordinator(replace(terms, token=token))
         coordinator.results.failures += self._negotiation.missing
         coordinator.results.is_partial = bool(self._negotiation.missing)
         lanes = pool.layout.count
@@ -275,12 +277,12 @@ class Run:
         *,
         tops: list[source.Top],
         journal: Journal,
+        reuses: bool,
     ) -> CopyTerms:
         request, root, far = self._request, agreed.target.root, agents[0]
         can_check_folders = not (
-            far.is_sftp
-            or request.reporter.wants_files  # each file is to be named
-            or pool.context.make_near is not None
+            not reuses
+            or (request.reporter.wants_files and self._options.link_dest)  # which tells no names
             or not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
             or request.job.select is not None  # each file is asked about
         )
@@ -298,6 +300,7 @@ class Run:
             earlier=agreed.claimed.earlier,
             unmade_kinds=self._unmade_kinds(far),
             checks_folders=can_check_folders and may_check_folders(self._options),
+            reuses=reuses,
             above=folders_above(self._negotiation.names, agreed.target.names)
             if self._options.has_whole_paths
             else {},

@@ -392,14 +392,14 @@ class Listings(Far):
     """A folder's listing with names that lead elsewhere, or that is none, or much too long."""
 
     def entries(self) -> list[Any]:
-        from pscp.endpoint.there.listings import Rows
+        from pscp.endpoint.reading.rows import Rows
 
         names = [b"../../beside/x", b"/etc/x", b"..", b"", b".x.01234567.pscp-part", b"good"]
         modes, sizes, times = ([number] * len(names) for number in (0o100644, EVIL_BYTES, 10**18))
         rows = Rows(names, modes, sizes, times, {})
         bomb = base64.b64encode(zlib.compress(bytes(1 << 26))).decode()
         text = {"names": rows.pack(), "bomb": bomb, "noise": "AAAA"}[self.argument]
-        return [folder("tree", list=[text, len(names), True, None])]
+        return [folder("tree", list=[text, len(names), True, None, ""])]
 
     def describe(self, asked: dict[str, Any]) -> object:
         paths = [f"{path}/{name}" for _, path, names in asked["names"] for name in names]

@@ -29,7 +29,9 @@ from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.frames.session import COORDINATOR, Arriving, Session
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Identity
+from pscp.endpoint.reading.rows import unpack
 from pscp.endpoint.there import listings
+from pscp.endpoint.there.listings import listing as checked_listing
 from pscp.endpoint.writing import fence
 from pscp.ground import locations, state, values
 from pscp.ground.errors import BadManifest
@@ -147,8 +149,8 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
     "entry": entries.entry,
     "rows": lambda value: entries.check_sizes(*entries.parse_pack(value), 5),
     "heard": checked_report,
-    "listing": listings.listing,
-    "differing": lambda value: differing(listings.listing(value[0]), value[1]),
+    "listing": checked_listing,
+    "differing": lambda value: differing(checked_listing(value[0]), value[1]),
 }
 
 
@@ -167,11 +169,11 @@ def listing(data: bytes) -> None:
     if data[:1] > b"\x0f":  # else no change would get through what it is packed in
         text = base64.b64encode(zlib.compress(data[1:], 1)).decode()
     try:
-        rows = listings.unpack(text)
+        rows = unpack(text)
     except wire.WireError:
         return
     assert len(rows.names) == len(rows.modes) == len(rows.sizes) == len(rows.mtimes_ns)
-    assert listings.unpack(rows.pack()) == rows
+    assert unpack(rows.pack()) == rows
     folder_fd = os.open(scratch.folder(), os.O_RDONLY)
     try:
         listings._differing(folder_fd, rows, (-1, -1), archive=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fuzz import ends, readers
 from pscp.endpoint.frames import wire
-from pscp.endpoint.there import listings
+from pscp.endpoint.reading.rows import Rows
 
 CORPUS = Path(__file__).parent / "corpus"
 SHA = "ab" * 32
@@ -56,7 +56,7 @@ def _frames() -> Iterable[bytes]:
 
 
 def _listings() -> Iterable[bytes]:
-    rows = listings.Rows([], [], [], [], {})
+    rows = Rows([], [], [], [], {})
     rows.add(b"a", stat.S_IFREG | 0o644, 5, 10**18)
     rows.add(b"l", stat.S_IFLNK | 0o777, 1, 10**18)
     rows.add(b"d", stat.S_IFDIR, 0, 0)

@@ -25,6 +25,7 @@ from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 
 ARCHIVE = {"archive": True}
+ARCHIVE_MIRROR = {"archive": True, "delete": True}
 A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
 LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
@@ -81,6 +82,11 @@ FOCI = {
         has_clashes=True,
     ),
     "unfinished": Focus({"archive": True, "delete": True}, (Step(),), has_clashes=True),
+    "more": Focus(ARCHIVE_MIRROR, (Step(),), history="mixed"),
+    "more again": Focus(
+        ARCHIVE_MIRROR, (Step(Disturbance(calls.KILL, "write", of="there")), Step()),
+        history="mixed",
+    ),
     "listed": Focus({"archive": True, "manifest": True}, (Step(),), history="mixed"),
     "P10": Focus(
         {"checksum": True, "archive": True, "chunk_bytes": 65_536},

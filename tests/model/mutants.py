@@ -192,6 +192,21 @@ MUTANTS = (
         "a folder that a killed run left stands in a file's way",
     ),
     Mutant(
+        "more", "endpoint/there/listings.py",
+        "is_more = asked.extras and", "is_more = False and",
+        "what a folder has beside its listing stays",
+    ),
+    Mutant(
+        "more", "transfer/walk/folder_check.py",
+        "            elif is_same and of_folder", "            if is_same and of_folder",
+        "a folder in which something is deleted does not get its time back",
+    ),
+    Mutant(
+        "more again", "transfer/walk/folder_check.py",
+        "range(len(wanted.names))), False, 0, True", "range(len(wanted.names))), False, 0, False",
+        "what a folder has that could not be compared stays",
+    ),
+    Mutant(
         "bytes first", COMMIT,
         "        os.fsync(part.fd)\n        if self.keeper", "        if self.keeper",
         "a file has its name before its bytes are on the disk",

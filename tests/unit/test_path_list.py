@@ -24,8 +24,8 @@ from pscp.transfer.pieces.plan import Ask
 from pscp.transfer.terms import path_list
 from pscp.transfer.terms.path_list import PathList
 from pscp.transfer.terms.relative import name_of
-from pscp.transfer.walk import plan_walk
-from pscp.transfer.walk.plan_walk import FarPathsWalk
+from pscp.transfer.walk import far_walk
+from pscp.transfer.walk.far_walk import FarPathsWalk
 
 parts = st.sampled_from([b"a", b"b", b"a-", b"a.b", b" ", b"\xff", b"a\n", b"...", b"-"])
 listed = st.lists(st.tuples(st.lists(parts, max_size=4), st.booleans()), max_size=12)
@@ -169,8 +169,8 @@ def test_lanes_that_are_lost_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(path_list, "_BATCH_ITEMS", 3)
-    monkeypatch.setattr(plan_walk, "_WALK_FIRST", 2)
-    monkeypatch.setattr(plan_walk, "_WALK_MOST", 2)
+    monkeypatch.setattr(far_walk, "_WALK_FIRST", 2)
+    monkeypatch.setattr(far_walk, "_WALK_MOST", 2)
     for name in ("a/1", "a/2", "a/b/3", "c/4", "c/d/5", "e", "f", "g"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.frames.wire import WireError
-from pscp.endpoint.reading import tree
+from pscp.endpoint.reading import rows, tree
+from pscp.endpoint.reading.rows import Listing, Rows
 from pscp.endpoint.there import listings, sameness
-from pscp.endpoint.there.listings import Listing, Rows
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.walk import decide, folder_check
@@ -185,12 +185,16 @@ def test_a_listing_that_is_cut_short() -> None:
     text = Rows([b"a", b"b"], [stat.S_IFREG, stat.S_IFLNK], [1, 2], [3, 4], {1: b"t"}).pack()
     for at in range(len(text)):
         with pytest.raises(WireError):
-            listings.unpack(text[:at])
+            rows.unpack(text[:at])
 
 
 @pytest.mark.parametrize(
-    "value", [None, ["x", 1, True], ["x", -1, True, None], ["x", "1", True, None], [1, 1, True, 0]]
-)
+        "value",
+    [
+        None, ["x", 1, True, None], ["x", -1, True, None, ""], ["x", "1", True, None, ""],
+        [1, 1, True, 0, ""], ["x", 1, True, None, 5],
+    ],
+)  # fmt: skip
 def test_an_extra_that_is_no_listing(value: object) -> None:
     with pytest.raises(WireError):
         listings.listing(value)
@@ -199,13 +203,13 @@ def test_an_extra_that_is_no_listing(value: object) -> None:
 def test_a_folder_with_more_names_than_a_listing_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listings, "_NAMES_MOST", 3)
+    monkeypatch.setattr(listings, "NAMES_MOST", 3)
     for name in "abcde":
         (tmp_path / name).touch()
     walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], PLAIN)
     first, *rest = walk.entries()
     of_top = listings.listing(first.extra["list"])
-    assert (of_top.files, of_top.is_whole) == (3, False)
+    assert (of_top.files, of_top.is_whole, of_top.up_to) == (3, False, "c")
     assert [entry.path for entry in rest] == ["top/d", "top/e"]
 
 
@@ -232,16 +236,16 @@ def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_place_that_a_listing_has_not() -> None:
     text = Rows([b"a", b"f"], [stat.S_IFREG, stat.S_IFDIR], [1, 0], [3, 0], {}).pack()
-    of_folder = Listing(text, 1, True, None)
-    assert folder_check.differing(of_folder, [False, [0], 0]) == (["a"], False, 0)
-    assert folder_check.differing(of_folder, None) == (["a"], False, 0)
-    assert folder_check.differing(of_folder, [False, [], 1]) == ([], False, 1)
+    of_folder = Listing(text, 1, True, None, "")
+    assert folder_check.differing(of_folder, [False, [0], 0, True]) == (["a"], False, 0, True)
+    assert folder_check.differing(of_folder, None) == (["a"], False, 0, True)
+    assert folder_check.differing(of_folder, [False, [], 1, False]) == ([], False, 1, False)
     for linked in (-1, 2, None):
         with pytest.raises(ValueError, match=r"linked|integer"):
-            folder_check.differing(of_folder, [False, [], linked])
+            folder_check.differing(of_folder, [False, [], linked, False])
     for places in ([2], [-1], ["0"]):
         with pytest.raises(ValueError, match=r"place|integer"):
-            folder_check.differing(of_folder, [False, places, 0])
+            folder_check.differing(of_folder, [False, places, 0, False])
 
 
 @given(

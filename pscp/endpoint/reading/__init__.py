@@ -3,5 +3,6 @@
 Not here: what is written (../writing/sink.py).
 Read next: files.py, then tree.py and source.py.
 
-For other rooms: files, metadata, ownership, paths, source, synthetic, tree, xattrs.
+For other rooms: files, metadata, ownership, paths, rows (Listing, NAMES_MOST, Rows, as_listing,
+target_of, unpack), source, synthetic, tree, xattrs.
 """

@@ -24,9 +24,12 @@ class Bounds(NamedTuple):
     first_ns: Optional[int]
     last_ns: Optional[int]
 
-    def hold(self, file: tree.Entry) -> bool:
-        """Is the file within them?"""
-        return _is_between(file.size, *self[:2]) and _is_between(file.mtime_ns, *self[2:])
+    def hold(self, size_bytes: int, mtime_ns: int) -> bool:
+        """Is a file of this size and time within them?"""
+        return _is_between(size_bytes, *self[:2]) and _is_between(mtime_ns, *self[2:])
+
+
+NO_BOUNDS = Bounds(None, None, None, None)
 
 
 class Count(NamedTuple):
@@ -61,7 +64,7 @@ class Tally:
 
     def add(self, entry: tree.Entry) -> None:
         if entry.kind == tree.FILE:
-            if not self._bounds.hold(entry):
+            if not self._bounds.hold(entry.size, entry.mtime_ns):
                 return
             self.bytes += entry.size
         self.files += entry.kind not in (tree.FOLDER, tree.SPECIAL)

@@ -6,119 +6,47 @@ no digest. What a listing cannot say gets an entry of its own: files with severa
 attributes or another owner than the first one.
 
 Not here: the rules for a single file (../../transfer/walk/decide.py), what is done about what
-differs (../../transfer/walk/folder_check.py).
+differs (../../transfer/walk/folder_check.py), the text of a listing (../reading/rows.py).
 """
 
-import array
-import base64
 import functools
 import os
 import stat
-import struct
-import sys
-import zlib
-from typing import TYPE_CHECKING, Dict, FrozenSet, Generator, List, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    FrozenSet,
+    Generator,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 from ..asking import answers, requests
 from ..frames import failures, system, wire
 from ..reading import files, ownership, source, tree, xattrs
-from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
+from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text, without_own
+from ..reading.rows import NAMES_MOST, Listing, Rows, as_listing, target_of, unpack
 from . import sameness
 from .sameness import alike, is_owner, is_same_time
 
 if TYPE_CHECKING:
     from ..writing import sink
 
-_NAMES_MOST = 16384  # in one listing: some 200 KB as it travels, in a frame of 1 MiB
-_TEXT_MOST_BYTES = 384 * 1024
-_RAW_MOST_BYTES = 8 * 1024 * 1024  # _NAMES_MOST of the longest names, and some targets of links
 _ANSWER_BYTES = 512 * 1024  # of entries in one answer
-
-
-class Listing(NamedTuple):
-    """The content of one folder of a source, but for what gets entries of its own."""
-
-    text: str  # as Rows makes it
-    files: int  # and links, which are in the text
-    is_whole: bool  # whether only folders get entries of their own
-    owner: Optional[List[object]]  # of all files, as an Entry has it; null without -a
-
-
-class Rows(NamedTuple):
-    """The names in a folder, and what is compared of each; of folders only that they are some."""
-
-    names: List[bytes]
-    modes: List[int]
-    sizes: List[int]
-    mtimes_ns: List[int]
-    targets: Dict[int, bytes]  # of links, by their places
-
-    def add(self, name: bytes, mode: int, size: int, mtime_ns: int) -> None:
-        self.names.append(name)
-        self.modes.append(mode)
-        self.sizes.append(size)
-        self.mtimes_ns.append(mtime_ns)
-
-    def is_file(self, place: int) -> bool:
-        """Is it a file or a link?"""
-        return self.modes[place] != stat.S_IFDIR
-
-    def folders(self) -> int:
-        return self.modes.count(stat.S_IFDIR)
-
-    def read_targets(self, fd: Optional[int], before: bytes) -> None:
-        """Read where the links lead, in the folder `fd`, or where names have this `before` them."""
-        for place, mode in enumerate(self.modes):
-            if stat.S_ISLNK(mode):
-                name = self.names[place]
-                self.targets[place] = _target(fd, name if fd is not None else before + name)
-
-    def pack(self) -> str:
-        numbers = _swapped(array.array("q", self.modes + self.sizes + self.mtimes_ns)).tobytes()
-        texts = b"\0".join([*self.names, *(self.targets[place] for place in sorted(self.targets))])
-        raw = struct.pack(">I", len(self.names)) + numbers + texts
-        # With a small window: of most folders the usual one takes longer to set up than to use.
-        deflate = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
-        return base64.b64encode(deflate.compress(raw) + deflate.flush()).decode("ascii")
-
-
-def unpack(text: str) -> Rows:
-    """Return the rows that pack() has made a text of. Raises WireError for any other."""
-    try:
-        inflate = zlib.decompressobj()
-        raw = inflate.decompress(base64.b64decode(text), _RAW_MOST_BYTES)
-        if not inflate.eof:
-            raise ValueError
-        (count,) = struct.unpack_from(">I", raw)
-        numbers = array.array("q", raw[4 : 4 + 24 * count])
-        texts = raw[4 + 24 * count :].split(b"\0")
-        modes, sizes, mtimes_ns = (
-            _swapped(numbers)[n * count : (n + 1) * count].tolist() for n in range(3)
-        )
-        links = [place for place, mode in enumerate(modes) if stat.S_ISLNK(mode)]
-    except (ValueError, OverflowError, struct.error, zlib.error):
-        raise wire.WireError("a listing of another shape")
-    if len(mtimes_ns) != count or len(texts) != max(count + len(links), 1):
-        raise wire.WireError("a listing of another shape")
-    return Rows(texts[:count], modes, sizes, mtimes_ns, dict(zip(links, texts[count:])))
-
-
-def _swapped(numbers: "array.array[int]") -> "array.array[int]":
-    """Return the numbers in the other order of bytes where this machine has another than most."""
-    if sys.byteorder == "little":
-        return numbers
-    numbers = numbers[:]
-    numbers.byteswap()
-    return numbers
 
 
 def listing(value: object) -> Listing:
     """Return the listing that came as JSON. Raises WireError."""
     row = list(value) if isinstance(value, tuple) else value
-    text, count, is_whole, owner = requests.row(row, 4)
-    if not isinstance(text, str) or type(count) is not int or not 0 <= count <= _NAMES_MOST:
+    text, count, is_whole, owner, up_to = requests.row(row, 5)
+    if not (isinstance(text, str) and isinstance(up_to, str) and type(count) is int):
         raise wire.WireError("a listing of another shape")
-    return Listing(text, count, is_whole is True, owner if isinstance(owner, list) else None)
+    if not 0 <= count <= NAMES_MOST:
+        raise wire.WireError("a listing of another shape")
+    owner = owner if isinstance(owner, list) else None
+    return Listing(text, count, is_whole is True, owner, up_to)
 
 
 # --- requests
@@ -135,7 +63,7 @@ class WalkFolders(NamedTuple):
 
 
 Names = List[Tuple[int, str, List[str]]]
-Compared = Tuple[bool, List[int], int]
+Compared = Tuple[bool, List[int], int, bool]
 
 
 class Describe(NamedTuple):
@@ -149,11 +77,13 @@ class Describe(NamedTuple):
 class Compare(NamedTuple):
     """Ask what differs at the destination, once --link-dest has linked what it can. Answer: per
     folder `[whether it is the same itself, with all in it, [places in the listing of files and
-    links that differ], how many were linked]`; null where that is not known.
+    links that differ], how many were linked, whether it has names that the listing has not]`; null
+    where that is not known.
     """
 
     folders: List[tree.Entry]  # each with a Listing as `list` of its extra
     parts: bool  # whether earlier runs may have left parts
+    extras: bool  # whether it matters which names the listing has not
 
 
 # --- at the source
@@ -185,7 +115,7 @@ class ListingWalk(tree.Walk):
     ) -> Tuple[tree.Entry, List[bytes]]:
         """Return the folder's entry with its listing, and the names that get entries."""
         before, archive = os.path.join(full, b""), self._rules.archive
-        chosen = names[:_NAMES_MOST]
+        chosen = names[:NAMES_MOST]
         paths = [before + name for name in chosen]
         statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
         more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
@@ -199,12 +129,13 @@ class ListingWalk(tree.Walk):
             rows, rest, owner = self._chosen(entry, chosen, statuses, more)
         if archive:
             rows.read_targets(fd, before)
-        listed = _as_listing(
-            rows, owner, is_whole=len(rest) == rows.folders() and len(names) == len(chosen)
-        )
+        up_to = to_text(chosen[-1]) if len(names) > len(chosen) else ""
+        is_whole = not up_to and 0 not in rows.modes
+        who = None if owner is None else ownership.owner(*owner)
+        listed = as_listing(rows, who, is_whole, up_to)
         if listed is None:
             return entry, names
-        return entry._replace(extra=dict(entry.extra, list=listed)), rest + names[_NAMES_MOST:]
+        return entry._replace(extra=dict(entry.extra, list=listed)), rest + names[NAMES_MOST:]
 
     def _are_plain(self, found: List[os.stat_result]) -> bool:
         """Are all files, with -a of one name, and none left out?"""
@@ -231,6 +162,7 @@ class ListingWalk(tree.Walk):
                 rows.add(name, stat.S_IFDIR, 0, 0)
             elif status is None or place in more or not self._is_plain(status, owner):
                 rest.append(name)
+                rows.add(name, 0, 0, 0)
             else:
                 rows.add(name, mode, status.st_size, status.st_mtime_ns)
                 owner = (status.st_uid, status.st_gid) if self._rules.archive else None
@@ -302,25 +234,6 @@ def _with_attributes(paths: List[bytes], follow: bool) -> "FrozenSet[int]":
     return frozenset(found)
 
 
-def _as_listing(rows: Rows, owner: Optional[Tuple[int, int]], is_whole: bool) -> Optional[Listing]:
-    """Return the listing, None where it is too long, or a time is out of all bounds."""
-    try:
-        text = rows.pack()
-    except OverflowError:
-        return None
-    if len(text) > _TEXT_MOST_BYTES:
-        return None
-    who = None if owner is None else ownership.owner(*owner)
-    return Listing(text, len(rows.names) - rows.folders(), is_whole, who)
-
-
-def _target(fd: Optional[int], path: bytes) -> bytes:
-    try:
-        return os.readlink(path, dir_fd=fd)
-    except OSError:
-        return b""  # no link has this target, so that it gets an entry, which says why
-
-
 def _describe(of: source.Source, request: Describe) -> Tuple[List[tree.Entry], int]:
     """Return the entries, and of how many names they are."""
     walk = ListingWalk(of.named, of.rules)
@@ -349,7 +262,7 @@ def _described(of: source.Source, walk: ListingWalk, top: int, path: str) -> Opt
 # --- at the sink
 
 
-def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional[Compared]":
+def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optional[Compared]":
     """Return what Compare does of one folder."""
     try:
         there = listing(entry.extra.get("list"))
@@ -358,17 +271,19 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, parts: bool) -> "Optional
         return None  # the coordinator, which reads it then, says so
     try:
         with system.closing(_open_folder(the_sink, entry.path)) as fd:
-            if parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
+            if asked.parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
                 return None  # what became of them, a look at each file tells
             owner, archive = sameness.owner(there.owner), the_sink.policy.archive
             find = functools.partial(_differing, rows=rows, owner=owner, archive=archive)
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
+            is_more = asked.extras and has_more(_names(fd), rows, there.up_to)
             if the_sink.linker is None or not places:
-                return is_same, places, 0
+                return is_same, places, 0, is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
-            return is_same, [place for place in places if place not in linked], len(linked)
+            left = [place for place in places if place not in linked]
+            return is_same, left, len(linked), is_more
     except OSError:
         return None
     except failures.Refusal as error:
@@ -390,6 +305,8 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> Li
     for place, (status, mode, size, mtime_ns) in enumerate(zip(statuses, *rows[1:4])):
         if status is None:
             differing.append(place)
+        elif mode == 0:
+            pass
         elif mode == stat.S_IFDIR:
             if not stat.S_ISDIR(status.st_mode) or is_unfinished(status.st_mode):
                 differing.append(place)
@@ -398,12 +315,23 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> Li
             or status.st_size != size
             or (status.st_mtime_ns != mtime_ns and not is_same_time(mtime_ns, status.st_mtime_ns))
             or not is_owner((status.st_uid, status.st_gid), owner)
-            or (place in rows.targets and _target(fd, rows.names[place]) != rows.targets[place])
+            or (place in rows.targets and target_of(fd, rows.names[place]) != rows.targets[place])
         ):
             differing.append(place)
     if archive:  # none of these has attributes at the source
         differing += xattrs.with_some(fd, rows.names)
     return sorted(set(differing))
+
+
+def _names(fd: int) -> Iterable[bytes]:
+    """Return the names in a folder; none where --link-dest has found it missing, and makes none."""
+    return map(os.fsencode, os.listdir(fd)) if stat.S_ISDIR(os.fstat(fd).st_mode) else ()
+
+
+def has_more(names: Iterable[bytes], rows: Rows, up_to: str) -> bool:
+    """Are there any of these names, up to this one, that a listing has not? Not pscp's own."""
+    more = without_own(set(names).difference(rows.names))
+    return any(not up_to or name <= to_bytes(up_to) for name in more)
 
 
 def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
@@ -426,5 +354,7 @@ answers.add(
 )
 answers.add(
     answers.WRITING_SINK,
-    {Compare: lambda of, request: [_compare(of, each, request.parts) for each in request.folders]},
+    {
+        Compare: lambda of, request: [_compare(of, each, request) for each in request.folders],
+    },
 )

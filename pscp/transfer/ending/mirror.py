@@ -18,7 +18,8 @@ from typing import Any
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.paths import to_bytes
+from pscp.endpoint.reading.paths import to_bytes, to_text
+from pscp.endpoint.reading.rows import Listing, unpack
 from pscp.endpoint.there import mirror
 from pscp.endpoint.writing import removal
 from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
@@ -44,17 +45,33 @@ _LET_THEM = "a larger --max-delete, or none, lets them be deleted"
 
 
 class _Folder:
-    """A folder that the walk is in."""
+    """A folder that the walk is in. What its listing has, need not be kept of it."""
 
-    def __init__(self, item: PlannedEntry) -> None:
+    def __init__(self, item: PlannedEntry, of_folder: Listing | None) -> None:
         self.known, self.path = item.known, item.entry.path
-        self.low = self.last = ""  # where the piece begins, and its last name
+        self.is_listed = of_folder is not None and not of_folder.up_to  # with all of its names
+        self.last = ""  # the last name that came
+        self.low = of_folder.up_to if of_folder is not None else ""  # where the piece begins
         self.names: list[str] = []
-        self.names_bytes = 0
+        self._names_bytes = 0
 
     def holds(self, entry: tree.Entry) -> bool:
         above = self.known.path
         return entry.top == self.known.top and (not above or entry.path.startswith(above + "/"))
+
+    def add(self, name: str) -> _Piece | None:
+        """Keep a name. Return the piece of those before it where a request has no room for more."""
+        full = self.piece(self.last) if self._names_bytes >= _PIECE_BYTES else None
+        if full is not None:
+            self.low, self.names, self._names_bytes = self.last, [], 0
+        self.names.append(name)
+        self._names_bytes += len(json.dumps(name)) + 2
+        self.last = name
+        return full
+
+    def lists(self, name: str) -> bool:
+        """Return whether the folder's listing has this name."""
+        return self.is_listed or (self.low != "" and to_bytes(name) <= to_bytes(self.low))
 
     def piece(self, high: str) -> _Piece:
         return [self.known.top, self.path, self.known.inode, self.low, high, self.names]
@@ -75,7 +92,7 @@ class Mirror:
                 name = folder
         # The walk's thread changes these, and the main thread once the walk has ended.
         self._open: list[_Folder] = []  # the folders that the walk is in
-        self._pieces = Spool()
+        self._pieces = Spool()  # of folders without a listing
         self._last_top = -1  # the number of the last source that came
         self._problem = ""  # why the walk's list cannot be used
         # Later writes change these, and the main thread while the queue is idle.
@@ -92,21 +109,25 @@ class Mirror:
 
     # --- the walk's thread
 
-    def saw(self, item: PlannedEntry) -> None:
+    def saw(self, item: PlannedEntry, of_folder: Listing | None = None) -> None:
+        """Keep an entry's name, unless its folder's listing has it. `of_folder` is its own."""
         while self._open and not self._open[-1].holds(item.known):
-            self._pieces.add(self._open.pop().piece(""))
+            self._leave()
         if not self._is_next(item.known):
             self._problem = "the source's list has no order"
         if self._open:
             folder, name = self._open[-1], item.known.path.rpartition("/")[2]
-            if folder.names_bytes >= _PIECE_BYTES:
-                self._pieces.add(folder.piece(folder.last))
-                folder.low, folder.names, folder.names_bytes = folder.last, [], 0
-            folder.names.append(name)
-            folder.names_bytes += len(json.dumps(name)) + 2
+            full = None if folder.lists(name) else folder.add(name)
+            if full is not None:
+                self._pieces.add(full)
             folder.last = name
         if item.entry.kind == tree.FOLDER:
-            self._open.append(_Folder(item))
+            self._open.append(_Folder(item, of_folder))
+
+    def _leave(self) -> None:
+        folder = self._open.pop()
+        if not folder.is_listed:
+            self._pieces.add(folder.piece(""))
 
     def _is_next(self, known: tree.Entry) -> bool:
         """Return whether an entry comes in the order of a walk, in which no folder comes twice."""
@@ -116,6 +137,20 @@ class Mirror:
             return folder.known.path == above and to_bytes(name) > to_bytes(folder.last)
         before, self._last_top = self._last_top, known.top
         return known.top > before and known.path == self._terms.tops[known.top].name
+
+    # --- what the queue runs
+
+    def has_more(self, item: PlannedEntry, of_folder: Listing) -> None:
+        """Have it asked at the end what a folder has that its listing has not."""
+        self._queue.write_later(partial(self._ask_beside, item, of_folder))
+
+    def _ask_beside(self, item: PlannedEntry, of_folder: Listing) -> None:
+        folder = _Folder(item, None)
+        for name in sorted(unpack(of_folder.text).names):
+            full = folder.add(to_text(name))
+            if full is not None:
+                self._further.add(full)
+        self._further.add(folder.piece(of_folder.up_to))
 
     # --- the main thread
 
@@ -139,9 +174,10 @@ class Mirror:
 
     def _delete(self) -> None:
         while self._open:
-            self._pieces.add(self._open.pop().piece(""))
+            self._leave()
         if self._is_refused():
             return
+        self._settle([])
         blocked = list(self._results.blocked)
         for begin in range(0, len(blocked), QUESTION_ITEMS):
             self._settle([self._ask_in_the_way(blocked[begin : begin + QUESTION_ITEMS])])

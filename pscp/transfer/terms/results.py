@@ -265,7 +265,7 @@ class Results:
         self.awaited = set(terms.job.expected)
         keeps = terms.keep_digests or bool(self.awaited)  # which a hard link is compared with
         self._keeps_digests = keeps and terms.options.strong
-        self._wants_files = terms.reporter.wants_files and not terms.options.dry_run
+        self.wants_files = terms.reporter.wants_files and not terms.options.dry_run
         self._names_copied = terms.reporter.names_copied and not terms.options.dry_run
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
         # Called with what has landed, and was verified: a file or link as its source knows it, or
@@ -310,8 +310,14 @@ class Results:
 
     def replaces(self, path: str) -> None:
         """Note that there is a file of this name, for what is reported of the one that comes."""
-        if self._wants_files or self._terms.options.itemize:  # which a dry run says as well
+        if self.wants_files or self._terms.options.itemize:  # which a dry run says as well
             self._replaced.add(path)
+
+    def unchanged(self, paths: list[str]) -> None:
+        """Tell of files that are there, and the same, if each is to be told of."""
+        if self.wants_files:
+            self._replaced.update(paths)
+            self.record_outcome("unchanged", [(path, "") for path in paths])
 
     def is_new(self, path: str) -> bool:
         """Return whether there is no file of this name at the destination; forget it."""
@@ -328,7 +334,7 @@ class Results:
             files = list(files)
             if outcome != "skipped":
                 self.awaited.difference_update(path for path, _ in files)
-        is_told = self._wants_files or (self._names_copied and outcome in CHANGES)
+        is_told = self.wants_files or (self._names_copied and outcome in CHANGES)
         if not (is_told or self._keeps_digests):
             return
         listed = list(files)

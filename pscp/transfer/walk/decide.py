@@ -254,8 +254,11 @@ def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str,
 # its own.
 _MORE_ASKED = (
     "strong", "checksum", "size_only", "ignore_existing", "transfer_test", "files_from",
-    "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s", "relative", "delete",
-    "remove_source_files", "chmod", "chown", "numeric_ids", "backup",
+    "relative", "remove_source_files", "chmod", "chown", "numeric_ids",
+)  # fmt: skip
+# With these a file is asked about before it is linked, which with --link-dest the check does.
+_ASKED_FIRST = (
+    "update", "existing", "backup", "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s",
 )  # fmt: skip
 
 
@@ -263,10 +266,9 @@ def may_check_folders(options: Options) -> bool:
     """Return whether a whole folder may be taken for unchanged: size, time, mode and owner are all
     that is to be compared.
     """
-    more = any(getattr(options, name) not in (None, False) for name in _MORE_ASKED)
-    # What --link-dest links in a listed folder is not asked about first.
-    is_asked = bool(options.link_dest) and (options.update or options.existing)
-    return options.preserve and options.recursive and options.resume and not (more or is_asked)
+    more = _MORE_ASKED + (_ASKED_FIRST if options.link_dest else ())
+    is_more = any(getattr(options, name) not in (None, False) for name in more)
+    return options.preserve and options.recursive and options.resume and not is_more
 
 
 # How what is at the destination differs, in words for --check.

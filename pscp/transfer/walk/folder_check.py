@@ -12,15 +12,21 @@ from __future__ import annotations
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.endpoint.asking.entries import entry as checked_entry
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes, to_text
-from pscp.endpoint.there.listings import Compare, Describe, Listing, listing, unpack
+from pscp.endpoint.reading.rows import Listing, unpack
+from pscp.endpoint.there.counting import NO_BOUNDS, Bounds
+from pscp.endpoint.there.listings import Compare, Describe, listing
 from pscp.transfer.pieces import answers
-from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure
-from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure, PlannedEntry
+from pscp.transfer.walk.items import Items
+
+if TYPE_CHECKING:  # few copies need it
+    from pscp.transfer.ending.mirror import Mirror
 
 _NAMES_MOST = 4096  # in the listings of one request: an end compares as many in some 20 ms
 _TEXT_MOST_BYTES = 512 * 1024  # of listings in one request: half of what a frame may hold
@@ -28,30 +34,51 @@ _ENTRIES_MOST = 256  # a batch's, so that what has no listing waits for little
 _AHEAD = 4  # batches that are compared while the walk goes on
 _DESCRIBED_BYTES = 256 * 1024  # of names in one request
 
-Place = Callable[[tree.Entry], tree.Entry | None]
+Place = Callable[[tree.Entry, Listing | None], PlannedEntry | None]
 Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and names in it
 
 
-def changed_entries(
-    walked: Iterable[tree.Entry], terms: CopyTerms, place: Place
-) -> Iterator[tree.Entry]:
-    """Yield the entries that are not, by their folder's listing, there already.
+class FolderCheck:
+    """The check of one copy's folders. The walk's thread uses it, and what the queue runs."""
 
-    `place` returns a folder's entry as it lands; None for one that will be refused.
-    """
-    batches: deque[_Batch] = deque()
-    batch = _Batch(terms)
-    for entry in walked:
-        if not batch.has_room(entry):
-            batch.ask()
-            batches.append(batch)
-            batch = _Batch(terms)
-            while batches and (len(batches) > _AHEAD or batches[0].is_done):
-                yield from batches.popleft().rest()
-        batch.add(entry, place)
-    batch.ask()
-    for each in (*batches, batch):
-        yield from each.rest()
+    def __init__(
+        self,
+        items: Items,
+        place: Place,
+        bounds: Bounds,
+        refusal: Callable[[str], str] | None,
+        mirror: Mirror | None,
+    ) -> None:
+        """Make the check.
+
+        Args:
+            place: returns an entry with how it lands, None for one that will be refused. With a
+                mirror it gets all entries, else listed folders.
+            bounds: of the files that the copy takes.
+            refusal: returns why no file may get a path at the destination, "" for no reason.
+            mirror: is told where more is there than is listed.
+        """
+        self.terms, self.results = items.terms, items.results
+        self.place, self.bounds, self.refusal, self.mirror = place, bounds, refusal, mirror
+        # Whether it matters which files are unchanged, and not only how many.
+        self.tells = self.results.wants_files or items.terms.counts_ahead
+        self.tells = self.tells or bounds != NO_BOUNDS or refusal is not None
+
+    def changed(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
+        """Yield the entries that are not, by their folder's listing, there already."""
+        batches: deque[_Batch] = deque()
+        batch = _Batch(self)
+        for entry in walked:
+            if not batch.has_room(entry):
+                batch.ask()
+                batches.append(batch)
+                batch = _Batch(self)
+                while batches and (len(batches) > _AHEAD or batches[0].is_done):
+                    yield from batches.popleft().rest()
+            batch.add(entry)
+        batch.ask()
+        for each in (*batches, batch):
+            yield from each.rest()
 
 
 class _Batch:
@@ -59,10 +86,11 @@ class _Batch:
     ask() and is_done only what the queue runs changes it.
     """
 
-    def __init__(self, terms: CopyTerms) -> None:
-        self._terms, self._queue = terms, terms.queue
+    def __init__(self, check: FolderCheck) -> None:
+        self._check, self._mirror = check, check.mirror
+        self._terms, self._queue = check.terms, check.terms.queue
         self._entries: list[tree.Entry | None] = []  # None for a folder that is the same
-        self._listed: list[tuple[int, tree.Entry, Listing]] = []  # place, entry as it lands
+        self._listed: list[tuple[int, PlannedEntry, Listing]] = []  # and the folder's place
         self._described: list[tree.Entry] = []
         self._names = self._text_bytes = 0
         self._asked = 0  # requests that are not answered
@@ -75,23 +103,25 @@ class _Batch:
         is_full = self._names >= _NAMES_MOST or len(self._entries) >= _ENTRIES_MOST
         return not is_full and self._text_bytes + text_bytes <= _TEXT_MOST_BYTES
 
-    def add(self, entry: tree.Entry, place: Place) -> None:
+    def add(self, entry: tree.Entry) -> None:
         value = entry.extra.pop("list", None)
         self._entries.append(entry)
-        lands = place(entry) if value is not None and entry.kind == tree.FOLDER else None
-        if lands is None:
-            return
-        of_folder = listing(value)
-        self._listed.append((len(self._entries) - 1, lands, of_folder))
-        self._names += of_folder.files + 1
-        self._text_bytes += len(of_folder.text) + 6 * len(lands.path)
+        is_listed = value is not None and entry.kind == tree.FOLDER
+        of_folder = listing(value) if is_listed else None
+        is_asked = is_listed or self._mirror is not None
+        item = self._check.place(entry, of_folder) if is_asked else None
+        if item is not None and of_folder is not None:
+            self._listed.append((len(self._entries) - 1, item, of_folder))
+            self._names += of_folder.files + 1
+            self._text_bytes += len(of_folder.text) + 6 * len(item.entry.path)
 
     def ask(self) -> None:
         if not self._listed:
             self.is_done = True
             return
-        folders = [e._replace(extra={**e.extra, "list": each}) for _, e, each in self._listed]
-        request = Compare(folders, bool(self._terms.earlier))
+        lands = [(item.entry, each) for _, item, each in self._listed]
+        folders = [e._replace(extra={**e.extra, "list": each}) for e, each in lands]
+        request = Compare(folders, bool(self._terms.earlier), self._mirror is not None)
 
         def failed(_: Failure) -> None:
             self._compared([None] * len(folders))
@@ -109,21 +139,28 @@ class _Batch:
 
     def _compared(self, answer: object) -> None:
         groups: list[Group] = []
-        unchanged = all_linked = unneeded_bytes = 0
+        unchanged = all_linked = left_out = unneeded_bytes = 0
         rows = answers.items(answer)
-        for (place, _, of_folder), row in zip(self._listed, rows, strict=True):
-            names, is_same, linked = differing(of_folder, row)
-            unchanged += of_folder.files - len(names) - linked
+        for (place, item, of_folder), row in zip(self._listed, rows, strict=True):
+            names, is_same, linked, has_more = differing(of_folder, row)
+            here = of_folder.files
+            if self._check.tells:
+                found = sort(item.entry.path, of_folder, names, self._check)
+                names, left_out = found.wanted, left_out + found.left_out
+                here, unneeded_bytes = here - found.left_out, unneeded_bytes + found.bytes
+                self._check.results.unchanged(found.unchanged)
+            unchanged += here - len(names) - linked
             all_linked += linked
-            if self._terms.counts_ahead:
-                unneeded_bytes += bytes_without(of_folder, names)
-            if is_same and of_folder.is_whole and not names:
+            if has_more and self._mirror is not None:
+                self._mirror.has_more(item, of_folder)
+            elif is_same and of_folder.is_whole and not names:
                 self._entries[place] = None
             known = self._entries[place]
             if names and known is not None:
                 groups.append((known.top, known.path, names))
         self._terms.counters.add(files_total=unchanged + all_linked, files_linked=all_linked)
         self._terms.counters.add(files_unchanged=unchanged, bytes_unneeded=unneeded_bytes)
+        self._terms.counters.add(files_left_out=left_out)
         self._listed = []
         for group in requests_of(groups):
             self._describe(group)
@@ -161,26 +198,48 @@ class _Batch:
             self._queue.wake()
 
 
-def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int]:
-    """Return the names of files and links that differ, whether the folder is the same, and how many
-    of it were linked.
+def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int, bool]:
+    """Return the names of files and links that differ, whether the folder is the same, how many of
+    it were linked, and whether it may have more there.
     """
     if row is None:
         wanted = unpack(of_folder.text)
-        return _files(of_folder, range(len(wanted.names))), False, 0
-    is_same, places, linked = answers.items(row)
+        return _files(of_folder, range(len(wanted.names))), False, 0, True
+    is_same, places, linked, has_more = answers.items(row)
     found = [answers.integer(place) for place in answers.items(places)]
     names = _files(of_folder, found) if found else []
     if not 0 <= answers.integer(linked) <= of_folder.files - len(names):
         raise ValueError("more linked than there is")
-    return names, is_same is True, answers.integer(linked)
+    return names, is_same is True, answers.integer(linked), has_more is True
 
 
-def bytes_without(of_folder: Listing, names: Iterable[str]) -> int:
-    """Return the bytes of a folder's files but for those that differ, which have these names."""
+class Sorted(NamedTuple):
+    """The files and links of a listing."""
+
+    wanted: list[str]  # names that get entries
+    unchanged: list[str]  # paths at the destination
+    left_out: int
+    bytes: int  # of the unchanged files
+
+
+def sort(folder: str, of_folder: Listing, names: Iterable[str], check: FolderCheck) -> Sorted:
+    """Sort a folder's files and links, of which those with these names differ."""
     rows, differing = unpack(of_folder.text), set(map(to_bytes, names))
-    sizes = zip(rows.names, rows.sizes, rows.modes, strict=True)
-    return sum(size for name, size, mode in sizes if stat.S_ISREG(mode) and name not in differing)
+    above, refusal = f"{folder}/" if folder else "", check.refusal
+    wanted, unchanged = list[str](), list[str]()
+    left_out = all_bytes = 0
+    for place, (name, mode, size, mtime_ns) in enumerate(zip(*rows[:4], strict=True)):
+        is_file, path = stat.S_ISREG(mode), above + to_text(name)
+        if not rows.is_file(place):
+            continue
+        if is_file and not check.bounds.hold(size, mtime_ns):
+            left_out += 1
+        elif name in differing or (refusal is not None and refusal(path)):
+            wanted.append(to_text(name))
+        else:
+            unchanged.append(path)
+            all_bytes += size if is_file else 0
+    return Sorted(wanted, unchanged, left_out, all_bytes)
 
 
 def _files(of_folder: Listing, places: Iterable[int]) -> list[str]:

@@ -233,7 +233,7 @@ class Selection:
         return True
 
     def _takes(self, entry: tree.Entry) -> bool:
-        if not self.bounds.hold(entry):
+        if not self.bounds.hold(entry.size, entry.mtime_ns):
             return False
         if self._select is None:
             return True

@@ -1,0 +1,196 @@
+"""Whole folders that are compared by their listings, and what options ask of that.
+
+Not here: listings themselves (../unit/test_quick_check.py), what a mirror deletes over every way
+(../e2e/test_mirror.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import pytest
+
+from core.link import Notes
+from core.trees import Trees
+from pscp.endpoint.there import listings, lookup, mirror
+
+S = 10**9
+
+
+class Asked:
+    """The folders of which a mirror asks what else is in them, and the paths that are looked up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folders: set[str] = set()
+        self.paths: set[str] = set()
+        rows, look = mirror._rows, lookup.look
+
+        def asked_rows(root: Any, piece: mirror.Piece, most_bytes: int) -> Any:
+            self.folders.add(piece[0])
+            return rows(root, piece, most_bytes)
+
+        def asked_look(the_sink: Any, path: str, wanted: Any = None) -> object:
+            self.paths.add(path)
+            return look(the_sink, path, wanted)
+
+        monkeypatch.setattr(mirror, "_rows", asked_rows)
+        monkeypatch.setattr(lookup, "look", asked_look)
+
+    def clear(self) -> None:
+        self.folders.clear()
+        self.paths.clear()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
+
+
+def make(trees: Trees) -> None:
+    """Make folders with a file each, one with a second name of a file, one with an attribute."""
+    for name in ("a/one", "b/two", "c/three", "c/deep/four"):
+        trees.file(name, 10)
+    os.link(trees.source / "a" / "one", trees.source / "a" / "other")
+    os.setxattr(trees.source / "b" / "two", "user.kept", b"1")
+    (trees.source / "c" / "link").symlink_to("three")
+    for path in (trees.source, *trees.source.rglob("*")):
+        os.utime(path, ns=(S, S), follow_symlinks=False)
+
+
+# --- a mirror
+
+
+def test_a_mirror_asks_of_no_folder_that_is_the_same(
+    trees: Trees, is_push: bool, asked: Asked
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True, delete=True)
+    asked.clear()
+    result = trees.copied(is_push, archive=True, delete=True)
+    assert result.files_unchanged == 6
+    assert asked.folders == set()
+    assert asked.paths <= {"a", "a/one", "a/other", "b", "b/two"}  # of which no listing says all
+
+
+def test_a_mirror_deletes_in_folders_that_are_the_same_but_for_that(
+    trees: Trees, is_push: bool, asked: Asked
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    (trees.to / "b" / "more").write_text("more")
+    (trees.to / "c" / "deep" / "new" / "deep").mkdir(parents=True)
+    (trees.to / "c" / "deep" / "new" / "deep" / "x").write_text("x")
+    for path in (trees.to / "b", trees.to / "c" / "deep"):
+        os.utime(path, ns=(S, S))  # as if it were the same
+    asked.clear()
+    result = trees.copied(is_push, archive=True, delete=True)
+    assert (result.files, result.files_deleted) == (0, 4)
+    assert asked.folders == {"b", "c/deep", "c/deep/new", "c/deep/new/deep"}
+    for path in (trees.to / "b", trees.to / "c" / "deep"):
+        assert path.stat().st_mtime_ns == S
+
+
+def test_a_mirror_of_folders_that_cannot_be_compared(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    (trees.to / "c" / "more").write_text("more")
+
+    def open_folder(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(listings, "_open_folder", open_folder)
+    result = trees.copied(is_push, archive=True, delete=True)
+    assert (result.files, result.files_deleted) == (0, 1)
+
+
+def test_a_mirror_of_more_names_than_a_listing_takes(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listings, "NAMES_MOST", 3)
+    for name in "acegik":
+        trees.file(name, 10)
+    (trees.source / "e2").mkdir()
+    trees.copied(is_push, preserve=True)
+    for name in ("0", "b", "d", "f", "h", "j", "l"):
+        (trees.to / name).write_text("more")
+    result = trees.copied(is_push, preserve=True, delete=True)
+    assert (result.files, result.files_deleted) == (0, 7)
+
+
+def test_a_mirror_keeps_what_is_excluded_and_what_is_in_the_source_after_all(
+    trees: Trees, is_push: bool
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    for name in ("c/x.tmp", "c/more", "c/new/x.tmp"):
+        (trees.to / name).parent.mkdir(exist_ok=True)
+        (trees.to / name).write_text("more")
+    filters = (("exclude", "*.tmp"),)
+    result = trees.done(is_push, archive=True, delete=True, filters=filters)
+    assert (result.files, result.files_deleted) == (0, 1)
+    assert set(trees.arrived()) == {*trees.files(), "c/x.tmp", "c/new/x.tmp"}
+
+
+# --- sizes and ages, backups, and copies of which each file is to be told
+
+
+def test_what_sizes_and_ages_leave_out_is_neither_copied_nor_unchanged(
+    trees: Trees, is_push: bool, asked: Asked
+) -> None:
+    make(trees)
+    large = trees.file("c/large", 5000)
+    trees.copied(is_push, archive=True)
+    large.write_bytes(b"x" * 5001)
+    (trees.source / "c" / "three").write_bytes(b"y" * 11)
+    asked.clear()
+    result = trees.done(is_push, archive=True, delete=True, max_size_bytes=4000)
+    assert (result.files, result.files_unchanged, result.files_left_out) == (1, 5, 1)
+    assert (trees.to / "c" / "large").stat().st_size == 5000
+    assert not asked.paths & {"c/large", "c/deep/four"}
+    result = trees.done(is_push, archive=True, min_age_s=3600)
+    assert (result.files, result.files_left_out) == (0, 2)  # c/three is as young
+    result = trees.done(is_push, archive=True)
+    assert result.files == 1
+
+
+def test_no_backup_is_of_a_files_own_name(trees: Trees, is_push: bool, asked: Asked) -> None:
+    make(trees)
+    trees.file("c/three~", 10)
+    trees.copied(is_push, archive=True)
+    (trees.source / "c" / "deep" / "four").write_bytes(b"4" * 11)
+    asked.clear()
+    result = trees.copy(is_push, archive=True, backup=True)
+    assert [(each.path, "backup's name" in each.message) for each in result.failures] == [
+        ("c/three~", True)
+    ]
+    assert (trees.to / "c" / "deep" / "four~").stat().st_size == 10
+    assert "c/three" not in asked.paths
+    assert "c/deep/four" in asked.paths
+
+
+def test_each_file_is_told_of_though_only_its_folder_is_compared(
+    trees: Trees, is_push: bool, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    (trees.source / "c" / "three").write_bytes(b"3" * 11)
+    trees.file("c/new", 10)
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Notes, "wants_files", True)
+    monkeypatch.setattr(Notes, "file", lambda _, *what: told.append(what))
+    asked.clear()
+    trees.copied(is_push, archive=True, delete=True)
+    assert sorted((path, outcome, is_new) for path, outcome, _, is_new in told) == [
+        ("a/one", "unchanged", False),
+        ("a/other", "unchanged", False),
+        ("b/two", "unchanged", False),
+        ("c/deep/four", "unchanged", False),
+        ("c/link", "unchanged", False),
+        ("c/new", "copied", True),
+        ("c/three", "copied", False),
+    ]
+    assert "c/deep/four" not in asked.paths
