@@ -233,10 +233,10 @@ class Destination:
         row = [found.kind, found.size or 0, found.mtime_ns]
         if found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]
-        differs = self._what_differs(found, wanted)
+        differs = self.what_differs(found, wanted)
         return [*row, runs, stat.S_IMODE(found.mode or 0), differs, to_text(target)]
 
-    def _what_differs(self, found: Attrs, wanted: dict[str, object] | None) -> str:
+    def what_differs(self, found: Attrs, wanted: dict[str, object] | None) -> str:
         """Return what Lookup says of it. Owners count where it is known that root serves. Where it
         is not known who does, as nothing is made (-n), that is taken to be DEST's owner.
         """

@@ -11,6 +11,7 @@ Read next: sink.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import not_here
@@ -27,8 +28,9 @@ from pscp.endpoint.there import (
     moving,
     owners,
 )
+from pscp.endpoint.there import listings as there
 from pscp.endpoint.writing import fence
-from pscp.sftp import placing, removal
+from pscp.sftp import listings, placing, removal
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence
 from pscp.sftp.leftovers import Search
@@ -160,6 +162,9 @@ ANSWERS: dict[type, Answer] = {
     owners.Owners: End.owners,
     attributes.Lacks: End.lacks,
     requests.Walk: _by_source(Source.walk),
+    there.WalkFolders: _by_source(partial(Source.walk, kind=listings.ListingWalk)),
+    there.Describe: _by_source(listings.describe),
+    there.Compare: _by_sink(listings.compare),
     listed_paths.WalkPaths: _by_source(Source.walk),
     listed_paths.Above: _by_source(Source.above),
     counting.Count: End.count,

@@ -19,6 +19,7 @@ from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
+from pscp.endpoint.there.listings import WalkFolders
 from pscp.sftp.destination import extents_behind
 from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
@@ -61,10 +62,12 @@ class Source:
 
     # --- the manifest
 
-    async def walk(self, request: requests.Walk | WalkPaths) -> tuple[list[tree.Entry], bool]:
+    async def walk(
+        self, request: requests.Walk | WalkFolders | WalkPaths, kind: type[Walk] = Walk
+    ) -> tuple[list[tree.Entry], bool]:
         """Return the next entries, and whether these were the last."""
         if request.restart or self._walk is None:
-            walk = Walk(self.client, self.copy.tops, self.copy.rules)
+            walk = kind(self.client, self.copy.tops, self.copy.rules)
             if isinstance(request, WalkPaths):
                 self._walk = walk.listed(request.paths, request.after)
             else:

@@ -4,7 +4,8 @@ A folder's listing has its entries' metadata; only links take requests of their 
 that come next are listed ahead, so that a tree of many folders does not wait for each. The entries
 of listed paths are those of endpoint/there/listed_paths.py.
 
-Not here: contents (source.py), what a path as typed means (placing.py).
+Not here: contents (source.py), whole folders that are compared (listings.py), what a path as typed
+means (placing.py).
 Read next: source.py.
 """
 
@@ -166,24 +167,33 @@ class Walk:
                 ancestors.pop()
                 continue
             is_top = len(pending) == 1
-            path = top.name if is_top else _below(pending[-1][1], found.name)
+            path = top.name if is_top else below(pending[-1][1], found.name)
             here = full if is_top else join(pending[-1][2], found.name)
             for entry in self._entry(number, path, found, ancestors):
-                yield entry
                 if entry.kind != tree.FOLDER or not self._rules.recursive:
+                    yield entry
                     continue
                 try:
                     children = await self._children(here)
                 except (SftpError, failures.Refusal) as error:
                     failure = failures.from_exception(error, path)
                     failure["path"] = path
+                    yield entry
                     yield tree.error_entry(number, path + "/", failure)
                     continue
                 self._read_ahead(here, path, children)
+                entry, children = self._listed(entry, children)
+                yield entry
                 pending.append((iter(children), path, here))
                 ancestors.append(found.real or join(ancestors[-1], found.name))
 
     # --- listings
+
+    def _listed(
+        self, entry: tree.Entry, children: list[FolderEntry]
+    ) -> tuple[tree.Entry, list[FolderEntry]]:
+        """Return a folder's entry, and of what is in it what gets entries."""
+        return entry, children
 
     def _read_ahead(self, folder: bytes, path: str, children: list[FolderEntry]) -> None:
         for found in children:
@@ -193,7 +203,7 @@ class Walk:
             is_folder = isinstance(found.status, Attrs) and found.status.is_folder
             if not is_folder or full in self._ahead:
                 continue
-            if not tree.is_excluded(self._filters, _below(path, found.name), True):
+            if not tree.is_excluded(self._filters, below(path, found.name), True):
                 self._ahead[full] = start(self._list(full, _LISTING_BYTES // _AHEAD))
 
     async def _children(self, folder: bytes) -> list[FolderEntry]:
@@ -283,5 +293,6 @@ class Walk:
         return Entry(status.kind, number, path, size, mode, status.mtime_ns, 0, extra)
 
 
-def _below(path: str, name: bytes) -> str:
+def below(path: str, name: bytes) -> str:
+    """Return the path in the manifest of a name in a folder."""
     return f"{path}/{to_text(name)}" if path else to_text(name)

@@ -14,7 +14,10 @@ from compare import assert_same_tree, tree_digest
 
 import pscp
 from e2e.ways import Way
+from pscp.endpoint.reading.tree import FOLDER
 from pscp.options.option_fields import OptionFields
+from pscp.transfer.pieces.plan import PlannedEntry
+from pscp.transfer.walk.lookups import DestinationLookup
 
 EVERY_WAY = True
 
@@ -117,6 +120,35 @@ def test_what_differs_among_much_that_does_not(way: Way) -> None:
         for end in (way.source, way.destination)
     ]
     assert whole_s[0] == whole_s[1]
+
+
+def test_of_a_folder_that_is_the_same_no_file_is_looked_up(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: set[str] = set()
+    request = DestinationLookup.request
+
+    def recorded(self: DestinationLookup, items: list[PlannedEntry]) -> object:
+        looked_up.update(item.entry.path for item in items if item.entry.kind != FOLDER)
+        return request(self, items)
+
+    monkeypatch.setattr(DestinationLookup, "request", recorded)
+    fill(way.source)
+    (way.source / "sub/link").symlink_to("b")
+    (way.source / "new\nline").write_text("n")
+    assert way.copy(".", archive=True).ok
+    looked_up.clear()
+    result = way.copy(".", archive=True, delete=True)
+    assert (result.files, result.files_unchanged, looked_up) == (0, 7, set())
+    write(way.source / "sub/deep/d", "sub/deep/d is new", NEW_NS)
+    (way.destination / "sub/link").unlink()
+    (way.destination / "sub/link").symlink_to("c")
+    write(way.destination / "sub/more/x", "of the destination")
+    (way.destination / "sub/deep").chmod(0o700)
+    result = way.copy(".", archive=True, delete=True)
+    assert (result.files, result.files_unchanged, result.files_deleted) == (2, 5, 2)
+    assert looked_up == {"sub/deep/d", "sub/link"}
+    assert_same_tree(way.source, way.destination, modes=True)
 
 
 def test_a_folder_into_which_something_new_comes_keeps_its_time(way: Way) -> None:

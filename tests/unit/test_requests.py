@@ -21,7 +21,7 @@ from pscp.endpoint.frames import wire
 from pscp.endpoint.frames.wire import to_json
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving import onward
-from pscp.endpoint.there import counting, hardlinks, kernel, leftovers, listings, lookup, reuse
+from pscp.endpoint.there import counting, hardlinks, kernel, leftovers, lookup, reuse
 from pscp.endpoint.writing import seen, tries
 from pscp.sftp import end as sftp_end
 from pscp.transfer.negotiation import in_pieces
@@ -29,7 +29,6 @@ from pscp.transfer.negotiation import in_pieces
 for _name in ("end", *agent_program.COPY_MODULES):  # each adds its requests
     importlib.import_module(f"pscp.endpoint.{agent_program.path_of(_name).replace('/', '.')}")
 KINDS = list(requests.KINDS.values())
-OF_A_COPY = [listings.WalkFolders, listings.Describe, listings.Compare]
 ONWARD = [onward.Dial, onward.Tell, onward.PassChunk, onward.PassPack]
 
 numbers = st.integers(0, (1 << 64) - 1)
@@ -167,7 +166,7 @@ def test_either_end_answers_every_request() -> None:
     agents_alone = {requests.OpenPlane, requests.Cpu, kernel.Kernel, reuse.Reuse}
     agents_alone |= {hardlinks.LinkFolders, hardlinks.LinkSame, requests.Learn}
     agents_alone |= {*ONWARD, seen.Nearest, seen.Show, seen.Look, seen.Sources, tries.BeginTry}
-    without_sftp = agents_alone | {*requests.OF_STREAM, *OF_A_COPY}
+    without_sftp = agents_alone | {*requests.OF_STREAM}
     assert sftp_end.ANSWERS.keys() | {requests.Pack} == set(KINDS) - without_sftp
 
 
