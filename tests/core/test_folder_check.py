@@ -92,6 +92,39 @@ def test_a_mirror_deletes_in_folders_that_are_the_same_but_for_that(
         assert path.stat().st_mtime_ns == S
 
 
+def test_a_mirror_of_a_folder_with_as_many_names(trees: Trees, is_push: bool) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    (trees.to / "c" / "deep" / "four").rename(trees.to / "c" / "deep" / "five")
+    result = trees.copied(is_push, archive=True, delete=True)
+    assert (result.files, result.files_deleted) == (1, 1)
+
+
+@pytest.mark.parametrize("fact", ["mode", "size", "time", "kind", "gone", "attribute"])
+def test_one_file_of_many_differs(trees: Trees, is_push: bool, fact: str) -> None:
+    for number in range(20):
+        trees.file(f"d/{number}", 10)
+    trees.copied(is_push, archive=True)
+    path = trees.to / "d" / "7"
+    if fact == "mode":
+        path.chmod(0o640)
+    elif fact == "time":
+        os.utime(path, ns=(S, S))
+    elif fact == "attribute":
+        os.setxattr(path, "user.kept", b"1")
+    else:
+        path.unlink()
+    if fact == "size":
+        path.write_bytes(b"short")
+        os.utime(path, ns=(0, (trees.source / "d" / "7").stat().st_mtime_ns))
+    elif fact == "kind":
+        path.symlink_to("8")
+    result = trees.copied(is_push, archive=True)
+    assert result.files + result.metadata_set == 1
+    assert not os.listxattr(path)
+    assert path.stat().st_mode == (trees.source / "d" / "7").stat().st_mode
+
+
 def test_a_mirror_of_folders_that_cannot_be_compared(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

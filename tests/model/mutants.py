@@ -197,6 +197,11 @@ MUTANTS = (
         "what a folder has beside its listing stays",
     ),
     Mutant(
+        "more", "endpoint/there/listings.py",
+        "is_all=not differing", "is_all=True",
+        "a name that is missing is taken for one that is too much",
+    ),
+    Mutant(
         "more", "transfer/walk/folder_check.py",
         "            elif is_same and of_folder", "            if is_same and of_folder",
         "a folder in which something is deleted does not get its time back",

@@ -43,7 +43,7 @@ def test_what_is_in_an_excluded_folder_is_not_looked_at(
 ) -> None:
     (tmp_path / "no/deeper").mkdir(parents=True)
     (tmp_path / "no/file").touch()
-    listings = [["no"]]
+    listings = [[b"no"]]
     monkeypatch.setattr(os, "listdir", lambda folder: listings.pop())  # of "no" there is none
     assert walked(tmp_path, filtered(("exclude", "no/"), ("include", "file"))) == ["top"]
 

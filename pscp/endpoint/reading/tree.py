@@ -16,7 +16,7 @@ from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Patter
 
 from ..frames import failures
 from . import files
-from .paths import FOLDER_FLAGS, to_bytes, to_text, without_own
+from .paths import FOLDER_FLAGS, names_in, to_bytes, to_text, without_own
 
 FILE, FOLDER, LINK, HARDLINK, ERROR = "file", "folder", "link", "hardlink", "error"
 FIFO, DEVICE, SPECIAL = "fifo", "device", "special"  # the last: a socket, which no copy makes
@@ -192,8 +192,7 @@ class Walk:
                 fd = os.open(_name(full, above), FOLDER_FLAGS, dir_fd=above)
                 if _key(os.fstat(fd)) != key:
                     raise failures.FileChanged()
-            listing = os.listdir(full if fd is None else fd)
-            names = sorted(without_own(map(os.fsencode, listing)))
+            names = sorted(without_own(os.listdir(full) if fd is None else names_in(fd)))
         except BaseException:
             _close(fd)
             raise

@@ -140,7 +140,9 @@ def with_some(folder_fd: int, names: List[bytes]) -> List[int]:
         if error.errno == errno.ENOTSUP:
             return []
         found = [_listed(before + name) for name in names]
-    return [place for place, each in enumerate(found) if each and any(map(is_copied, each))]
+    if not any(found):
+        return []
+    return [place for place, each in enumerate(found) if any(map(is_copied, each))]
 
 
 def _listed(path: bytes) -> List[str]:

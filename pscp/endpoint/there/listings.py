@@ -9,6 +9,7 @@ Not here: the rules for a single file (../../transfer/walk/decide.py), what is d
 differs (../../transfer/walk/folder_check.py), the text of a listing (../reading/rows.py).
 """
 
+import contextlib
 import functools
 import os
 import stat
@@ -20,13 +21,14 @@ from typing import (
     List,
     NamedTuple,
     Optional,
+    Set,
     Tuple,
 )
 
 from ..asking import answers, requests
 from ..frames import failures, system, wire
 from ..reading import files, ownership, source, tree, xattrs
-from ..reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text, without_own
+from ..reading.paths import is_pscps_own, is_unfinished, names_in, to_bytes, to_text, without_own
 from ..reading.rows import NAMES_MOST, Listing, Rows, as_listing, target_of, unpack
 from . import sameness
 from .sameness import alike, is_owner, is_same_time
@@ -120,12 +122,11 @@ class ListingWalk(tree.Walk):
         statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
         more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
         found = [status for status in statuses if status is not None]
-        owners = {(each.st_uid, each.st_gid) for each in found} if archive else set()
-        if len(found) == len(names) and not more and self._are_plain(found) and len(owners) < 2:
-            # Most folders, in half the time of what follows.
-            rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
-            owner = next(iter(owners), None)
-        else:
+        owners = _owners(found) if archive else set()
+        rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
+        owner = next(iter(owners), None)
+        is_alike = len(found) == len(names) and not more and len(owners) < 2
+        if not (is_alike and self._are_plain(found, rows)):  # few folders
             rows, rest, owner = self._chosen(entry, chosen, statuses, more)
         if archive:
             rows.read_targets(fd, before)
@@ -137,11 +138,11 @@ class ListingWalk(tree.Walk):
             return entry, names
         return entry._replace(extra=dict(entry.extra, list=listed)), rest + names[NAMES_MOST:]
 
-    def _are_plain(self, found: List[os.stat_result]) -> bool:
+    def _are_plain(self, found: List[os.stat_result], rows: Rows) -> bool:
         """Are all files, with -a of one name, and none left out?"""
-        if self._filters or not all([stat.S_ISREG(each.st_mode) for each in found]):
+        if self._filters or not all(map(stat.S_ISREG, set(rows.modes))):
             return False
-        return not self._rules.archive or all([each.st_nlink == 1 for each in found])
+        return not self._rules.archive or {each.st_nlink for each in found} <= {1}
 
     def _chosen(
         self,
@@ -203,6 +204,10 @@ def _statuses(
         return [_status(path, fd, follow) for path in paths]
 
 
+def _owners(found: List[os.stat_result]) -> Set[Tuple[int, int]]:
+    return {(status.st_uid, status.st_gid) for status in found}
+
+
 def _columns(found: List[os.stat_result]) -> Tuple[List[int], List[int], List[int]]:
     """Return the modes, sizes and times of Rows."""
     return (
@@ -223,11 +228,13 @@ def _with_attributes(paths: List[bytes], follow: bool) -> "FrozenSet[int]":
     """Return the places of those that have attributes which are copied, or may have."""
     if not hasattr(os, "listxattr"):
         return frozenset()
+    with contextlib.suppress(OSError):  # of most folders, in the least time
+        if not any([os.listxattr(path, follow_symlinks=follow) for path in paths]):
+            return frozenset()
     found = set()
     for place, path in enumerate(paths):
         try:
-            attributes = os.listxattr(path, follow_symlinks=follow)
-            if attributes and any(map(xattrs.is_copied, attributes)):
+            if any(map(xattrs.is_copied, os.listxattr(path, follow_symlinks=follow))):
                 found.add(place)
         except OSError:
             found.add(place)
@@ -271,14 +278,14 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
         return None  # the coordinator, which reads it then, says so
     try:
         with system.closing(_open_folder(the_sink, entry.path)) as fd:
-            if asked.parts and any(map(is_pscps_own, map(os.fsencode, os.listdir(fd)))):
+            if asked.parts and any(map(is_pscps_own, names_in(fd))):
                 return None  # what became of them, a look at each file tells
             owner, archive = sameness.owner(there.owner), the_sink.policy.archive
             find = functools.partial(_differing, rows=rows, owner=owner, archive=archive)
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
-            is_more = asked.extras and has_more(_names(fd), rows, there.up_to)
+            is_more = asked.extras and _has_more(fd, rows, there.up_to, is_all=not differing)
             if the_sink.linker is None or not places:
                 return is_same, places, 0, is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
@@ -302,6 +309,8 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> Li
     """Return the places of the names with which there is not in the folder what their rows say."""
     statuses = _statuses(rows.names, fd, False)
     differing = alike(rows.names)
+    if _are_same(statuses, rows, owner):
+        statuses = []
     for place, (status, mode, size, mtime_ns) in enumerate(zip(statuses, *rows[1:4])):
         if status is None:
             differing.append(place)
@@ -323,9 +332,23 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> Li
     return sorted(set(differing))
 
 
-def _names(fd: int) -> Iterable[bytes]:
-    """Return the names in a folder; none where --link-dest has found it missing, and makes none."""
-    return map(os.fsencode, os.listdir(fd)) if stat.S_ISDIR(os.fstat(fd).st_mode) else ()
+def _are_same(
+    statuses: "List[Optional[os.stat_result]]", rows: Rows, owner: Tuple[int, int]
+) -> bool:
+    """Is all as its row says? That is told of files alone, in half the time that a loop takes."""
+    found = [status for status in statuses if status is not None]
+    if rows.targets or len(found) < len(statuses) or _columns(found) != rows[1:4]:
+        return False
+    return all(is_owner(each, owner) for each in _owners(found))
+
+
+def _has_more(fd: int, rows: Rows, up_to: str, is_all: bool) -> bool:
+    """Has an open folder names that its listing has not? `is_all`: it has all those of that."""
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        return False  # --link-dest has found it missing, and makes none
+    names = names_in(fd)
+    is_same = is_all and len(names) == len(rows.names)
+    return not is_same and has_more(names, rows, up_to)
 
 
 def has_more(names: Iterable[bytes], rows: Rows, up_to: str) -> bool:

@@ -27,6 +27,7 @@ from ..reading.paths import (
     Root,
     mount_id,
     mount_of,
+    names_in,
     open_named,
     status_of,
     to_bytes,
@@ -125,7 +126,7 @@ def _rows(root: Root, piece: Piece, most_bytes: int) -> Tuple[List[Row], bool]:
     """Return the first of a piece's rows, at least one, and whether these were all."""
     folder, low, high, names = piece
     fd = root.folder(folder)
-    there = {os.fsencode(name) for name in os.listdir(fd)}
+    there = set(names_in(fd))
     listed = {to_bytes(name) for name in names}
     found = in_piece(without_own(there - listed), low, high)
     if not found:
@@ -249,7 +250,7 @@ def _remove_parts(of: sink.Sink, folder: str) -> None:
     This run has taken the copy over from them. Raises Refusal where only other copies' are left.
     """
     fd = of.root.folder(folder)
-    names = set(map(os.fsencode, os.listdir(fd)))
+    names = set(names_in(fd))
     if without_own(names):
         return
     own = {name for name in names if is_part_of(name, of.copy.token)}
@@ -286,7 +287,7 @@ def names_at_source(of: source.Source, crosses: bool, listed: Listed) -> List[st
             raise failures.FileChanged()
         if not crosses and status.st_dev != os.stat(of.where(top, "")[0]).st_dev:
             return names
-        there = {os.fsencode(name) for name in os.listdir(fd)}
+        there = set(names_in(fd))
         return [name for name in names if _is_there(fd, to_bytes(name), there)]
 
 
