@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -26,10 +27,13 @@ from faults.conftest import MIB, PATIENCE_S, Calling, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from pscp.connect import bootstrap, openers
 from pscp.endpoint.frames import wire
+from pscp.endpoint.reading.tree import FILE
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
 from pscp.transfer import copy
 from pscp.transfer.lanes import lane_context, relay
+from pscp.transfer.pieces.plan import PlannedEntry
+from pscp.transfer.walk.lookups import DestinationLookup
 from pscp.transports import Channel, open_channel
 
 pytestmark = pytest.mark.needs_ssh(reason="direct lanes lead to the sink alone")
@@ -68,6 +72,37 @@ def test_a_tree(push: Way, remote: str) -> None:
     assert result.ok, result.failures
     assert_same_tree(push.source, push.destination, times=is_archive)
     assert through_here(push, remote=remote, archive=is_archive, strong=True).bytes_sent == 0
+
+
+@pytest.mark.parametrize("remote", ["agent", "sftp"])
+def test_a_mirror_of_folders_that_are_the_same(
+    push: Way, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_folders_are_compared(partial(through_here, push, remote=remote), push, monkeypatch)
+
+
+def assert_folders_are_compared(
+    copy_again: Callable[..., pscp.Result], way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror looks no file up, but those that differ."""
+    looked_up: set[str] = set()
+    request = DestinationLookup.request
+
+    def recorded(self: DestinationLookup, items: list[PlannedEntry]) -> object:
+        looked_up.update(item.entry.path for item in items if item.entry.kind == FILE)
+        return request(self, items)
+
+    monkeypatch.setattr(DestinationLookup, "request", recorded)
+    for number in range(20):
+        fill(way.source / str(number % 3) / str(number), 100 * number)
+    assert copy_again(archive=True).ok
+    fill(way.destination / "1" / "more", 10)
+    fill(way.source / "2" / "5", 600)
+    looked_up.clear()
+    result = copy_again(archive=True, delete=True)
+    assert (result.files, result.files_unchanged, result.files_deleted) == (1, 19, 1)
+    assert looked_up == {"2/5"}
+    assert_same_tree(way.source, way.destination)
 
 
 def test_what_is_missing_or_unreadable_is_a_failure_of_that_file(push: Way) -> None:

@@ -33,7 +33,7 @@ import pscp
 from faults.conftest import MIB, PROGRAM, Breaking, Calling, Way, fill, until
 from faults.hostile_channel import HostileChannel
 from faults.interposed import relay_argv
-from faults.test_host_to_host import fill_all
+from faults.test_host_to_host import assert_folders_are_compared, fill_all
 from pscp.connect import bootstrap, onward, openers, persistent
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectError, ProtocolError, UsageError
@@ -104,6 +104,10 @@ class Onward:
 @pytest.fixture
 def to(push: Way, hosts: PrivateServer) -> Onward:
     return Onward(push, hosts)
+
+
+def test_a_mirror_of_folders_that_are_the_same(to: Onward, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_folders_are_compared(to.copy, to.way, monkeypatch)
 
 
 def test_a_tree_of_which_no_data_comes_here(to: Onward, quick_retries: None) -> None:
