@@ -86,6 +86,7 @@ class Compare(NamedTuple):
     folders: List[tree.Entry]  # each with a Listing as `list` of its extra
     parts: bool  # whether earlier runs may have left parts
     extras: bool  # whether it matters which names the listing has not
+    seconds: bool  # whether files' times count in whole seconds, as SFTP at either end tells them
 
 
 # --- at the source
@@ -281,7 +282,10 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
             if asked.parts and any(map(is_pscps_own, names_in(fd))):
                 return None  # what became of them, a look at each file tells
             owner, archive = sameness.owner(there.owner), the_sink.policy.archive
-            find = functools.partial(_differing, rows=rows, owner=owner, archive=archive)
+            unit_ns = 10**9 if asked.seconds else 1
+            find = functools.partial(
+                _differing, rows=rows, owner=owner, archive=archive, unit_ns=unit_ns
+            )
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
@@ -305,7 +309,9 @@ def _open_folder(the_sink: "sink.Sink", path: str) -> int:
     return os.dup(the_sink.root.folder(path))
 
 
-def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> List[int]:
+def _differing(
+    fd: int, rows: Rows, owner: Tuple[int, int], archive: bool, unit_ns: int = 1
+) -> List[int]:
     """Return the places of the names with which there is not in the folder what their rows say."""
     statuses = _statuses(rows.names, fd, False)
     differing = alike(rows.names)
@@ -322,7 +328,7 @@ def _differing(fd: int, rows: Rows, owner: Tuple[int, int], archive: bool) -> Li
         elif (
             status.st_mode != mode
             or status.st_size != size
-            or (status.st_mtime_ns != mtime_ns and not is_same_time(mtime_ns, status.st_mtime_ns))
+            or not is_same_time(mtime_ns, status.st_mtime_ns // unit_ns * unit_ns)
             or not is_owner((status.st_uid, status.st_gid), owner)
             or (place in rows.targets and target_of(fd, rows.names[place]) != rows.targets[place])
         ):

@@ -121,7 +121,12 @@ class _Batch:
             return
         lands = [(item.entry, each) for _, item, each in self._listed]
         folders = [e._replace(extra={**e.extra, "list": each}) for e, each in lands]
-        request = Compare(folders, bool(self._terms.earlier), self._mirror is not None)
+        request = Compare(
+            folders,
+            parts=bool(self._terms.earlier),
+            extras=self._mirror is not None,
+            seconds=not self._terms.reuses,
+        )
 
         def failed(_: Failure) -> None:
             self._compared([None] * len(folders))
