@@ -36,13 +36,14 @@ from pscp.ground.errors import PscpError
 from pscp.progress.progress import Reporter
 from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
-from pscp.transfer.walk import file_job
+from pscp.transfer.walk import comparing, file_job
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import error_of
 
 T = TypeVar("T")
 KIB = 1024
 CHUNK_BYTES, BLOCK_BYTES = 64 * KIB, 16 * KIB
+STRETCH_BYTES = 2 * CHUNK_BYTES
 PATIENCE_S = 20.0  # for a copy that takes milliseconds, on a machine that is busy
 
 TO, FROM = "to", "from"  # the agent
@@ -65,7 +66,8 @@ QUICK: tuple[tuple[Any, str, Any], ...] = (
     (lane_pool, "_END_S", 0.3),
     (lane_pool, "LET_GO_S", 0.3),
     (os, "fsync", lambda fd: None),
-    (file_job, "_REUSE_BYTES", 2 * CHUNK_BYTES),  # several requests for a small file
+    (file_job, "_REUSE_BYTES", STRETCH_BYTES),  # several requests for a small file
+    (comparing, "CHECK_BYTES", STRETCH_BYTES),
 )
 
 # What a NONSENSE frame holds in place of its payload; none of it is a right answer to anything.

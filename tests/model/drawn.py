@@ -93,6 +93,7 @@ FOCI = {
         (A_PART, Step(large="in place")), mark=1,
     ),
     "in place": Focus(ARCHIVE, (A_PART, Step(large="in place")), mark=1),
+    "stretches": Focus(ARCHIVE, (Step(), Step(large="end"), Step()), mark=1),
     "A1": Focus(ARCHIVE, (Step(Disturbance(calls.STOP, "sync")), Step(large="other"))),
     "A2": Focus(ARCHIVE, (LATE_RUN, Step(large="other"))),
     "A3": Focus(ARCHIVE, (Step(fault=Fault(0, TO, 6, TWICE)), Step())),

@@ -125,6 +125,11 @@ MUTANTS = (
         "a part goes on though its source was written in place since, and its time set back",
     ),
     Mutant(
+        "stretches", "transfer/walk/comparing.py",
+        "        if stretches.differs:\n            return\n", "",
+        "each stretch that differs has the file copied",
+    ),
+    Mutant(
         "A1", COMMIT,
         "            if not is_named(part.fd, folder_fd, temporary):\n"
         "                if is_named(part.fd, folder_fd, name):\n"

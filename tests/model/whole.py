@@ -38,7 +38,7 @@ import soak.trial
 import workers
 from calls import Calls, Disturbance
 from cases import check_clean
-from core.link import QUICK, Bench, Fault
+from core.link import QUICK, STRETCH_BYTES, Bench, Fault
 from soak.trial import Trial, Way, is_own
 from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
 
@@ -79,7 +79,8 @@ class Step(NamedTuple):
     options: Mapping[str, Any] | None = None  # other ones than the run before
     other_folder: bool = False  # another one has DEST's name
     earlier_version: bool = False  # its --inplace has left the part: that was the file itself
-    # What becomes of the large file before the run: small, other, in place, or gone with all.
+    # What becomes of the large file before the run: small, other, in place, another end, or gone
+    # with all.
     large: str = ""
     host: str = ALONE  # or several that see one place
     fates: tuple[str, ...] = ()  # of a cluster's tasks, the first ones (workers.py)
@@ -539,6 +540,8 @@ class Whole(Trial):
             shutil.rmtree(folder)
         elif how == "in place":
             self._change_in_place()
+        elif how == "end":
+            self._change_end()
         else:
             status = os.stat(folder)
             size = 40 if how == "small" else draws.SIZES[-1]
@@ -554,6 +557,17 @@ class Whole(Trial):
             file.seek(0)
             file.write(bytes(byte ^ 1 for byte in bytes_now))
         os.utime(self.large, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _change_end(self) -> None:
+        """Write other bytes into the large file but for its beginning, which both ends have hashed
+        before they go on with the rest.
+        """
+        with open(self.large, "r+b") as file:
+            file.seek(STRETCH_BYTES)
+            bytes_now = file.read()
+            file.seek(STRETCH_BYTES)
+            file.write(bytes(byte ^ 1 for byte in bytes_now))
+        os.utime(self.large, ns=(self.tick(), self.tick()))
 
     def note_source(self) -> None:
         """Take in what the source holds now, without what is pscp's own."""

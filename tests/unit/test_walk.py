@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Extent
-from pscp.transfer.walk.lookups import data_of_both
+from pscp.transfer.walk.comparing import data_of_both
 from pscp.transfer.walk.names import Names
 
 # --- names

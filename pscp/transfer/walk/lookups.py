@@ -1,8 +1,8 @@
 """Looks up what is at the destination already, and carries out what decide.py says of it.
 
-A file of the same size is hashed at both ends, unless times decide: so running a command again
-costs reading, not sending. A part is continued as far as its journal knows it, by the same rule:
-where times decide its digests count, else the source's.
+A file of the same size is hashed at both ends (comparing.py), unless times decide: so running a
+command again costs reading, not sending. A part is continued as far as its journal knows it, by the
+same rule: where times decide its digests count, else the source's.
 
 Not here: the rules (decide.py, ../terms/journal.py), whole folders that are the same
 (folder_check.py), the copying of what is missing (file_job.py, items.py).
@@ -10,29 +10,23 @@ Not here: the rules (decide.py, ../terms/journal.py), whole folders that are the
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.endpoint.asking import requests
-from pscp.endpoint.frames import failures, hashes, wire
+from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
-from pscp.endpoint.reading.files import Extent
 from pscp.endpoint.there import lookup
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import unexpected
 from pscp.transfer.pieces.plan import (
     MEMORY_BYTES,
     Ask,
-    Failure,
     PlannedEntry,
     as_new,
-    batches,
-    cut,
     goes_in_pack,
-    small_together,
 )
 from pscp.transfer.terms.journal import FileNotes, PartUse, decide_part_use
+from pscp.transfer.walk.comparing import Comparison
 from pscp.transfer.walk.decide import (
     CONTENT,
     KIND,
@@ -46,7 +40,6 @@ from pscp.transfer.walk.decide import (
     owners_wanted,
     parse_lookup_row,
 )
-from pscp.transfer.walk.file_job import CHECK_BYTES
 from pscp.transfer.walk.items import Items
 
 if TYPE_CHECKING:
@@ -63,10 +56,6 @@ _IN_THE_WAY = {
 _MIRROR = "--delete replaces it, and deletes what else the source has not"
 _NOTHING_THERE = There("", 0, 0, [])
 
-FileAnswer = answers.Digests | Failure
-# Gets both ends' answers, one for each file.
-Compared = Callable[[list[FileAnswer], list[FileAnswer]], None]
-
 
 class DestinationLookup:
     """Decides for each entry whose source may be at the destination. Only the queue runs it."""
@@ -74,6 +63,7 @@ class DestinationLookup:
     def __init__(self, items: Items) -> None:
         self._items, self._terms, self._queue = items, items.terms, items.terms.queue
         self._rules = Terms.of(items.terms.options)
+        self._comparison = Comparison(items, self._send_differing)
         self._linking: Linking | None = None
         if self._terms.options.link_dest and not self._terms.options.transfer_test:
             from pscp.transfer.walk.linking import Linking  # here: few copies need it
@@ -149,22 +139,7 @@ class DestinationLookup:
             else:
                 self._carry_out(item, there, action)
         self._items.unchanged(unchanged)
-        self._begin_to_compare(to_hash)
-
-    def _begin_to_compare(self, items: list[PlannedEntry]) -> None:
-        whole: list[PlannedEntry] = []
-        for item in items:
-            is_large = not goes_in_pack(item.entry)
-            if is_large:
-                path, size_bytes = item.entry.path, item.entry.size
-                self._terms.counters.begin_file(id(item), path, size_bytes, is_hashed=True)
-            # Holes of a sparse file are not hashed, without -s.
-            if is_large and "sparse" in item.entry.extra and not self._terms.options.strong:
-                self._compare_data(item)
-            else:
-                whole.append(item)
-        for group in small_together(whole, lambda item: item.entry):
-            self._compare(group)
+        self._comparison.begin(to_hash)
 
     def _carry_out(self, item: PlannedEntry, there: There, action: Action) -> None:
         """Send, link, skip or refuse an entry, of which there is this at the destination."""
@@ -207,7 +182,6 @@ class DestinationLookup:
 
     def _send_differing(self, item: PlannedEntry) -> None:
         """Copy a file that was found to differ from one of its size."""
-        self._terms.counters.end_file(id(item))
         self._send(item, There(tree.FILE, item.entry.size, 0, []), CONTENT)
 
     def _send(self, item: PlannedEntry, there: There, why: str) -> None:
@@ -267,124 +241,3 @@ class DestinationLookup:
 
         inherit = lookup.Inherit(item.entry, nonce)
         self._queue.add(Ask(False, inherit, then, lambda _: then(False), is_exclusive=True))
-
-    # --- files of the same size: hashed at both ends
-
-    def _compare(self, group: list[PlannedEntry], offset: int = 0) -> None:
-        """Hash several small files at both ends, or a stretch of one large file."""
-        strong = self._terms.options.strong
-        chunk_bytes = wire.MAX_OFFSET if strong else self._terms.chunk_bytes
-        extents = [_stretch(item, offset, chunk_bytes) for item in group]
-        algorithm = hashes.STRONG if strong else self._terms.algorithm
-
-        def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
-            same: list[PlannedEntry] = []
-            digests: list[str] = []
-            for item, stretch, mine, theirs in zip(group, extents, here, there, strict=True):
-                end = sum(stretch[-1])
-                if isinstance(mine, dict) or not _are_same(mine, theirs):
-                    self._send_differing(item)
-                elif end < item.entry.size:
-                    self._terms.counters.add_to_file(id(item), end - offset)
-                    self._compare([item], end)
-                elif not self._terms.job.is_expected(item.entry.path, str(mine[0])):
-                    self._terms.counters.end_file(id(item))
-                    self._items.results.fail_expected(item.entry.path)
-                else:
-                    same.append(item)
-                    digests.append(answers.text(mine[0]))
-            for item in same:
-                self._terms.counters.end_file(id(item))
-            if same:
-                size_bytes = sum(item.entry.size for item in same)
-                self._items.already_there(same, digests, size_bytes)
-
-        self._hash_both(group, extents, algorithm, compared)
-
-    def _hash_both(
-        self,
-        group: list[PlannedEntry],
-        extents: list[list[Extent]],
-        algorithm: str,
-        compared: Compared,
-    ) -> None:
-        """Have the sink and then the source hash these extents of each file."""
-        pairs, cost_bytes = list(zip(group, extents, strict=True)), len(group) * MEMORY_BYTES
-
-        def then_source(answer: object) -> None:
-            there = answers.digests(answer)
-
-            def then(here: object) -> None:
-                compared(answers.digests(here), there)
-
-            known = [(source.listed(item.known), each) for item, each in pairs]
-            request = requests.Digests(known, algorithm)
-            self._queue.add(Ask(True, request, then, unexpected, cost_bytes=cost_bytes))
-
-        placed = [(False, item.entry.path, each) for item, each in pairs]
-        request = lookup.DigestsThere(placed, algorithm)
-        self._queue.add(Ask(False, request, then_source, unexpected, cost_bytes=cost_bytes))
-
-    # --- sparse files: hashed where either end has data
-
-    def _compare_data(self, item: PlannedEntry, offset: int = 0, same_bytes: int = 0) -> None:
-        """Hash the data from `offset` on. So far `same_bytes` were hashed and are the same."""
-
-        def failed(_: Failure) -> None:
-            self._send_differing(item)
-
-        def then_source(there: object) -> None:
-            def then(here: object) -> None:
-                extents, end = data_of_both([here, there], offset, item.entry.size)
-                pieces = batches(cut(extents, self._terms.chunk_bytes), CHECK_BYTES)
-                self._compare_pieces(item, pieces, end, same_bytes)
-
-            request = requests.Extents(source.listed(item.known), offset)
-            self._queue.add(Ask(True, request, then, failed))
-
-        request = lookup.ExtentsThere(item.entry.path, offset)
-        self._queue.add(Ask(False, request, then_source, failed))
-
-    def _compare_pieces(
-        self, item: PlannedEntry, pieces: Iterator[list[Extent]], end: int, same_bytes: int
-    ) -> None:
-        """Hash piece after piece, then the data after `end`, as long as all is the same."""
-        piece = next(pieces, None)
-        if piece is None and end < item.entry.size:
-            self._compare_data(item, end, same_bytes)
-        elif piece is None:
-            self._terms.counters.end_file(id(item))
-            self._items.already_there([item], [""], same_bytes)
-        else:
-            piece_bytes = sum(length for _, length in piece)
-
-            def compared(here: list[FileAnswer], there: list[FileAnswer]) -> None:
-                if _are_same(here[0], there[0]):
-                    self._terms.counters.add_to_file(id(item), piece_bytes)
-                    self._compare_pieces(item, pieces, end, same_bytes + piece_bytes)
-                else:
-                    self._send_differing(item)
-
-            self._hash_both([item], [piece], self._terms.algorithm, compared)
-
-
-def data_of_both(both: Sequence[object], offset: int, size_bytes: int) -> tuple[list[Extent], int]:
-    """Return where either end has data from `offset` on, and up to where both have answered."""
-    answered = [answers.extents(answer, offset, size_bytes) for answer in both]
-    end = min([size_bytes, *(sum(found[-1]) for found, is_last in answered if not is_last)])
-    union: list[Extent] = []
-    for begin, length in sorted(itertools.chain(*(found for found, _ in answered))):
-        first, last = max(begin, offset), min(begin + length, end)
-        if first < last:
-            union.append((first, last - first))
-            offset = last
-    return union, end
-
-
-def _are_same(mine: FileAnswer, theirs: FileAnswer) -> bool:
-    return not isinstance(mine, dict) and None not in mine and mine == theirs
-
-
-def _stretch(item: PlannedEntry, offset: int, chunk_bytes: int) -> list[Extent]:
-    left = [(offset, item.entry.size - offset)] if item.entry.size > offset else []
-    return next(batches(cut(left, chunk_bytes), CHECK_BYTES), [(offset, 0)])
