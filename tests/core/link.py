@@ -67,6 +67,7 @@ QUICK: tuple[tuple[Any, str, Any], ...] = (
     (lane_pool, "LET_GO_S", 0.3),
     (os, "fsync", lambda fd: None),
     (file_job, "_REUSE_BYTES", STRETCH_BYTES),  # several requests for a small file
+    (file_job, "_REUSES_LEAST", 1),
     (comparing, "CHECK_BYTES", STRETCH_BYTES),
 )
 

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.link import FROM, KILL, LATE, TO, TWICE, Fault, asking
+from core.link import FROM, KILL, LATE, STRETCH_BYTES, TO, TWICE, Fault, asking
 from core.test_clones import have_clones
 from core.trees import Trees
-from pscp.endpoint.asking import requests
+from pscp.endpoint.asking import answers, requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.reading import tree
@@ -30,6 +30,7 @@ from pscp.endpoint.reading.metadata import Policy
 from pscp.endpoint.there import reuse
 from pscp.endpoint.there.reuse import PIECE_BYTES, Reuse
 from pscp.endpoint.writing import fence, sink
+from pscp.transfer.walk import file_job
 
 TOKEN, NONCE = "0" * 8, "1" * 8
 PIECES = 9
@@ -169,6 +170,24 @@ def test_what_differs_is_sent(trees: Trees, is_push: bool, new: bytes, pieces: i
     result = trees.copied(is_push)
     assert result.bytes_sent <= pieces * PIECE_BYTES
     assert result.bytes_sent + result.bytes_resumed == len(new)
+
+
+def test_where_nothing_is_the_same_no_more_is_compared(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request at a time goes over the only lane; the first answer is enough here."""
+    (trees.source / "large").write_bytes(os.urandom(SIZE_BYTES))
+    (trees.to / "large").write_bytes(OLD)
+    asked: list[Reuse] = []
+
+    def take(of: sink.Sink, request: Reuse) -> object:
+        asked.append(request)
+        return reuse.take(of, request)
+
+    monkeypatch.setitem(answers.ANSWERS, Reuse, (answers.WRITING_SINK, take))
+    monkeypatch.setattr(file_job, "_HOPELESS_BYTES", STRETCH_BYTES)
+    assert trees.copied(is_push, connections=1).bytes_sent == SIZE_BYTES
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("request_type", [requests.Digests, requests.Finish])

@@ -11,6 +11,7 @@ Read next: ../lanes/lane.py.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -39,9 +40,11 @@ from pscp.transfer.terms.results import Results
 # What an end hashes for one request: enough to outweigh a round trip, and little enough that what
 # follows on the same lane does not wait long.
 CHECK_BYTES = 64 * 1024 * 1024
-# And what is compared with the file that is there for one request. These requests wait in a lane's
-# window like so many bytes, or one lane would take all of them.
-_REUSE_BYTES, _REUSE_COST_BYTES = 16 * 1024 * 1024, 1024 * 1024
+# And what is compared with the file that is there for one request. These go before chunks: a lane
+# that first sent what was found to differ would have the sink wait. And since chunks wait behind
+# them at the sink, there are no more at once than keep it at work: two for each lane, and as many
+# as it answers in a round trip.
+_REUSE_BYTES, _REUSES_LEAST, _REUSE_S = 16 * 1024 * 1024, 2, 0.03
 _HOPELESS_BYTES = 64 * 1024 * 1024  # if nothing of so much is the same, no more is compared
 
 _numbers = itertools.count(1)
@@ -66,7 +69,9 @@ class FileJob:
         self._journal_number = 0  # only what is written later knows it
         self._basis_bytes = 0  # of the file that is there
         self._compared_bytes = self._reused_bytes = 0  # of it
-        self._is_reusing = False  # it is asked for; the first answer tells that the part has begun
+        # What is still to be compared, by requests, and what is to be sent after that.
+        self._uncompared = deque[tuple[Iterator[list[Extent]], Iterator[Work]]]()
+        self._reuses = 0  # requests under way; the first answer tells that the part has begun
         self._waiting: list[Iterator[Work]] = []  # for that answer
         self._owed_bytes = 0  # of data: not known to be in the part yet
 
@@ -221,43 +226,48 @@ class FileJob:
         """Send these extents, but for what the file that is there has of them, and `then` more."""
         wanted, basis_bytes = list(extents), self._basis_bytes
         rest = itertools.chain(self._chunks(subtract(wanted, [(0, basis_bytes)])), then)
-        if basis_bytes:
-            there = list(subtract(wanted, [(basis_bytes, wire.MAX_OFFSET)]))
-            self._counters.add(bytes_comparing=_length(there))
-            self._later(self._reuse(batches(cut(there, reuse.PIECE_BYTES), _REUSE_BYTES), rest))
-        else:
-            self._later(rest)
+        there = list(subtract(wanted, [(basis_bytes, wire.MAX_OFFSET)])) if basis_bytes else []
+        self._counters.add(bytes_comparing=_length(there))
+        groups = batches(cut(there, reuse.PIECE_BYTES), _REUSE_BYTES)
+        self._uncompared.append((groups, rest))
+        self._compare_more()
 
-    def _reuse(self, groups: Iterator[list[Extent]], rest: Iterator[Work]) -> Iterator[Work]:
-        """Have the next group compared; what differs is sent before the one after it."""
-        group = next(groups, None)
-        if self._failure is not None:
-            return
-        if group is None:
-            if self._compared_bytes or not self._is_reusing:
-                yield from rest
-            else:
+    @property
+    def _may_reuse(self) -> bool:
+        of_lane = _REUSES_LEAST + int(self._terms.context.rtt_s / _REUSE_S)
+        return self._reuses < of_lane * max(self._counters.lanes_alive, 1)
+
+    def _compare_more(self) -> None:
+        """Have the next groups compared, as many as may be at once; after them send the rest."""
+        while self._uncompared and self._may_reuse and self._failure is None:
+            groups, rest = self._uncompared[0]
+            group = next(groups, None)
+            is_hopeless = self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes
+            if group is not None and not is_hopeless:
+                self._reuse(group)
+                continue
+            self._uncompared.popleft()
+            if group is not None:
+                left = list(joined(itertools.chain(group, *groups)))
+                self._counters.add(bytes_comparing=-_length(left))
+                rest = itertools.chain(self._chunks(left), rest)
+            if self._reuses and not self._compared_bytes:
                 self._waiting.append(rest)
-            return
-        if self._compared_bytes >= _HOPELESS_BYTES and not self._reused_bytes:
-            left = list(joined(itertools.chain(group, *groups)))
-            self._counters.add(bytes_comparing=-_length(left))
-            yield from self._chunks(left)
-            yield from rest
-            return
+            else:
+                self._later(rest)
+
+    def _reuse(self, group: list[Extent]) -> None:
+        """Have a group compared, and what is the same be taken."""
         self._holds += 1
-        self._is_reusing = True
+        self._reuses += 1
         self.was_shared = True  # a lane that is lost meanwhile may make a part late
-        ask = self._ask_source(group, partial(self._then_reuse, group))
-        ask.cost_bytes = _REUSE_COST_BYTES
-        yield ask
-        self._later(self._reuse(groups, rest))
+        self._queue.add(self._ask_source(group, partial(self._then_reuse, group)))
 
     def _then_reuse(self, group: list[Extent], wanted: answers.Digests) -> None:
         digests = [digest or "" for digest in wanted]  # "": the source is shorter by now
         request = reuse.Reuse(self.item.entry, group, digests, self._terms.algorithm)
         then = partial(self._reused, group)
-        self._queue.add(Ask(False, request, then, self._ask_failed, cost_bytes=_REUSE_COST_BYTES))
+        self._queue.add(Ask(False, request, then, self._ask_failed))
 
     def _reused(self, group: list[Extent], answer: object) -> None:
         receipt, found = answers.items(answer)
@@ -275,6 +285,8 @@ class FileJob:
             self._take_receipt(answers.integer(receipt))
         waiting, self._waiting = self._waiting, []
         self._later(itertools.chain(*waiting, self._chunks(joined(missing))))
+        self._reuses -= 1
+        self._compare_more()
         self._release()
 
     # --- what lanes report
