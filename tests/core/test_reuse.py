@@ -8,6 +8,7 @@ Not here: what the options mean that keep the old file (../e2e/test_copy_kept.py
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -113,6 +114,25 @@ def test_nothing_is_read_through_a_link(lanes: list[sink.Sink], tmp_path: Path) 
     (tmp_path / "large").rename(tmp_path / "elsewhere")
     (tmp_path / "large").symlink_to("elsewhere")
     assert reuse.take(lanes[0], asked_for(OLD)) == (0, [False] * PIECES)
+
+
+def open_inodes() -> set[int]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself
+            found.add(os.stat(f"/proc/self/fd/{number}").st_ino)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="needs O_PATH")
+def test_the_old_file_is_freed_once_nobody_waits(lanes: list[sink.Sink], tmp_path: Path) -> None:
+    """That may take a second, with the fence held and the coordinator waiting."""
+    receipt = reuse.take(lanes[0], asked_for(OLD))[0]
+    old, held = os.stat(tmp_path / "large").st_ino, list[bool]()
+    lanes[0].finish(ENTRY, "", receipt, lambda outcome: held.append(old in open_inodes()))
+    lanes[0].settler.close()
+    assert os.stat(tmp_path / "large").st_ino != old
+    assert (held, old in open_inodes()) == ([True], False)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not sett
 # tmpfs the sink of a pack took 70 microseconds a file with the thread and 38 without.
 _QUICK_S = 100e-6
 
+# How a file is opened so that it is not freed: 2 GiB that are in memory take 0.3 to 0.9 s.
+_HOLDING = getattr(os, "O_PATH", 0) and os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
 Batch = Tuple[List[Part], failures.Done]  # settled together; called with what became of each
 
 
@@ -123,9 +126,13 @@ class Settler:
         for part, failure in zip(named, outcome):
             part.failure = failure
         self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
-        while batches:
-            batch, done = batches.pop(0)
-            done([part.failure for part in batch])
+        try:
+            while batches:
+                batch, done = batches.pop(0)
+                done([part.failure for part in batch])
+        finally:  # with no lock held, and nobody waiting
+            for part in parts:
+                part.free_old()
 
     def make_names_durable(self, paths: Iterable[str]) -> failures.Outcome:
         """Sync the folders of these names, each once, so that no power cut undoes a rename in them.
@@ -224,6 +231,9 @@ class Settler:
                 raise failures.Refusal(failures.VERIFY, path, "its part has another size")
             before = file_to_replace(folder_fd, name, path)
             metadata.apply_to_file(part.fd, part.entry, self._policy, before)
+            if _HOLDING:
+                with contextlib.suppress(OSError):  # nothing is there
+                    part.old_fd = os.open(name, _HOLDING, dir_fd=folder_fd)
             self._rename(part, folder_fd, temporary, name)
 
     def _read_back(self, part: Part) -> None:

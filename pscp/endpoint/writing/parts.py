@@ -42,9 +42,15 @@ class Part:
         self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
         self.failure: Optional[Data] = None
         self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
+        self.old_fd = -1  # what it replaces, once it does: to free that may take a second
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def free_old(self) -> None:
+        fd, self.old_fd = self.old_fd, -1
         if fd >= 0:
             os.close(fd)
 
