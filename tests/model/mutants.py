@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "N10", "transfer/ending/ending.py",
-        "        if not is_dry:  # before folders that they are in go, or get their times\n"
+        "        if not is_dry and (mirror is not None or len(self.folders)):\n"
         "            self._discard()\n", "",
         "parts are removed after folders have their times",
         also=(PARTS, "with fence.keeping_times(folder_fd):", "with contextlib.nullcontext():"),

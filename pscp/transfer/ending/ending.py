@@ -82,7 +82,8 @@ class Ending:
             self._sweep()
         self._finish_links(copy_now)
         self._check_told()
-        if not is_dry:  # before folders that they are in go, or get their times
+        # Before folders that they are in go, or get their times; else once is enough, at the end.
+        if not is_dry and (mirror is not None or len(self.folders)):
             self._discard()
         if mirror is not None:
             copy_blocked(mirror.finish())  # which may add links
