@@ -323,10 +323,11 @@ def digests_of(
     return [None if digest is None else digest.hex() for digest in digests]
 
 
-def start_writing_back(fd: int) -> None:
-    """Have the kernel begin to write this file out, so that a later fsync has little to wait for.
+def start_writing_back(fd: int, offset: int = 0, size_bytes: int = 0) -> None:
+    """Have the kernel begin to write this file out, or a stretch of it, so that a later fsync has
+    little to wait for.
 
     Measured on ext4, 128 small files a batch: 7,200 files/s, against 3,600 with fsync alone.
     """
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)

@@ -113,10 +113,17 @@ class _Taker:
                     self._held[offset] = view
                     used_bytes += length
             self._write()
+            if any(taken) and not self._is_clone:
+                self._start_writing_back()
             self._sink.sync(self._part.fd)
             return self._sink.parts.receipt(self._part.fd), taken
         finally:
             self._part.close()
+
+    def _start_writing_back(self) -> None:
+        """Have the disk at work beside the network: the file's fsync would wait for all of it."""
+        begin, (last, length) = self._request.extents[0][0], self._request.extents[-1]
+        files.start_writing_back(self._part.fd, begin, last + length - begin)
 
     def _is_same(self, fd: int, view: memoryview, offset: int, digest: str) -> bool:
         """Read what a file has there. Has it this digest?"""
