@@ -42,9 +42,9 @@ from pscp.transfer.terms.results import Results
 CHECK_BYTES = 64 * 1024 * 1024
 # And what is compared with the file that is there for one request. These go before chunks: a lane
 # that first sent what was found to differ would have the sink wait. And since chunks wait behind
-# them at the sink, there are no more at once than keep it at work: two for each lane, and as many
+# them at the sink, there are no more at once than keep it at work: four for each lane, and as many
 # as it answers in a round trip.
-_REUSE_BYTES, _REUSES_LEAST, _REUSE_S = 16 * 1024 * 1024, 2, 0.03
+_REUSE_BYTES, _REUSES_LEAST, _REUSE_S = 16 * 1024 * 1024, 4, 0.02
 _HOPELESS_BYTES = 64 * 1024 * 1024  # if nothing of so much is the same, no more is compared
 
 _numbers = itertools.count(1)
