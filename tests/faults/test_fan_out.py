@@ -226,7 +226,7 @@ def test_memory_stays_bounded_with_a_slow_and_a_fast_one(hosts: Hosts, tmp_path:
     to = [hosts.still("slow", HELD_BYTES), hosts.good("fast")]
     process = start(hosts, *to, **{PEAK: str(tmp_path / "peak")})
     until(lambda: (hosts.at("fast") / "big").exists(), "the fast one has it")
-    assert hosts.stands("slow")
+    hosts.wait_until_stands("slow")
     hosts.go("slow")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
