@@ -10,6 +10,7 @@ from typing import Any
 
 # Loaded before a test replaces RemoteAgent, of which the agent of a direct lane is a subclass.
 import pscp.connect.direct_sockets  # noqa: F401
+from pscp.connect import bootstrap
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.logins.prompts import Caller
 from pscp.connect.openers import Opener
@@ -57,8 +58,18 @@ class FakeRemoteAgent:
 
     plane = "ssh"
 
-    def __init__(self, channel: FakeChannel, *_: object) -> None:
-        self.channel = channel
+    def __init__(
+        self,
+        channel: FakeChannel,
+        note: object = None,
+        patience: object = None,
+        facts: Any = None,
+        first: Any = None,
+    ) -> None:
+        self.channel, self.facts = channel, facts or bootstrap.Facts({}, {"sha256": 1.0})
+        self.hashes = self.facts.hashes
+        if first is not None:
+            first.when_let_in(channel)
         channel.greeted.set()
         if channel.gate is not None:
             assert channel.gate.wait(WAIT_S)

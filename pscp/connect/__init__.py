@@ -7,6 +7,6 @@ Read next: connections.py.
 
 For other rooms: agent_program (copy_modules, stream_modules), bootstrap (MISSHAPEN, RemoteAgent,
 misshapen), connections (ConnectionRequest, Connections), external (ExternalOpener), first_login
-(idle_s), messages (about, named, noting), onward (OnwardChannel, OnwardOpener), persistent,
-spare_logins (IdleConnections, LET_GO_S).
+(Ahead, NOTHING_AHEAD, idle_s), messages (about, named, noting), onward (OnwardChannel,
+OnwardOpener), persistent, spare_logins (IdleConnections, LET_GO_S).
 """

@@ -1,6 +1,7 @@
 """Sends the agent over a fresh channel, reads its HELLO, and exchanges frames with it.
 
-A random marker separates what a login prints from the agent's output.
+A random marker separates what a login prints from the agent's output. An agent of which all is
+known, since another one of its host has said HELLO, is sent frames as soon as it is started.
 
 Not here: what is sent (agent_program.py), what comes on standard error (messages.py), the way
 there (transports/), the remote command (transports/remote_command.py), which frames a lane
@@ -17,7 +18,9 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from pscp.connect.agent_program import bundle
 from pscp.connect.logins.authenticator import Patience
@@ -30,9 +33,11 @@ from pscp.ground.stops import ended_by
 from pscp.transports import Channel
 from pscp.transports.channel import AGENT
 from pscp.transports.openssh import last_line
+from pscp.transports.remote_command import STARTED
 
 _BANNER_MAX_BYTES = 64 * 1024  # what a login may print before the agent speaks
 _SHOW_AFTER_S = 0.2  # standard error is shown so long after it came, unless an error repeats it
+_LOOK_S = 0.01  # between two looks whether ssh has made its socket, as it does once it is let in
 _STOP_S = 3.0  # for the answer to what has begun at the far end, once a call is to end
 _SHOWN_MAX = 200  # characters of a login's output in an error
 _HANGUP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # the latter is Linux's, of sockets
@@ -44,14 +49,36 @@ _OF_TYPE = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError)
 MISSHAPEN = (wire.WireError, struct.error, *_OF_TYPE)
 
 
-def send_agent(channel: Channel) -> None:
+class FirstSteps(NamedTuple):
+    """The steps of a session's first connection, beside those of each."""
+
+    when_let_in: Callable[[Channel], None]  # called once the host lets the login in
+    request: requests.Request | None = None  # sent to the agent with its program
+
+
+class Facts(NamedTuple):
+    """What an agent has told of its machine in its HELLO."""
+
+    hello: Mapping[str, object] = {}
+    hashes: Mapping[str, float] = {}  # the MB/s of each digest that it has
+
+
+def new_marker(*, says_hello: bool = True) -> bytes:
+    """Return a channel's marker, which also tells the agent whether to say HELLO."""
+    return os.urandom(wire.MARKER_BYTES - 1) + (
+        wire.WITH_HELLO if says_hello else wire.WITHOUT_HELLO
+    )
+
+
+def send_agent(channel: Channel, *, is_known: bool = False) -> None:
     """Send the agent, if the channel needs one, and the channel's marker, unless that was done.
 
-    A command that ended already is no error here: its messages will tell more than a broken pipe.
+    One that is known says no HELLO. A command that ended already is no error here: its messages
+    will tell more than a broken pipe.
     """
     if channel.marker:
         return
-    channel.marker = os.urandom(wire.MARKER_BYTES)
+    channel.marker = new_marker(says_hello=not is_known or channel.kind is not AGENT)
     program = bundle() if channel.kind is AGENT else b""
     size = b"%08d" % len(program) if program else b""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -68,6 +95,8 @@ class RemoteAgent:
         channel: Channel,
         notice: Callable[[str], None] | None = None,
         patience: Patience | None = None,
+        facts: Facts | None = None,
+        first: FirstSteps | None = None,
     ) -> None:
         """Send the agent, unless it was sent already, and wait for its HELLO.
 
@@ -75,6 +104,8 @@ class RemoteAgent:
             channel: the channel to the remote command.
             notice: shows people a line of what the login prints.
             patience: the time for the login; without it SILENCE_S.
+            facts: what another agent of the host has told; then this waits for the login alone.
+            first: the steps of a session's first connection, beside those of each.
 
         Raises ConnectError (its subclass tells why there is no agent) and ProtocolError.
         """
@@ -82,8 +113,12 @@ class RemoteAgent:
         self._messages = Messages(channel, notice)
         self.rtt_s = math.inf  # the shortest round trip of a request and its reply
         self.decoder = wire.Decoder()
-        self.hello: dict[str, object] = {}  # what the agent tells of itself
-        self.hashes: dict[str, float] = {}  # the MB/s of each digest that it has
+        self.facts = facts or Facts()
+        self._when_let_in = first.when_let_in if first is not None else None
+        # Sent with the agent; its answer is not received yet.
+        self._ahead = first.request if first is not None and not self.is_sftp else None
+        self.start_s = math.inf  # from when python3 was found to the HELLO: two round trips or more
+        self._seen: bytes | None = b""  # what came before the marker; None: that has come
         self.was_kept = False  # from an earlier copy: it may have died unnoticed
         self._early_s = 0.0  # when the latest early request was made
         self._early = 0  # requests that were made early, and are not answered yet
@@ -95,7 +130,7 @@ class RemoteAgent:
             self._poll.register(fd, select.POLLIN)
         try:
             with ended_by(lambda error: channel.end()):
-                self._greet(patience or Patience(SILENCE_S, lambda: 0.0))
+                self._greet(patience or Patience(SILENCE_S, lambda: 0.0), facts is not None)
             self._messages.show()
         except BaseException as error:
             channel.close()
@@ -104,9 +139,32 @@ class RemoteAgent:
         self._messages.notice = None
         self.cipher = self._messages.cipher  # of the connection; "": not known
 
-    def _greet(self, patience: Patience) -> None:
-        send_agent(self.channel)
-        self._skip_banner(patience)
+    @property
+    def hello(self) -> Mapping[str, object]:
+        """What the agent tells of itself."""
+        return self.facts.hello
+
+    @property
+    def hashes(self) -> Mapping[str, float]:
+        """The MB/s of each digest that it has."""
+        return self.facts.hashes
+
+    def _greet(self, patience: Patience, is_known: bool) -> None:
+        send_agent(self.channel, is_known=is_known)
+        if self._ahead is not None:
+            with contextlib.suppress(errors.ConnectionLost):  # as in send_agent()
+                self.send(wire.ASK, 0, 0, requests.to_json(self._ahead))
+        self._read_until(partial(self._wait_for_login, patience), STARTED, self.channel.marker)
+        self._note_let_in()
+        started_s = time.monotonic()
+        if self.channel.marker.endswith(wire.WITHOUT_HELLO):
+            self.session.advance(session.HELLO)
+        else:
+            self._skip_banner(partial(self._wait_for_login, patience))
+            self._take_hello()
+            self.start_s = time.monotonic() - started_s
+
+    def _take_hello(self) -> None:
         frame = self.receive()
         if frame is None:
             raise self.explain()
@@ -115,20 +173,23 @@ class RemoteAgent:
         hashes = hello.get("hashes") if isinstance(hello, dict) else None
         if not isinstance(hello, dict) or not isinstance(hashes, dict):
             raise errors.ProtocolError("a HELLO of another shape")
-        self.hashes = {str(k): v for k, v in hashes.items() if isinstance(v, float) and v > 0}
+        speeds = {str(k): v for k, v in hashes.items() if isinstance(v, float) and v > 0}
         if self.is_sftp and "rtt_s" in hello:  # over SFTP a request may take several round trips
             self.rtt_s = _checked_rtt_s(hello["rtt_s"])
-        self.hello = hello
+        self.facts = Facts(hello, speeds)
 
     # --- frames from the agent
 
     def receive(self) -> wire.Frame | None:
         """Return the next frame, valid until the next call; None when the channel ended.
 
-        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame, and
-        CopyError where the stream that it is a lane of has lost its far end.
+        Raises ConnectionLost after a minute of silence, ProtocolError for what is no frame,
+        ConnectError where no agent has begun, and CopyError where the stream that it is a lane of
+        has lost its far end.
         """
         try:
+            if self._seen is not None:
+                self._skip_banner(self._wait)
             frame = self.decoder.next()
             while frame is None:
                 spaces = self.decoder.spaces()
@@ -171,41 +232,60 @@ class RemoteAgent:
                 break
         messages = self._messages.text()
         error = self.channel.explain(messages)
-        if self.hello and isinstance(error, errors.NoAgent):
+        has_begun = self.hello and self._seen is None
+        if has_begun and isinstance(error, errors.NoAgent):
             return errors.ProtocolError(f"the agent failed: {last_line(messages)}")
-        if self.hello and isinstance(error, errors.NoSftp):
+        if has_begun and isinstance(error, errors.NoSftp):
             return errors.ConnectionLost("the far end ended SFTP")
         return error
 
-    def _skip_banner(self, patience: Patience) -> None:
-        """Read past what a login prints, up to the marker; show it to people."""
-        seen, marker = b"", self.channel.marker
-        while marker not in seen:
-            self._wait_for_login(patience)
+    def _read_until(self, wait: Callable[[], None], *words: bytes) -> None:
+        """Read what comes before the marker, until one of these words has come."""
+        seen = self._seen or b""
+        while not any(word in seen for word in words):
+            wait()
             data = os.read(self.channel.read_fd, 4096)
-            seen += data
+            self._seen = seen = seen + data
             if len(seen) > _BANNER_MAX_BYTES:
                 raise _no_agent(seen)
             if not data:
                 raise self._ended_early(seen)
-        banner, _, rest = seen.partition(marker)
+
+    def _skip_banner(self, wait: Callable[[], None]) -> None:
+        """Read past what a login prints, up to the marker; show it to people."""
+        self._read_until(wait, self.channel.marker)
+        banner, _, rest = (self._seen or b"").partition(self.channel.marker)
+        self._seen = None
         self.decoder.feed(rest)
+        banner = banner.replace(STARTED, b"")
         if banner and self._messages.notice is not None:
             self._messages.notice(banner.decode(errors="replace").rstrip("\r\n"))
 
     def _wait_for_login(self, patience: Patience) -> None:
         """Wait until something comes, as long as the login may take; show people its messages."""
-        ready: dict[int, int] = {}
+        ready, said_s = dict[int, int](), time.monotonic()
         while self.channel.read_fd not in ready:
-            show_s = _SHOW_AFTER_S if self._messages.has_unshown else math.inf
-            ready = self._wait_for_s(min(patience.left_s(), show_s))
-            if not ready:
+            silent_s = time.monotonic() - said_s
+            show_s = _SHOW_AFTER_S - silent_s if self._messages.has_unshown else math.inf
+            look_s = _LOOK_S if self._when_let_in is not None else math.inf
+            ready = self._wait_for_s(max(0.0, min(patience.left_s(), show_s, look_s)))
+            if ready:
+                said_s = time.monotonic()
+            elif show_s <= look_s:
                 self._messages.show()
+            control = self.channel.control
+            if look_s < math.inf and control is not None and os.path.exists(control.path):
+                self._note_let_in()
+
+    def _note_let_in(self) -> None:
+        tell, self._when_let_in = self._when_let_in, None
+        if tell is not None:
+            tell(self.channel)
 
     def _ended_early(self, seen: bytes) -> errors.PscpError:
         """Return why the channel ended before the marker came."""
-        error = self.explain()
-        return _no_agent(seen) if isinstance(error, errors.NoAgent) and seen.strip() else error
+        error, said = self.explain(), seen.replace(STARTED, b"")
+        return _no_agent(said) if isinstance(error, errors.NoAgent) and said.strip() else error
 
     def _json(self, frame: wire.Frame) -> object:
         try:
@@ -248,10 +328,16 @@ class RemoteAgent:
     def ask(self, request: requests.Request, is_slow: bool = False) -> tuple[object, bool]:
         """Make a request while no lane serves this channel.
 
-        Returns the answer, and whether it is a failure. Raises ConnectError, ProtocolError.
+        Returns the answer, and whether it is a failure. Raises ConnectError, ProtocolError. If it
+        is the request that was sent with the agent, it is not made again.
 
         With `is_slow` the answer takes time, so the round trip is measured by a Ping before it.
         """
+        with self._answering(is_slow):
+            ahead, self._ahead = self._ahead, None
+            answer = self._reply() if ahead is not None else (None, False)
+            if ahead == request:
+                return answer
         begun_s = time.monotonic()
         has_early = self._early > 0
         with self._answering(is_slow):

@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect import greeting
-from pscp.connect.first_login import FirstLogin
-from pscp.connect.known.host_memory import PathRecord
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin
+from pscp.connect.known.host_memory import FAR_S, PathRecord
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
 from pscp.connect.openers import Opener, SshOpener
@@ -30,7 +30,7 @@ from pscp.ground.locations import Location
 from pscp.ground.log import Log
 from pscp.ground.values import LOGINS_MAX
 from pscp.options.options import Options
-from pscp.transports import Channel
+from pscp.transports import Channel, socket_options
 
 if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
@@ -168,20 +168,22 @@ class Connections:
                 self.close()
                 self.idle = IdleConnections()
                 self._start(options, is_push, is_small=is_small)
-            self._early.send_agents()
+            self._early.send_agents(are_known=True)
 
-    def take(self, options: Options, note: Callable[[str], None]) -> list[RemoteAgent]:
+    def take(
+        self, options: Options, note: Callable[[str], None], ahead: Ahead = NOTHING_AHEAD
+    ) -> list[RemoteAgent]:
         """Return the connections that are open; if there is none, open a first one.
 
-        Its login may ask a person. Raises ConnectError when no further attempt is made
-        (--retry-for).
+        Its login may ask a person. If it asked nobody, others begin once it is let in. Raises
+        ConnectError when no further attempt is made (--retry-for).
         """
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
             try:
                 with self._my_turn():
                     idle = self.idle.take(self._choice(options))
-                    return idle or [self._control(options, note)]
+                    return idle or [self._control(options, note, ahead)]
             except (errors.ConnectionLost, errors.Unreachable) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
@@ -206,14 +208,15 @@ class Connections:
         finally:
             self._turn.release()
 
-    def _control(self, options: Options, note: Callable[[str], None]) -> RemoteAgent:
+    def _control(self, options: Options, note: Callable[[str], None], ahead: Ahead) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
         setup, plane, control = self._setup(options), self._plane, None
         # Another call's lanes end with the connection that asked for them.
         if plane is not None and not self._on_plane and not self.first.uses_sftp(setup):
             control = plane.take_control()
         if control is None:
-            control = self.first.finish(setup, note)
+            let_in = partial(self._log_in_others, setup, ahead)
+            control = self.first.finish(setup, note, let_in, ahead.request)
             self._setups.learn_aes(control.hello.get("aes"))
         return control
 
@@ -333,9 +336,22 @@ class Connections:
         setup = setup.with_congestion(known.congestion if is_push else "")
         if self.first.is_kept:
             lanes = min(lanes, _KEPT_MAX)
+        self._open_early(setup, lanes)
+
+    def _open_early(self, setup: HostSetup, lanes: int) -> None:
+        """Have connections log in until there are so many, with the first."""
         missing = lanes - 1 - len(self._early)  # another stream may have some on their way
         for _ in range(missing):
             self._early.add(self.first.open_kept(setup) or self.first.open(setup))
+
+    def _log_in_others(self, setup: HostSetup, ahead: Ahead, first: Channel) -> None:
+        """Have further connections log in: the host has let the first one in just now."""
+        if ahead.lanes is None or setup.options.has_plane:
+            return
+        sending = socket_options.sending_of(first)
+        if sending is not None and sending.min_rtt_s > FAR_S:
+            self._open_early(setup, min(ahead.lanes(sending.min_rtt_s), LOGINS_MAX))
+            self._early.send_agents(are_known=True)
 
     def _choice(self, options: Options) -> Choose:
         """Return what chooses the idle connections that a copy with these options may use.
@@ -362,7 +378,9 @@ class Connections:
         carriers = ("ssh", self.carrier(options))  # lanes that are SSH's can ask for direct ones
 
         def is_usable(far: RemoteAgent) -> bool:
-            return far.channel.kind == kind and far.plane in carriers and not far.is_closed()
+            is_known = far.is_sftp or far.hashes  # else the first one had not answered yet
+            is_alike = far.channel.kind == kind and far.plane in carriers
+            return bool(is_known and is_alike) and not far.is_closed()
 
         return is_usable
 
@@ -386,7 +404,7 @@ class Connections:
         if shared is not None:
             channel = self.first.open(setup, shared=shared)
             wanted.opened(channel)
-            return greeting.greet(channel, setup, self._authenticator)
+            return greeting.greet(channel, setup, self._authenticator, facts=self.first.facts)
         is_unsure = self.first.is_kept and setup.memory.asks()
         log_in = partial(self._logged_in, setup, wanted)
         return self._authenticator.repeat(log_in, is_unsure=is_unsure)
@@ -412,7 +430,7 @@ class Connections:
                 raise errors.AuthenticationError(_ASKS)
             channel = self.first.open(chosen)
             wanted.opened(channel)
-        return greeting.greet(channel, setup, self._authenticator)
+        return greeting.greet(channel, setup, self._authenticator, facts=self.first.facts)
 
 
 def _is_for_direct(far: RemoteAgent, options: Options) -> bool:

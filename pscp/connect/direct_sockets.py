@@ -99,9 +99,9 @@ class DirectAgent(RemoteAgent):
 
         Something else than an agent may take connections in the place of the far end.
         """
-        self.plane, self._control = plane, control
+        self.plane, self._rtt_s = plane, control.rtt_s
         self._settle: Callable[[bool], None] | None = settle
-        super().__init__(channel)
+        super().__init__(channel, facts=control.facts)
 
     def receive(self) -> wire.Frame | None:
         try:
@@ -118,9 +118,8 @@ class DirectAgent(RemoteAgent):
         if settle is not None:
             settle(is_working)
 
-    def _greet(self, patience: Patience) -> None:
-        control = self._control
-        self.hello, self.hashes, self.rtt_s = control.hello, control.hashes, control.rtt_s
+    def _greet(self, patience: Patience, is_known: bool) -> None:
+        self.rtt_s, self._seen = self._rtt_s, None
         self.session.advance(session.HELLO)
 
 

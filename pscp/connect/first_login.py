@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.connect import greeting
 from pscp.connect.control_master import SharedLogin
@@ -29,9 +29,22 @@ from pscp.transports import Channel, Control
 from pscp.transports.channel import AGENT, Kind
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import RemoteAgent
+    from pscp.connect.bootstrap import Facts, FirstSteps, RemoteAgent
+    from pscp.endpoint.asking import requests
 
 Note = Callable[[str], None]  # shows people a line
+
+
+class Ahead(NamedTuple):
+    """What a copy has for its first connection before that has logged in."""
+
+    # Returns for a round trip in seconds how many connections the copy will have, as far as is
+    # known; None: one.
+    lanes: Callable[[float], int] | None = None
+    request: requests.Request | None = None  # the first one, which the agent gets with its program
+
+
+NOTHING_AHEAD = Ahead()
 
 # Of this machine's processors, idle during a login: with less it has waited for its turn.
 _SPARE = 0.15
@@ -69,6 +82,7 @@ class FirstLogin:
         self.held = Held()
         # Changed by start() and finish() only:
         self.clock = LoginClock()
+        self.facts: Facts | None = None  # what the agent has told; None: there is none yet
         self.is_kept = False  # an earlier run left the connection open, so that nobody logged in
         self._is_only = False  # of such a connection: --login-once
         self._begun = EarlyLogins()  # the first connection's: ssh logs in, and nobody waits
@@ -114,20 +128,39 @@ class FirstLogin:
         self.is_kept = is_kept(channel)
         self._begun.add(channel)
         if self.is_kept:  # the agent starts while the rest of this program is loaded
-            self._begun.send_agents()
+            self._begun.send_agents(are_known=False)
         return True
 
-    def finish(self, setup: HostSetup, note: Note) -> RemoteAgent:
-        """Wait for the connection, starting it if it was not started. Raises ConnectError."""
+    def finish(
+        self,
+        setup: HostSetup,
+        note: Note,
+        when_let_in: Callable[[Channel], None] = lambda first: None,
+        request: requests.Request | None = None,
+    ) -> RemoteAgent:
+        """Wait for the connection, starting it if it was not started. Raises ConnectError.
+
+        `when_let_in` is called where a login is let in that nobody was asked for; `request` is sent
+        to the agent with its program.
+        """
+        from pscp.connect.bootstrap import FirstSteps  # here: it is loaded while ssh logs in
+
+        def let_in(channel: Channel) -> None:
+            is_login = not (self.is_kept or self.has_one_login or self._authenticator.was_asked)
+            if is_login and self.shared.is_there() is None:
+                when_let_in(channel)
+
+        first, at_once = FirstSteps(let_in, request), 1 + len(self._early)
         if not self.is_started:
             self.clock.start()
         with self.held.holding(note) if setup.options.quiet else nullcontext(note) as notice:
-            far = self._of_either_kind(setup, notice)
+            far = self._of_either_kind(setup, notice, first)
         if setup.options.persist not in (None, "no") and not setup.persists:
             note("--persist is for --transport openssh: these connections end with this run")
         if setup.options.remote == "agent":
             setup.memory.remember_sftp(False)
-        self.clock.stop(self._authenticator.waited_s, 1 + len(self._early))
+        self.clock.stop(self._authenticator.waited_s, at_once)
+        self.facts = None if far.is_sftp else far.facts
         self.shared.share(far.channel.control)
         if self._authenticator.was_asked or self.has_one_login:
             self._early.end(is_cut=True)  # nobody answers the prompts of these logins
@@ -148,7 +181,7 @@ class FirstLogin:
         """Open a channel of a connection that an earlier run left open; None if there is none."""
         return self._opener.open_kept(setup, is_sftp=self.uses_sftp(setup))
 
-    def _greeted(self, setup: HostSetup, note: Note) -> RemoteAgent:
+    def _greeted(self, setup: HostSetup, note: Note, first: FirstSteps) -> RemoteAgent:
         """Return what answers on the channel that is logging in, a kept, a shared or a new one."""
         channel = self._begun.take(self.kind_for(setup))
         self._begun.end(is_cut=True)  # what another call has begun, if it was of another kind
@@ -161,7 +194,7 @@ class FirstLogin:
             control = self.shared.wait(setup, self._authenticator, note)
             channel = self.open(setup, shared=control)
         channel = channel or self.open(setup, may_prompt=True)
-        return greeting.greet(channel, setup, self._authenticator, note)
+        return greeting.greet(channel, setup, self._authenticator, note, first=first)
 
     def _missing_kind(
         self, error: errors.ConnectError, setup: HostSetup
@@ -179,17 +212,19 @@ class FirstLogin:
             return None
         return errors.NoAgent("the far end runs no commands") if is_there else error
 
-    def _of_either_kind(self, setup: HostSetup, note: Note) -> RemoteAgent:
+    def _of_either_kind(self, setup: HostSetup, note: Note, first: FirstSteps) -> RemoteAgent:
         """Return what answers: with --remote auto an agent or SFTP, whichever is there."""
         try:
-            return self._greeted(setup, note)
+            return self._greeted(setup, note, first)
         except errors.ConnectError as error:
             reason = self._missing_kind(error, setup)
             if reason is None or setup.options.remote != "auto":
                 raise reason or error from None
-            return self._other_kind(setup, note, reason)
+            return self._other_kind(setup, note, reason, first)
 
-    def _other_kind(self, setup: HostSetup, note: Note, reason: errors.ConnectError) -> RemoteAgent:
+    def _other_kind(
+        self, setup: HostSetup, note: Note, reason: errors.ConnectError, first: FirstSteps
+    ) -> RemoteAgent:
         """Connect to SFTP where no agent can run, or to an agent where there is no SFTP.
 
         The next copy to this host does so from the start.
@@ -199,7 +234,7 @@ class FirstLogin:
         self._find(is_sftp)
         self.clock.start()
         try:
-            far = self._greeted(setup, note)
+            far = self._greeted(setup, note, first)
         except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
             self._find(None)
             raise error if isinstance(reason, errors.NoSftp) else reason from None

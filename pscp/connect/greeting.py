@@ -22,7 +22,7 @@ from pscp.transports import Channel
 from pscp.transports.openssh import user_words
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import RemoteAgent
+    from pscp.connect.bootstrap import Facts, FirstSteps, RemoteAgent
 
 # A connection that was kept, and whose server does not open a session in this time, is given up.
 _SILENT_S = 2.0
@@ -40,16 +40,21 @@ def greet(
     setup: HostSetup,
     authenticator: Authenticator,
     note: Callable[[str], None] | None = None,
+    *,
+    facts: Facts | None = None,
+    first: FirstSteps | None = None,
 ) -> RemoteAgent:
     """Send the agent, unless that was done, and wait for the HELLO.
 
-    With `note` a person may be asked, and sees what the login prints. Raises ConnectError.
+    With `note` a person may be asked, and sees what the login prints. With the `facts` of another
+    agent of the host it is not waited for; of a first connection there are the `first` steps.
+    Raises ConnectError.
     """
     from pscp.connect.bootstrap import RemoteAgent  # here: it is loaded while ssh logs in
 
     patience = patience_for(setup, authenticator, may_prompt=note is not None)
     try:
-        far = RemoteAgent(channel, note, patience)
+        far = RemoteAgent(channel, note, patience, facts, first)
     except errors.ConnectError as error:
         reason = explain(channel, error, setup, authenticator)
         _log.debug("process %d: no far end: %s", channel.pid, reason.message)

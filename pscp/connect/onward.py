@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from pscp.connect.agent_program import bundle, copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen, new_marker
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.openers import Opener
 from pscp.endpoint.asking import requests
@@ -72,7 +72,7 @@ class OnwardChannel(Channel):
 
     def __init__(self, connect: Connect, way: tuple[Location, Location], options: Options) -> None:
         """Begin to connect; `way` is from which host to which."""
-        self.marker = os.urandom(wire.MARKER_BYTES)
+        self.marker = new_marker()
         self._connect, self._way, self._words = connect, way, words(way[1], options)
         self.read_fd, output = os.pipe()
         self.error_fd, errors_fd = os.pipe()

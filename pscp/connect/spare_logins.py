@@ -42,16 +42,17 @@ class EarlyLogins:
         with self._lock:
             self._channels.append(channel)
 
-    def send_agents(self) -> None:
+    def send_agents(self, *, are_known: bool) -> None:
         """Send the agent to each channel, so that it is there as soon as the connection is up.
 
-        The lock is held, but nobody waits for the network: a pipe has room for the whole agent.
+        Those of further lanes are known: they say no HELLO, as the first one does. The lock is
+        held, but nobody waits for the network: a pipe has room for the whole agent.
         """
         from pscp.connect.bootstrap import send_agent  # here: it is loaded while ssh logs in
 
         with self._lock:
             for channel in self._channels:
-                send_agent(channel)
+                send_agent(channel, is_known=are_known)
 
     def take(self, kind: Kind) -> Channel | None:
         """Return the channel of this kind that began first; None if there is none.

@@ -36,6 +36,7 @@ from pscp.transfer.lanes.lane_context import LaneContext, RateLimiter
 from pscp.transfer.lanes.relay import take_named
 from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
+from pscp.transfer.logins import ahead
 from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, open_when_free
@@ -91,7 +92,8 @@ class Run:
                 if not tops:
                     return self._nothing()
             if self._request.far_source is None:
-                agents = connections.take(self._options, note)
+                first = self._negotiation.first_request(tops, token, self._nonce, journal)
+                agents = connections.take(self._options, note, ahead(self._request, tops, first))
             else:
                 agents = take_named(connections, self._options, note)
             try:
@@ -159,6 +161,7 @@ class Run:
         if not tops:
             return self._nothing()
         agreed = self._agree(agents, tops, token, journal)
+        self._negotiation.measure_path(agents)
         far, self._root = agents[0], agreed.target.root
         algorithm = common_hash(agents, sources)
         pool = self._make_pool(far)
@@ -427,16 +430,12 @@ def path_rtt_s(far: RemoteAgent) -> float:
     shorter has a tunnel's near end for its peer.
     """
     rtt_s = far.rtt_s
-    if not _SHORT_S < rtt_s < math.inf:
+    if rtt_s <= _SHORT_S:
         return rtt_s
     from pscp.transports import socket_options  # here: near paths do not need it
 
-    lent = socket_options.borrow(far.channel.pid)
-    if lent is None:
-        return rtt_s
-    sending = lent.sending()
-    lent.close()
-    if sending is None or sending.min_rtt_s * _TUNNEL < rtt_s:
+    sending = socket_options.sending_of(far.channel)
+    if sending is None or sending.min_rtt_s * _TUNNEL < rtt_s < math.inf:
         return rtt_s
     return min(rtt_s, sending.min_rtt_s)
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest, Connections
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead
 from pscp.connect.messages import about, named, noting
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
@@ -98,8 +99,10 @@ class FarHosts(Connections):
 
     # --- a copy's first connections
 
-    def take(self, options: Options, note: Callable[[str], None]) -> list[RemoteAgent]:
-        """Return a connection to each host that answers.
+    def take(
+        self, options: Options, note: Callable[[str], None], ahead: Ahead = NOTHING_AHEAD
+    ) -> list[RemoteAgent]:
+        """Return a connection to each host that answers; others begin when there is work for them.
 
         Where nothing is written, one host is enough. Raises ConnectError where none answers.
         """

@@ -28,11 +28,10 @@ from pscp.transfer.autoscaler import Autoscaler
 from pscp.transfer.lanes.autotune import Path, Start, is_far_and_unattended, start
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.lanes.worker import Phase, Worker
-from pscp.transfer.logins import Logins
+from pscp.transfer.logins import LOGINS_LIKELY, Logins
 from pscp.transfer.terms.copy_terms import PoolTerms
 from pscp.transports import Channel
 
-_LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password
 _END_S = 3.0  # for a lane to end; the connection of one that takes longer is not kept
 _CHANNELS_ALONE = 4  # of the only connection there is; TCP's buffer has room for two windows
 
@@ -198,7 +197,7 @@ class LanePool:
         if (has_to_guess or all_was_there) and self._logins.useful == 1:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
-            logins = max(logins, known.logins, _LOGINS_LIKELY * is_far_and_unattended(path))
+            logins = max(logins, known.logins, LOGINS_LIKELY * is_far_and_unattended(path))
         kind = kind_of(self._terms.options, is_stream=self.context.is_stream, copies=path.copies)
         known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)
         return self._scaler.lesson(known)

@@ -1,23 +1,92 @@
-"""When a worker may log in, and for how long a copy without lanes tries again.
+"""How many lanes a copy logs in for before its walk begins, when a worker may log in, and for how
+long a copy without lanes tries again.
 
 Not here: what an error means for its worker (lane_pool.py), the login itself (connect/).
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
+import os
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead
+from pscp.connect.known.host_memory import HostMemory
+from pscp.endpoint.asking import requests
+from pscp.endpoint.reading.source import Top
 from pscp.ground.values import LOGINS_MAX
 from pscp.options.option_rows import CHUNK_BYTES
-from pscp.transfer.lanes.autotune import is_worth_a_login
+from pscp.transfer.lanes.autotune import LOGIN_TRIPS, Path, is_worth_a_login, start
 from pscp.transfer.lanes.in_flight import STEADY_S
 from pscp.transfer.pieces.plan import MEMORY_BYTES
-from pscp.transfer.terms.copy_terms import PoolTerms
+from pscp.transfer.terms.copy_terms import ALONE, CopyRequest, PoolTerms
 
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
+LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password
+_LOOK_ENTRIES = 2000  # of the sources that are looked at before the walk: a few milliseconds
 _MEASURED_S = 2.0  # after which the first lanes' rate is known, however long their login took
+
+
+def ahead(request: CopyRequest, tops: Sequence[Top], first: requests.Request | None) -> Ahead:
+    """Return what the copy has for its first connection before that has logged in.
+
+    `first` is its first question. Several hosts are asked another one before, and so are a
+    cluster's workers; direct lanes need no logins.
+    """
+    is_several = any(each.others for each in (request.to, *request.froms))
+    if is_several or request.options.has_plane or request.movers is not ALONE:
+        return NOTHING_AHEAD
+    return Ahead(lanes_ahead(request, tops), first)
+
+
+def lanes_ahead(request: CopyRequest, tops: Sequence[Top]) -> Callable[[float], int] | None:
+    """Return what says for a round trip how many connections the copy is sure to need.
+
+    None: one is enough until more is known, as where it was for the last copy. Of a pull it is not
+    known yet what there is.
+    """
+    options = request.options
+    known = HostMemory(request.connections.host, options).recall(request.is_push)
+    if options.dry_run or options.check or options.transfer_test or known.logins == 1:
+        return None
+
+    def lanes(rtt_s: float) -> int:
+        path = Path(rtt_s, LOGIN_TRIPS * rtt_s, os.cpu_count() or 1)
+        found = start(path)
+        wanted = options.connections or found.lanes // found.channels
+        if not request.is_push:
+            return min(wanted, LOGINS_LIKELY)
+        is_worth = partial(is_worth_a_login, path, left_bytes=_least_bytes(tops), passed_s=0.0)
+        return next((count for count in range(1, wanted) if not is_worth(count)), wanted)
+
+    return lanes
+
+
+def _least_bytes(tops: Sequence[Top]) -> int:
+    """Return the bytes of these sources, as far as a short look finds them; a file counts for more.
+
+    What options leave out counts, too.
+    """
+    found_bytes, waiting, left = 0, [top.path for top in tops], _LOOK_ENTRIES
+    while waiting and left:
+        with contextlib.suppress(OSError):
+            path = waiting.pop()
+            if not os.path.isdir(path):
+                found_bytes += os.stat(path).st_size
+                continue
+            with os.scandir(path) as entries:
+                for entry in itertools.islice(entries, left):
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        found_bytes += MEMORY_BYTES + entry.stat(follow_symlinks=False).st_size
+    return found_bytes
 
 
 class Logins:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -36,12 +37,15 @@ from pscp.transfer.terms import relative
 from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transfer.terms.journal import Journal
 from pscp.transfer.terms.results import as_error
+from pscp.transports import socket_options
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
 _EARLIER_MOST = 64  # as endpoint/writing/fence.py keeps
 _NAMES_MOST_BYTES = 800 * 1024  # in a request; one that is longer by a name has room in a frame
 _BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
+_START_TRIPS = 10  # round trips that an agent's start takes at most on a path that is not near
+_AHEAD_MOST = 8192  # characters of names: with the agent they are on their way in a round trip
 _PAUSES_S = (1.0, 2.0, 4.0)  # before a request is made again, whose connection was lost
 
 
@@ -186,17 +190,7 @@ class Negotiation:
         if self._options.transfer_test:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
-        backups = self._options.backup_dir or ""
-        request = requests.Target(
-            path=self._request.to_path,
-            names=names,
-            folders=[top.is_folder for top in tops],
-            token=token,
-            nonce=nonce,
-            known=journal.runs,
-            mkpath=self._options.mkpath,
-            backups=backups if placing.is_beside(backups) else "",
-        )
+        request = self._target_request(tops, token, nonce, journal)
         try:
             target, claim = self._target(agents, request)
             if len(target.names) != len(names):
@@ -211,6 +205,50 @@ class Negotiation:
         if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
         return Agreement(target, nonce, claimed)
+
+    def _target_request(
+        self, tops: list[source.Top], token: str, nonce: str, journal: Journal
+    ) -> requests.Target:
+        backups = self._options.backup_dir or ""
+        return requests.Target(
+            path=self._request.to_path,
+            names=self.names,
+            folders=[top.is_folder for top in tops],
+            token=token,
+            nonce=nonce,
+            known=journal.runs,
+            mkpath=self._options.mkpath,
+            backups=backups if placing.is_beside(backups) else "",
+        )
+
+    def first_request(
+        self, tops: list[source.Top], token: str, nonce: str, journal: Journal
+    ) -> requests.Request | None:
+        """Return what the far end is asked first, as far as it is known before it answers.
+
+        None where it is not, as where the source is on a third host, or too long to be sent ahead.
+        """
+        paths = self._request.from_paths
+        if self._options.transfer_test or self._request.far_source is not None:
+            return None
+        if sum(map(len, self.names or paths)) > _AHEAD_MOST:
+            return None
+        if not self._request.is_push:
+            return requests.Expand(paths, glob=True)
+        relative.check_alone(self.names)
+        return self._target_request(tops, token, nonce, journal)
+
+    def measure_path(self, agents: list[RemoteAgent]) -> None:
+        """Have a request measure the round trip, unless the kernel's is known to be the path's.
+
+        The one request so far may have come with the agent. A kernel that measures the way to a
+        tunnel's near end has a round trip that is much shorter than the agent's start.
+        """
+        far = agents[0]
+        if far.rtt_s == math.inf:
+            sending = socket_options.sending_of(far.channel)
+            if sending is None or sending.min_rtt_s * _START_TRIPS < far.start_s:
+                self._ask_far(agents, requests.Ping())
 
     def _target(
         self, agents: list[RemoteAgent], request: requests.Target

@@ -7,7 +7,7 @@ For other rooms: Channel, Control, Request, SFTP, SshSetup, askpass, channel (AG
 Kind, Pipes), control_sockets, direct (PlainChannel, TlsPump), fdpass, further_channel_argv,
 mux_protocol (MuxMaster, process_of), open_channel, openssh (Child, WRONG_STATUS, error_of,
 last_line, lines_of, reap, user_words), receive_window (FIRST_BYTES, Window, is_due, round_trip_s),
-remote_command (PYTHONS, command), resolve, socket_options, ssh_settings (REFUSED, Request,
+remote_command (PYTHONS, STARTED, command), resolve, socket_options, ssh_settings (REFUSED, Request,
 Settings), transport_of.
 """
 

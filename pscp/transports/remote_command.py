@@ -1,8 +1,8 @@
 """The remote command: one fixed line for any login shell (sh, csh, fish).
 
-It looks for python3, which then runs the program on standard input: its length in 8 digits, then
-the program, compressed, in parts with a NUL between. The first part runs the others. The command
-holds no path and no text of the user's.
+It looks for python3, says that it has found it (STARTED), and has it run the program on standard
+input: its length in 8 digits, then the program, compressed, in parts with a NUL between. The first
+part runs the others. The command holds no path and no text of the user's.
 
 Not here: the program (../connect/agent_program.py).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 NO_PYTHON_STATUS = 97  # the command's exit status if there is no python3
 OLD_PYTHON_STATUS = 98  # the command's exit status if python3 is older than 3.6
+STARTED = b"pscp-agent\n"  # written before python3 runs: the login is over, and standard input read
 
 # The PATH of a non-interactive login may lack FreeBSD's, RHEL's or Homebrew's python3.
 PYTHONS = "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python " + (
@@ -27,5 +28,6 @@ def command() -> str:
     )
     return (
         f"exec sh -c 'for p in {PYTHONS};do command -v $p >/dev/null 2>&1&&"
-        f'exec $p -IS -c "{stage}";done;exit {NO_PYTHON_STATUS}\''
+        f'{{ echo {STARTED.decode().strip()};exec $p -IS -c "{stage}";}};done;'
+        f"exit {NO_PYTHON_STATUS}'"
     )

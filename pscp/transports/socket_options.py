@@ -18,7 +18,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.endpoint.plane.congestion import LiveSocket
+from pscp.endpoint.plane.congestion import LiveSocket, Sending
 from pscp.ground.errors import UsageError
 from pscp.ground.values import show_size
 from pscp.options.options import Options
@@ -40,6 +40,17 @@ def of_channel(channel: Channel) -> LiveSocket | None:
         return _connected_tcp(os.dup(channel.read_fd))
     except OSError:  # it is closed
         return None
+
+
+def sending_of(channel: Channel) -> Sending | None:
+    """Return how the sending over a channel's connection goes; None where that is not known."""
+    lent = of_channel(channel)
+    if lent is None:
+        return None
+    try:
+        return lent.sending()
+    finally:
+        lent.close()
 
 
 def borrow(pid: int) -> LiveSocket | None:

@@ -39,6 +39,7 @@ from pscp.transfer.lanes import in_flight, worker
 from pscp.transfer.walk import comparing, file_job
 from pscp.transports import Channel, Control
 from pscp.transports.openssh import error_of
+from pscp.transports.remote_command import STARTED
 
 T = TypeVar("T")
 KIB = 1024
@@ -47,10 +48,14 @@ STRETCH_BYTES = 2 * CHUNK_BYTES
 PATIENCE_S = 20.0  # for a copy that takes milliseconds, on a machine that is busy
 
 TO, FROM = "to", "from"  # the agent
+# What a connection says before there are frames: nth 0, that python3 was found, which a lane waits
+# for; nth 1, the marker of the agent, which takes no frame before.
+START = "start"
 KILL, CUT, STALL, HOLD, LATE = "kill", "cut", "stall", "hold", "late"
 TWICE, FLIP, NONSENSE, CALL = "twice", "flip", "nonsense", "call"
 
-QUESTIONS = {TO: 1, FROM: 2}  # frames of the first connection before it is a lane, HELLO included
+# Frames of the first connection before it is a lane: HELLO, the first question, and a Ping.
+QUESTIONS = {TO: 2, FROM: 3}
 
 QUIET_S = 0.02  # a frame that comes late is passed on once no other has moved for so long
 SILENCE_S = 0.6  # after which a lane is lost; an agent ticks every 40 ms
@@ -83,7 +88,7 @@ class Fault(NamedTuple):
     """What happens to the `nth` frame, from 0 on, of those in one direction that match."""
 
     connection: int  # in the order in which they are opened, from 0 on
-    way: str  # TO or FROM the agent
+    way: str  # TO or FROM the agent; START
     nth: int
     do: str
     at: int = 0  # which bit is wrong; which nonsense it is
@@ -304,6 +309,7 @@ class Link:
         self._is_behind = False  # frames for the agent stand still: they come once all is over
         self._is_still = False  # nothing is carried in either direction
         self._is_over = False
+        self._is_known = False  # the agent says no HELLO; set before its thread is started
         self.carried = {TO: 0, FROM: 0}  # frames, without ticks; each is one thread's
         self._threads = [
             threading.Thread(target=run, name=f"{name} {number}", daemon=True)
@@ -339,11 +345,13 @@ class Link:
     def _to(self) -> None:
         """Take the agent's program, which is here already; then carry frames to the agent."""
         with contextlib.suppress(OSError), self._near.makefile("rb") as incoming:
+            self._say(0, STARTED)
             size = incoming.read(8)
             incoming.read(int(size or 0))
             marker = incoming.read(wire.MARKER_BYTES)
             if len(marker) == wire.MARKER_BYTES:
-                self._near.sendall(marker)
+                self._is_known = marker.endswith(wire.WITHOUT_HELLO)
+                self._say(1, marker)
                 for thread in self._threads[1:]:
                     thread.start()
                 self._carry(TO, incoming, self._far)
@@ -354,6 +362,18 @@ class Link:
             if thread.ident is not None:
                 thread.join()
         self._close()
+
+    def _say(self, nth: int, said: bytes) -> None:
+        """Say what comes before frames, which may come late, or never."""
+        for fault in self._bench.faults:
+            if fault[:3] == (self.number, START, nth):
+                if fault.do == KILL:
+                    self.kill()
+                elif fault.do == LATE:
+                    self._bench.wait_for_quiet(lambda: self._is_hung_up)
+                else:
+                    self._bench.wait_until(lambda: self._bench.is_released or self._is_hung_up)
+        self._near.sendall(said)
 
     def _from(self) -> None:
         with contextlib.suppress(OSError), self._far.makefile("rb") as incoming:
@@ -367,7 +387,7 @@ class Link:
         fd = self._of_agent.fileno()
         served = agent.Agent(agent.Pipes(fd, fd))
         try:
-            served.run()
+            served.run(self._is_known)
         except (BrokenPipeError, ConnectionResetError):
             pass
         except wire.WireError as error:

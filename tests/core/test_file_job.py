@@ -5,6 +5,7 @@ Not here: a lane that fails at each of its steps (test_lane.py), small files (te
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable
@@ -103,8 +104,15 @@ def test_a_source_that_changes_meanwhile_is_not_delivered(
     (trees.to / "large").write_bytes(b"old")
     act, error = CHANGES[change]
     type_ = wire.FILE if is_push else wire.GET if size == LONG_BYTES else wire.ASK
-    fault = Fault(0, TO, 0, CALL, 0, type_, asking(requests.Pack) if type_ == wire.ASK else "")
-    result = trees.copy(is_push, fault, call=lambda: act(large, size), connections=lanes)
+    asked = asking(requests.Pack) if type_ == wire.ASK else ""
+    faults = [Fault(number, TO, 0, CALL, 0, type_, asked) for number in range(lanes)]
+    once = [partial(act, large, size)]  # by whichever lane is the first
+
+    def call() -> None:
+        with contextlib.suppress(IndexError):
+            once.pop()()
+
+    result = trees.copy(is_push, *faults, call=call, connections=lanes)
     assert failed(result) == [("large", error)]
     if change == "deleted":
         why = "was removed, or renamed, before it was copied"
@@ -207,10 +215,10 @@ def test_a_lane_is_lost_while_a_sparse_file_is_asked_about(
 
 
 def test_a_file_that_has_its_name_already_is_done(trees: Trees) -> None:
-    """The lane was lost with the answer to Finish, the second "null"; another one asks again."""
+    """The lane was lost with the answer to Finish, the third "null"; another one asks again."""
     trees.file("large", LARGE_BYTES)
     finished: list[bool] = []
-    fault, kill = (Fault(0, FROM, 1, do, 0, wire.REPLY, "null") for do in (CALL, KILL))
+    fault, kill = (Fault(0, FROM, 2, do, 0, wire.REPLY, "null") for do in (CALL, KILL))
 
     def look() -> None:
         finished.append((trees.to / "large").exists())

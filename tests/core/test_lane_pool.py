@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 
-from core.link import CHUNK_BYTES, FROM, HOLD, KILL, NONSENSE, NONSENSES, STALL, TO, Bench, Fault
+from core.link import (
+    CHUNK_BYTES,
+    FROM,
+    HOLD,
+    KILL,
+    LATE,
+    NONSENSE,
+    NONSENSES,
+    START,
+    TO,
+    Bench,
+    Fault,
+)
 from core.trees import LARGE_BYTES, Trees
 from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.spare_logins import IdleConnections
@@ -223,12 +235,20 @@ def test_lossy_lanes_get_bbr_and_no_lane_is_added_for_it(monkeypatch: pytest.Mon
     assert wanted[0] == "" and wanted[-1] == "bbr" and scaler.congestion == ""
 
 
-@pytest.mark.parametrize("do", [HOLD, STALL])
-def test_a_login_that_never_ends_holds_up_nothing(trees: Trees, is_push: bool, do: str) -> None:
-    """Its HELLO does not come; the copy is done by the other lane, and the login is ended."""
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_login_that_never_ends_holds_up_nothing(trees: Trees, is_push: bool, nth: int) -> None:
+    """Nor does an agent that never begins: the other lane does what was sent to it."""
     trees.file("large", LONG_BYTES)
-    result = trees.copied(is_push, Fault(1, FROM, 0, do), connections=2)
+    result = trees.copied(is_push, Fault(1, START, nth, HOLD), connections=2)
     assert result.connections_lost == 0
+
+
+@pytest.mark.parametrize("do", [KILL, LATE])
+@pytest.mark.parametrize("nth", [0, 1])
+def test_an_agent_begins_late_or_never(trees: Trees, is_push: bool, nth: int, do: str) -> None:
+    """A lane that waits for no HELLO has sent work by then: it is done once, by whoever is left."""
+    trees.file("large", LONG_BYTES)
+    trees.copied(is_push, *(Fault(number, START, nth, do) for number in (1, 2)), connections=3)
 
 
 def test_the_next_copy_has_the_connections_of_the_last(

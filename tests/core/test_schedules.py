@@ -33,6 +33,7 @@ from core.link import (
     NONSENSES,
     QUESTIONS,
     STALL,
+    START,
     TO,
     TWICE,
     Fault,
@@ -73,6 +74,8 @@ SIZES = st.one_of(
 def faults(draw: st.DrawFn, *kinds: str) -> Fault:
     connection = draw(st.integers(0, 5))
     do = draw(st.sampled_from(kinds))
+    if do in (KILL, LATE) and draw(st.integers(0, 7)) == 0:
+        return Fault(connection, START, draw(st.integers(0, 1)), do)
     way = FROM if do == NONSENSE else draw(st.sampled_from((TO, FROM)))
     nth = draw(st.one_of(st.integers(0, 12), st.integers(0, 60)))
     at = 0

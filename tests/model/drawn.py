@@ -17,7 +17,7 @@ import calls
 import draws
 import workers
 from calls import Disturbance
-from core.link import CUT, FLIP, FROM, KILL, LATE, TO, TWICE, Fault
+from core.link import CUT, FLIP, FROM, KILL, LATE, START, TO, TWICE, Fault
 from soak.trial import Trial, Way
 from whole import ALONE, Focus, Step, World, run_steps
 
@@ -169,6 +169,8 @@ def draw_disturbance(rng: random.Random) -> Disturbance:
 
 
 def draw_fault(rng: random.Random) -> Fault:
+    if rng.random() < 0.1:
+        return Fault(rng.randrange(3), START, rng.randrange(2), rng.choice((KILL, LATE)))
     do = rng.choice((KILL, CUT, LATE, TWICE, FLIP))
     connection = rng.choice((0, 1, 2, rng.randrange(10)))
     return Fault(connection, rng.choice((TO, FROM)), rng.randrange(30), do,

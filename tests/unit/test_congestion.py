@@ -6,6 +6,7 @@ Not here: how many lanes there are (test_autotune.py), --congestion (test_socket
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import socket
 import subprocess
@@ -277,6 +278,7 @@ def test_a_lane_at_the_far_end_is_followed_unless_a_control_was_asked_for(
         (0.05, 0.06, 0.05),
         (0.1, 0.0001, 0.1),  # through a tunnel whose near end is on this machine
         (0.1, None, 0.1),  # through a proxy
+        (math.inf, 0.1, 0.1),  # no request has measured it
         (0.001, 0.0001, 0.001),  # so short that it decides nothing
     ],
 )

@@ -22,8 +22,10 @@ from pscp.connect import bootstrap
 from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.direct_plane import DirectPlane
 from pscp.connect.direct_sockets import NoDirectLane
+from pscp.connect.first_login import Ahead
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.logins import authenticator
+from pscp.endpoint.plane.congestion import Sending
 from pscp.ground.errors import (
     AuthenticationError,
     ConnectionLost,
@@ -32,8 +34,9 @@ from pscp.ground.errors import (
     UsageError,
 )
 from pscp.ground.locations import parse_location
+from pscp.ground.values import LOGINS_MAX
 from pscp.options.options import Options
-from pscp.transports import SshSetup
+from pscp.transports import SshSetup, socket_options
 
 HOST = parse_location("host:")
 OPTIONS = Options(batch=True)
@@ -42,7 +45,7 @@ OPTIONS = Options(batch=True)
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
     monkeypatch.setattr(bootstrap, "RemoteAgent", FakeRemoteAgent)
-    monkeypatch.setattr(bootstrap, "send_agent", lambda channel: b"marker")
+    monkeypatch.setattr(bootstrap, "send_agent", lambda channel, is_known: b"marker")
 
 
 def made(*planned: FakeChannel) -> tuple[Connections, FakeOpener]:
@@ -98,6 +101,60 @@ def test_as_many_logins_begin_as_passed_the_last_time() -> None:
     assert len(opener.opened) == 4
     session.close(is_cut=True)
     assert all(channel.is_closed for channel in opener.opened)
+
+
+@pytest.fixture
+def far_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says that a round trip takes 0.1 s."""
+    sending = Sending(0, 0, 0.2, 0.1)
+    monkeypatch.setattr(socket_options, "sending_of", lambda channel: sending)
+
+
+def take_for(session: Connections, lanes: int, options: Options = OPTIONS) -> list[Any]:
+    """Take the first connection for a copy that will have so many lanes."""
+    ahead = Ahead(lambda rtt_s: lanes if rtt_s == 0.1 else 0)
+    return session.take(options, lambda text: None, ahead)
+
+
+@pytest.mark.usefixtures("far_path")
+def test_others_begin_once_the_first_is_let_in() -> None:
+    """Before it answers, and to a host of which nothing is known; no more than may log in at once.
+
+    What they are sent does not ask for a HELLO.
+    """
+    session, opener = made()
+    [first] = take_for(session, 12)
+    assert len(opener.opened) == LOGINS_MAX and session.has_early()
+    far: Any = session.connect(OPTIONS, wanted())
+    assert far.channel is opener.opened[1] and far.facts is first.facts
+    session.close()
+
+
+@pytest.mark.usefixtures("far_path")
+def test_those_that_began_with_the_first_are_counted() -> None:
+    remembered(3)
+    session, opener = made()
+    start(session)
+    take_for(session, 5)
+    assert len(opener.opened) == 5
+    session.close()
+
+
+def test_on_a_near_path_others_begin_when_there_is_work_for_them() -> None:
+    session, opener = made()
+    take_for(session, 8)
+    assert len(opener.opened) == 1
+
+
+@pytest.mark.usefixtures("far_path")
+@pytest.mark.parametrize("single", [True, False])
+def test_where_the_first_login_asked_somebody_no_others_begin(
+    single: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, opener = made()
+    prompted(session, monkeypatch, FakePrompts(is_single_use=single))
+    take_for(session, 8)
+    assert len(opener.opened) == 1
 
 
 def test_two_copies_that_begin_at_once_do_not_log_in_at_once() -> None:

@@ -33,16 +33,16 @@ from pscp.endpoint.frames import wire
 from pscp.endpoint.reading import tree
 from pscp.transports import remote_command as remote
 
-MARKER = b"a marker of 16 B"
+MARKER = b"a marker of 16 " + wire.WITH_HELLO
 ROLE = requests.BeginSink(
     "", "", "", [], "sha256", False, False, False, True, {},
     modules=agent_program.copy_modules(["null_sink"]),
 )  # fmt: skip
 
 
-def agent_input(*frames: bytes) -> bytes:
+def agent_input(*frames: bytes, marker: bytes = MARKER) -> bytes:
     program = agent_program.bundle()
-    return b"".join([b"%08d" % len(program), program, MARKER, *frames])
+    return b"".join([b"%08d" % len(program), program, marker, *frames])
 
 
 def asking(request: requests.Request, id_: int = 0) -> bytes:
@@ -61,7 +61,7 @@ def run(
 def frames_of(output: bytes) -> list[tuple[int, int, object]]:
     """(type, id, JSON) of each frame that follows the marker."""
     banner, marker, rest = output.partition(MARKER)
-    assert (banner, marker) == (b"", MARKER)
+    assert (banner, marker) == (remote.STARTED, MARKER)
     decoder = wire.Decoder()
     decoder.feed(rest)
     found = []
@@ -156,7 +156,7 @@ def test_a_python_that_is_too_old_is_status_98(link: Path) -> None:
     link.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{older}" "$3"\n')
     link.chmod(0o755)
     done = run("sh", remote.command(), path_of(link), CONVERSATION)
-    assert (done.returncode, done.stdout) == (remote.OLD_PYTHON_STATUS, b"")
+    assert (done.returncode, done.stdout) == (remote.OLD_PYTHON_STATUS, remote.STARTED)
 
 
 def test_the_stage_is_python_that_the_oldest_can_read() -> None:
@@ -176,6 +176,14 @@ def test_an_agent_ends_with_its_input_wherever_that_ends(here: dict[str, str]) -
         done = run("sh", remote.command(), here, CONVERSATION[:-cut])
         assert (done.returncode, done.stderr) == (0, b"")
         assert frames_of(done.stdout)[0][0] == wire.HELLO
+
+
+def test_an_agent_of_which_all_is_known_says_no_hello(here: dict[str, str]) -> None:
+    marker = MARKER[:-1] + wire.WITHOUT_HELLO
+    said = agent_input(asking(ROLE, 1), asking(requests.End(), 2), marker=marker)
+    done = run("sh", remote.command(), here, said)
+    answers = b"".join(wire.frame(wire.REPLY, b"null", number) for number in (1, 2))
+    assert done.stdout == remote.STARTED + marker + answers
 
 
 def test_an_agent_whose_answers_nobody_hears_ends(here: dict[str, str], tmp_path: Path) -> None:

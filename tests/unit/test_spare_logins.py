@@ -82,7 +82,7 @@ def test_the_agent_is_sent_once_to_each() -> None:
         early.add(channel := FakeChannel(is_sftp=True))
         read_fd, channel.write_fd = os.pipe()
         read_fds.append(read_fd)
-        early.send_agents()
+        early.send_agents(are_known=True)
     markers = []
     while (sent := early.take("auto")) is not None:
         os.close(sent.write_fd)

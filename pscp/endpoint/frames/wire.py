@@ -86,7 +86,10 @@ MAX_PAYLOAD_BYTES = (1 << 20) + (1 << 16)
 MAX_FRAME_BYTES = HEADER.size + MAX_PAYLOAD_BYTES
 MAX_OFFSET = (1 << 63) - 1  # off_t
 MAX_TIME_NS = MAX_OFFSET * 10**9  # time_t; a broken clock has left files of the year 2446
-MARKER_BYTES = 16  # random ones, which tell where a login's output ends and an agent's begins
+# Random ones, which tell where a login's output ends and an agent's begins; but for the last, which
+# says whether a HELLO is to follow.
+MARKER_BYTES = 16
+WITH_HELLO, WITHOUT_HELLO = b"\1", b"\0"
 PROTOCOL_STATUS = 99  # the exit status of an agent that was sent what is no frame
 
 

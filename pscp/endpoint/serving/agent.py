@@ -264,8 +264,9 @@ def main() -> None:
     system.raise_descriptor_limit()
     try:
         first = io.BufferedReader(io.FileIO(0, closefd=False), 1)
-        system.write_all(1, [first.read(wire.MARKER_BYTES)])
-        Agent(Pipes(0, 1)).run()
+        marker = first.read(wire.MARKER_BYTES)
+        system.write_all(1, [marker])
+        Agent(Pipes(0, 1)).run(marker.endswith(wire.WITHOUT_HELLO))
     except (BrokenPipeError, ConnectionResetError):
         pass
     except wire.WireError as error:

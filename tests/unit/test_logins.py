@@ -1,0 +1,85 @@
+"""How many lanes a copy logs in for before its walk begins.
+
+Not here: the logins themselves (test_connections.py), when a worker may log in
+(../core/test_lane_pool.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pscp.connect.connections import Connections
+from pscp.connect.known.host_memory import HostMemory, PathRecord
+from pscp.endpoint.reading.source import Top
+from pscp.ground.counters import LiveCounters
+from pscp.ground.locations import parse_location
+from pscp.ground.values import KIB, MIB
+from pscp.options.options import Options
+from pscp.progress.progress import Reporter
+from pscp.transfer.logins import lanes_ahead
+from pscp.transfer.terms.copy_terms import CopyRequest
+
+HOST = parse_location("host:")
+pytestmark = pytest.mark.usefixtures("own_state")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[int], Top]:
+    def make(size_bytes: int) -> Top:
+        path = tmp_path / str(size_bytes)
+        with path.open("wb") as made:
+            made.truncate(size_bytes)
+        return Top(path.name, str(path), False)
+
+    return make
+
+
+def lanes(*tops: Top, is_push: bool = True, rtt_s: float = 0.1, **fields: Any) -> int:
+    options, here = Options(batch=True, **fields), parse_location("/here")
+    ends = ([here], HOST) if is_push else ([HOST], here)
+    counters = LiveCounters(started_s=0.0, host="host")
+    request = CopyRequest(Connections(HOST), *ends, options, Reporter(), counters, False)
+    found = lanes_ahead(request, tops)
+    return found(rtt_s) if found is not None else 0
+
+
+def test_as_many_as_the_known_bytes_are_worth(file: Callable[[int], Top]) -> None:
+    assert lanes(file(4 * KIB)) == 1
+    assert lanes(file(MIB * 64)) == 3  # two move 42 MB/s, and a login takes 1.2 s
+    assert lanes(file(MIB * 512)) == 8
+    assert lanes(file(MIB * 512), connections=3) == 3
+    assert lanes(file(MIB * 512), rtt_s=0.24) > 8
+
+
+def test_folders_are_looked_into_and_small_files_count_for_more(tmp_path: Path) -> None:
+    top = Top("t", str(tmp_path), True)
+    assert lanes(top) == 1
+    (tmp_path / "below").mkdir()
+    for number in range(60):
+        (tmp_path / "below" / str(number)).write_bytes(b"x")
+    assert lanes(top) == 1
+    with (tmp_path / "below" / "large").open("wb") as made:
+        made.truncate(512 * MIB)
+    assert lanes(top, Top("gone", str(tmp_path / "gone"), False)) == 8
+
+
+def test_of_a_pull_it_is_not_known_what_there_is() -> None:
+    assert lanes(is_push=False) == 3
+    assert lanes(is_push=False, connections=2) == 2
+
+
+@pytest.mark.parametrize("field", ["dry_run", "check", "transfer_test"])
+def test_what_moves_nothing_needs_one(file: Callable[[int], Top], field: str) -> None:
+    assert lanes(file(512 * MIB), **{field: True}) == 0
+
+
+def test_where_one_was_enough_for_the_last_copy_the_walk_decides(
+    file: Callable[[int], Top],
+) -> None:
+    HostMemory(HOST, Options(batch=True)).remember(True, PathRecord(1, 1, 0.1))
+    assert lanes(file(512 * MIB)) == 0
+    assert lanes(is_push=False) == 3
