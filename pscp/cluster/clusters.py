@@ -133,6 +133,8 @@ def _as_whole(tops: Sequence[source.Top]) -> list[source.Top]:
 def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
     """Yield the cluster that a text names, or a client's. Raises UsageError, Unreachable."""
     if not isinstance(cluster, str):
+        if cluster.status != "running":
+            raise UsageError(f"cluster: this distributed.Client is {cluster.status}")
         _check_secure(cluster, insecure)
         yield Cluster(cluster)
         return

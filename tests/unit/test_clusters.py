@@ -31,7 +31,9 @@ from pscp.options.arguments import version
 
 
 def client_of(address: str) -> Any:
-    return SimpleNamespace(scheduler_info=lambda: {"address": address}, submit=None)
+    return SimpleNamespace(
+        scheduler_info=lambda: {"address": address}, submit=None, status="running"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,15 @@ def test_without_tls_only_loopback_is_taken(address: str, is_good: bool) -> None
         pass
 
 
+def test_a_client_that_is_closed() -> None:
+    closed: Any = SimpleNamespace(status="closed")
+    with (
+        pytest.raises(pscp.UsageError, match="this distributed.Client is closed"),
+        clusters.opened(closed, insecure=False),
+    ):
+        pass
+
+
 def test_without_the_package_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None)
     with pytest.raises(pscp.UsageError, match="distributed is not installed") as raised:
@@ -164,7 +175,7 @@ class Hashing:
     """A client whose one worker is this process, and ends so."""
 
     def __init__(self, end: str = "finished") -> None:
-        self.end, self.keys = end, list[str]()
+        self.end, self.keys, self.status = end, list[str](), "running"
 
     def scheduler_info(self) -> dict[str, str]:
         return {"address": "inproc://here"}
