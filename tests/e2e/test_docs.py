@@ -371,7 +371,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(path, tmp_path / path.name)
     for name in ("docs", "share"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("examples", "pscp", "tests"):
+    for name in ("examples", "pscp", "scripts", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setattr(script, "ROOT", tmp_path)
     return tmp_path

@@ -160,7 +160,7 @@ def test_a_finished_copy_does_not_wait_for_a_login_at_the_source(
     monkeypatch.setattr(lane_context, "WINDOW_BYTES", 4 * MIB)
     fill_all(push)
     breaking = push.breaking().rule("block", way="to", gate="work")
-    breaking.rule("block", way="from", connections=[3], type=wire.HELLO, gate="login")
+    breaking.rule("block", way="from", connections=[3], type=wire.REPLY, gate="login")
     fields: dict[str, Any] = {"program": breaking.program, "chunk_bytes": MIB}
     copying = Calling(lambda: through_here(push, connections=2, **fields))
     until(lambda: breaking.is_blocked(0, "work") and breaking.is_blocked(3, "login"))
