@@ -118,7 +118,7 @@ def test_another_program_than_a_scheduler(
 def test_a_scheduler_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, address: str, why: str
 ) -> None:
-    monkeypatch.setattr(clusters, "_START_S", 0.5)
+    monkeypatch.setattr(clusters, "_START_S", 3.0)  # for half of which Dask tries again
     with (
         pytest.raises(pscp.Unreachable, match=f"no Dask scheduler answers: {why}") as raised,
         clusters.opened(address, insecure=False),
