@@ -205,6 +205,19 @@ def test_no_backup_is_of_a_files_own_name(trees: Trees, is_push: bool, asked: As
     assert "c/deep/four" in asked.paths
 
 
+@pytest.mark.parametrize("folder", ["kept", "c/kept"])
+def test_a_folder_that_gets_that_of_the_backups_keeps_its_time(
+    trees: Trees, is_push: bool, folder: str
+) -> None:
+    make(trees)
+    trees.copied(is_push, archive=True)
+    (trees.source / "c" / "deep" / "four").write_bytes(b"4" * 11)
+    trees.done(is_push, archive=True, backup_dir=folder)
+    assert (trees.to / folder / "c" / "deep" / "four").stat().st_size == 10
+    for path in (trees.to, trees.to / "c"):
+        assert path.stat().st_mtime_ns == S
+
+
 def test_each_file_is_told_of_though_only_its_folder_is_compared(
     trees: Trees, is_push: bool, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -338,6 +338,38 @@ def test_u8_two_names_that_are_one_there(push: Way, make_made_up: MakeMadeUp) ->
     assert (left, there) == ({"a", "d/b"}, {"A", "d/B"})
 
 
+@pytest.mark.parametrize("words", [(), ("--delete",), ("--delete", "--checksum")])
+def test_two_folders_that_are_one_there(
+    push: Way, make_made_up: MakeMadeUp, words: tuple[str, ...]
+) -> None:
+    """A mirror deleted what the first one had brought; where that was unchanged, nothing was said
+    of the second one, whose files came nowhere.
+    """
+    for name in ("D/first", "D/both", "d/both", "d/second"):
+        (push.source / name).parent.mkdir(exist_ok=True)
+        (push.source / name).write_text(name)
+    way = dataclasses.replace(push, remote="sftp", server=make_made_up(fault="folds"))
+    for _ in range(2):  # the second one finds D unchanged
+        ran = way.command("-a", *words, names=["."])
+        assert ran.code == 1 and "/d: the destination takes this name and another" in ran.err
+        there = {path.read_text() for path in push.destination.rglob("*") if path.is_file()}
+        assert there == {"D/first", "D/both"}
+
+
+def test_a_file_whose_name_an_unchanged_folder_has_there(
+    push: Way, make_made_up: MakeMadeUp
+) -> None:
+    """A mirror deleted the folder for it."""
+    (push.source / "D").mkdir()
+    (push.source / "D" / "first").write_text("of D")
+    way = dataclasses.replace(push, remote="sftp", server=make_made_up(fault="folds"))
+    assert way.command("-a", "--delete", names=["."]).code == 0
+    (push.source / "d").write_text("d")
+    ran = way.command("-a", "--delete", names=["."])
+    assert ran.code == 1 and "/d: the destination takes this name and another" in ran.err
+    assert (push.destination / "d" / "first").read_text() == "of D"
+
+
 def test_an_unchanged_file_gets_its_owner(push: Way) -> None:
     """T8."""
     if os.getuid() != 0:

@@ -53,6 +53,21 @@ def test_u9_only_the_folder_in_question_counts() -> None:
     assert refused(*paths, folding="d") == (["d/a"], ["", "d"])
 
 
+def test_what_is_refused_of_folders_that_are_walked_ahead_is_refused_later() -> None:
+    def entry(kind: str, path: str) -> tree.Entry:
+        return tree.Entry(kind, 0, path, 0, 0, 0, 0, {})
+
+    names = Names(lambda _: True)
+    ahead = Names(lambda _: True, names.refused)
+    ahead.check(entry(tree.FOLDER, "D"))
+    with pytest.raises(Refusal):
+        ahead.check(entry(tree.FOLDER, "d"))
+    for kind, path in ((tree.FOLDER, "d"), (tree.FILE, "d/x")):  # D never came
+        with pytest.raises(Refusal):
+            names.check(entry(kind, path))
+    names.check(entry(tree.FILE, "dd"))
+
+
 def test_all_that_is_in_a_folder_that_is_refused_is_refused() -> None:
     paths = ("D/", "D/x", "E/", "d/", "d/x", "d/y/", "d/y/z", "e")
     assert refused(*paths) == (["d/", "d/x", "d/y/", "d/y/z", "e"], ["", ""])

@@ -64,8 +64,12 @@ class FolderCheck:
         self.tells = self.results.wants_files or items.terms.counts_ahead
         self.tells = self.tells or bounds != NO_BOUNDS or refusal is not None
 
-    def changed(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
-        """Yield the entries that are not, by their folder's listing, there already."""
+    def changed(
+        self, walked: Iterable[tree.Entry], passes: Callable[[tree.Entry], bool]
+    ) -> Iterator[tree.Entry]:
+        """Yield the entries that are not, by their folder's listing, there already. `passes` gets
+        the folders that are, as they land, and says whether none is to come of them.
+        """
         batches: deque[_Batch] = deque()
         batch = _Batch(self)
         for entry in walked:
@@ -74,11 +78,11 @@ class FolderCheck:
                 batches.append(batch)
                 batch = _Batch(self)
                 while batches and (len(batches) > _AHEAD or batches[0].is_done):
-                    yield from batches.popleft().rest()
+                    yield from batches.popleft().rest(passes)
             batch.add(entry)
         batch.ask()
         for each in (*batches, batch):
-            yield from each.rest()
+            yield from each.rest(passes)
 
 
 class _Batch:
@@ -89,7 +93,8 @@ class _Batch:
     def __init__(self, check: FolderCheck) -> None:
         self._check, self._mirror = check, check.mirror
         self._terms, self._queue = check.terms, check.terms.queue
-        self._entries: list[tree.Entry | None] = []  # None for a folder that is the same
+        self._entries: list[tree.Entry] = []
+        self._same: dict[int, tree.Entry] = {}  # folders that are the same, as they land
         self._listed: list[tuple[int, PlannedEntry, Listing]] = []  # and the folder's place
         self._described: list[tree.Entry] = []
         self._names = self._text_bytes = 0
@@ -134,10 +139,12 @@ class _Batch:
         cost_bytes = MEMORY_BYTES + self._text_bytes
         self._queue.put(Ask(False, request, self._compared, failed, cost_bytes=cost_bytes))
 
-    def rest(self) -> Iterator[tree.Entry]:
+    def rest(self, passes: Callable[[tree.Entry], bool]) -> Iterator[tree.Entry]:
         """Yield what may have to be copied, once that is known."""
         if self._queue.wait_until(lambda: self.is_done):
-            yield from filter(None, self._entries)
+            for place, entry in enumerate(self._entries):
+                if place not in self._same or not passes(self._same[place]):
+                    yield entry
             yield from self._described
 
     # --- the queue runs these
@@ -158,11 +165,10 @@ class _Batch:
             all_linked += linked
             if has_more and self._mirror is not None:
                 self._mirror.has_more(item, of_folder)
-            elif is_same and of_folder.is_whole and not names:
-                self._entries[place] = None
-            known = self._entries[place]
-            if names and known is not None:
-                groups.append((known.top, known.path, names))
+            elif is_same and of_folder.is_whole and not names and not self._gets_backups(item):
+                self._same[place] = item.entry
+            if names:
+                groups.append((item.known.top, item.known.path, names))
         self._terms.counters.add(files_total=unchanged + all_linked, files_linked=all_linked)
         self._terms.counters.add(files_unchanged=unchanged, bytes_unneeded=unneeded_bytes)
         self._terms.counters.add(files_left_out=left_out)
@@ -170,6 +176,11 @@ class _Batch:
         for group in requests_of(groups):
             self._describe(group)
         self._finish()
+
+    def _gets_backups(self, item: PlannedEntry) -> bool:
+        """May the folder of the backups be made in this one, which changes its time?"""
+        path, backups = item.entry.path, self._terms.options.backup_dir
+        return bool(backups) and f"{backups}/".startswith(f"{path}/" if path else "")
 
     def _describe(self, names: list[Group]) -> None:
         """Have the source describe these names, as many at a time as an answer has room for."""

@@ -26,18 +26,21 @@ class _Folder(NamedTuple):
 class Names:
     """The names of entries as they land, in the order of a walk. For its thread alone."""
 
-    def __init__(self, folds: Callable[[str], bool]) -> None:
-        """`folds` asks whether a folder of the destination takes such names for one."""
+    def __init__(self, folds: Callable[[str], bool], refused: list[str] | None = None) -> None:
+        """`folds` asks whether a folder of the destination takes such names for one. `refused` is
+        of other names of the same walk, whose refused folders are these names' as well.
+        """
         self._folds = folds
         self._way = [_Folder("", set(), {})]  # the folders on the way to where the walk is
-        self._refused: list[str] = []  # prefixes of what is in folders that were refused
+        # Prefixes of what is in folders that were refused.
+        self.refused: list[str] = [] if refused is None else refused
 
     def check(self, entry: tree.Entry) -> None:
         """Raise Refusal for an entry that would land on another one."""
         path = entry.path
         begin = path.rfind("/") + 1
         prefix, name = path[:begin], path[begin:]
-        if self._refused and any(map(path.startswith, self._refused)):
+        if self.refused and any(map(f"{path}/".startswith, self.refused)):
             raise self._refusal(path)
         if prefix != self._way[-1].prefix:
             while not prefix.startswith(self._way[-1].prefix):
@@ -53,7 +56,7 @@ class Names:
             files.add(key)
         if may_be_one and self._folds(prefix[:-1]):
             if entry.kind == tree.FOLDER:
-                self._refused.append(f"{path}/")
+                self.refused.append(f"{path}/")
             raise self._refusal(path)
 
     def _refusal(self, path: str) -> failures.Refusal:

@@ -50,6 +50,9 @@ LOOK_ITEMS = 256  # entries that are looked up with one request
 _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing to another user"
 
 
+# Of a folder whose name is another's at the destination: what is there is that one's.
+_ALL_STAYS = Listing("", 0, True, None, "")
+
 _T = TypeVar("_T")
 
 
@@ -73,7 +76,8 @@ class PlanWalk(threading.Thread):
         # Only this thread uses these.
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
-        self._names, self._walked_folders = Names(self._folds), Names(self._folds)
+        self._names = Names(self._folds)
+        self._walked_folders = Names(self._folds, self._names.refused)
 
     def _walk(self) -> None:
         try:
@@ -202,7 +206,7 @@ class PlanWalk(threading.Thread):
             refusal = self._refusal if refuses else None
             bounds = self._selection.bounds
             check = FolderCheck(self._items, self._placed, bounds, refusal, self._mirror)
-            return check.changed(walked)
+            return check.changed(walked, self._has_its_name)
         return self._walked(tree.Walk, requests.Walk)
 
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
@@ -220,13 +224,30 @@ class PlanWalk(threading.Thread):
         try:
             self._rules.check(entry)
             item = self._terms.placement.place(entry)
-            if self._mirror is not None:
-                self._mirror.saw(item, of_folder)
-            if of_folder is not None:
-                self._walked_folders.check(item.entry)
+            self._see(item, of_folder)
             return item
         except (failures.Refusal, ValueError, LookupError):
             return None
+
+    def _see(self, item: PlannedEntry, of_folder: Listing | None = None) -> None:
+        """Have the mirror see an entry. Raises Refusal for a folder that would land on another."""
+        try:
+            if item.entry.kind == tree.FOLDER:
+                self._walked_folders.check(item.entry)
+        except failures.Refusal:
+            of_folder = _ALL_STAYS
+            raise
+        finally:
+            if self._mirror is not None:
+                self._mirror.saw(item, of_folder)
+
+    def _has_its_name(self, folder: tree.Entry) -> bool:
+        """Return whether a folder that is the same, and never comes here, may have its name."""
+        try:
+            self._names.check(folder)
+        except failures.Refusal:
+            return False
+        return True
 
     def _take(self, entry: tree.Entry) -> None:
         if entry.kind == tree.ERROR:
@@ -275,7 +296,7 @@ class PlanWalk(threading.Thread):
         self._rules.check(entry)
         item = self._changed(self._terms.placement.place(entry))
         if self._mirror is not None and not self._terms.checks_folders:
-            self._mirror.saw(item)
+            self._see(item)
         return item
 
     def _check_name(self, item: PlannedEntry) -> PlannedEntry:
