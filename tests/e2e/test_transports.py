@@ -13,9 +13,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import asyncssh
 import paramiko
@@ -32,7 +34,8 @@ from pscp.ground.values import MIB
 from pscp.transfer.lanes import worker
 from pscp.transports import Request
 from pscp.transports.libraries.asyncssh_internals import loop_of
-from pscp.transports.libraries.external import LentChannel
+from pscp.transports.libraries.external import LentChannel, serve_paramiko
+from pscp.transports.libraries.helper import HelperError
 from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
 
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log
@@ -387,6 +390,20 @@ def test_a_connection_that_dies_amid_a_copy_is_not_tried_again(
     late = LentChannel(client, Request("true"))  # as where it dies while a channel is opened
     assert late.explain("").text == CLOSED
     late.close()
+
+
+def test_a_connection_that_dies_while_input_is_sent() -> None:
+    """paramiko raises EOFError then, in a thread whose traceback a program would show."""
+    channel = Mock(**{"recv.return_value": b"", "recv_stderr.return_value": b""})
+    channel.sendall.side_effect, channel.recv_exit_status.return_value = EOFError, -1
+    transport = Mock(**{"open_session.return_value": channel, "is_active.return_value": False})
+    read, write = os.pipe()
+    os.write(write, b"input")
+    with pytest.raises(HelperError, match="closed by remote host"):
+        serve_paramiko(transport, Request("true"), (read, write, write), Mock())
+    until(lambda: "channel in" not in {each.name for each in threading.enumerate()})
+    for fd in (read, write):
+        os.close(fd)
 
 
 def test_no_channel_is_left_where_the_program_for_sftp_cannot_be_started(

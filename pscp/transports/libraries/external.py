@@ -156,7 +156,8 @@ class LentChannel(Pipes):
 
     def end(self) -> None:
         self._is_ended = True
-        with contextlib.suppress(RuntimeError):  # the loop was closed
+        # The loop was closed, or paramiko's connection is lost just now.
+        with contextlib.suppress(RuntimeError, EOFError, OSError):
             self._stop()
 
     def close(self) -> None:
@@ -219,7 +220,7 @@ def serve_paramiko(
 def _feed(channel: paramiko.Channel, fd: int) -> None:
     """Send the command's input, up to its end, and close the descriptor."""
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # from the library: who reads the channel tells why
             while data := os.read(fd, _READ_BYTES):
                 channel.sendall(data)
             channel.shutdown_write()
