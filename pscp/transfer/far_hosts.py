@@ -58,7 +58,7 @@ class FarHosts(Connections):
         self._lock = threading.Lock()  # guards what follows, and the members
         self._turns = itertools.count()
         self._member_of = weakref.WeakKeyDictionary[Channel, _Member]()
-        self._admitted = weakref.WeakSet[Channel]()
+        self._admitted = weakref.WeakKeyDictionary[Channel, object]()  # by whose question
         self._note: Callable[[str], None] = lambda text: None  # of the latest copy
 
     # --- what all of them do
@@ -168,10 +168,13 @@ class FarHosts(Connections):
         return good
 
     def _admit(self, far: RemoteAgent) -> None:
-        """Have a connection show once that its host sees the copy's files. Raises PscpError."""
-        if far.channel not in self._admitted:
+        """Have a connection show, once for each copy, that its host sees the copy's files.
+
+        Raises PscpError.
+        """
+        if self._admitted.get(far.channel) is not self.admit:
             self.admit(far)
-            self._admitted.add(far.channel)
+            self._admitted[far.channel] = self.admit
 
     def begin_end(self) -> None:
         """Note that all has landed: any host may do what is left, also one that connects too late
