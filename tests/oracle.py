@@ -304,12 +304,13 @@ class _Walk:
         if node.kind == LINK or (to == self.root and not old and not keeps):
             facts &= {"owner"}  # a DEST that is made may have any mode
         nodes = [case.timed(node, old if known else None)._replace(mode=mode)]
-        is_doubted = not case.options.get("resume", True) or case.has("manifest")
+        believes = case.options.get("resume", True)
+        is_doubted = not believes or case.has("manifest")
         if old and known == "unchanged":
             others = self._other_names(node) if case.has("archive") else []
             unread = [nodes[0]._replace(data=each.data) for each in (old, *others)]
             nodes = unread + (nodes if is_doubted or others else [])
-        elif case.has("archive") and not is_doubted:  # linked to what the quick check believes
+        elif case.has("archive") and believes:  # linked to what the quick check believes
             believed = [e for e in self._other_names(node) if self._known(node, e) == "unchanged"]
             nodes += [nodes[0]._replace(data=each.data) for each in believed]
         nodes += [nodes[0]._replace(data=each.data) for each in self._of_yesterday(to, node)]
