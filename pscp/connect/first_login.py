@@ -36,7 +36,7 @@ Note = Callable[[str], None]  # shows people a line
 
 
 class Ahead(NamedTuple):
-    """What a copy has for its first connection before that has logged in."""
+    """What a copy can begin before its first connection is up: other logins, and one request."""
 
     # Returns for a round trip in seconds how many connections the copy will have, as far as is
     # known; None: one.

@@ -350,20 +350,25 @@ def test_paths_of_options_are_of_the_folder_here(push: Way, two: Workers) -> Non
     assert_whole(push)
 
 
+def run_program(push: Way, text: str) -> subprocess.CompletedProcess[str]:
+    program = push.home / "program.py"
+    program.write_text(text)
+    argv = [sys.executable, str(program)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+
 def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
     fill_tree(push)
     source, destination = push.locations()
-    program = push.home / "program.py"
-    program.write_text(
+    ran = run_program(
+        push,
         "import pscp\nfrom distributed import Client\n"
         f"with Client({two.address!r}) as client:\n"
         f"    result = pscp.copy({source!r}, {destination!r}, archive=True, cluster=client,\n"
         f"                       batch=True, config_file={push.server.ssh_config!r})\n"
-        "    print(result.connections, result.bytes_sent, client.submit(max, 1, 2).result())\n"
+        "    print(result.connections, result.bytes_sent, client.submit(max, 1, 2).result())\n",
     )
-    ran = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60
-    )
+    assert ran.returncode == 0, ran.stderr
     lanes, sent, most = map(int, ran.stdout.split())
     assert lanes >= 2 and sent >= 24 * MIB and most == 2
     assert_whole(push)
@@ -372,14 +377,12 @@ def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
 def test_a_program_that_its_workers_cannot_import(push: Way) -> None:
     (push.source / "small").write_text("text")
     source, destination = push.locations()
-    program = push.home / "program.py"
-    program.write_text(
+    ran = run_program(
+        push,
         "import pscp\n"
         f"pscp.copy({source!r}, {destination!r}, recursive=True, cluster='local:1',\n"
-        f"          batch=True, config_file={push.server.ssh_config!r})\n"
+        f"          batch=True, config_file={push.server.ssh_config!r})\n",
     )
-    argv = [sys.executable, str(program)]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert ran.stderr.splitlines()[-1].endswith("local:1: its workers cannot be started"), ran
     assert ran.returncode == 1 and not push.arrived()
 

@@ -383,7 +383,5 @@ answers.add(
 )
 answers.add(
     answers.WRITING_SINK,
-    {
-        Compare: lambda of, request: [_compare(of, each, request) for each in request.folders],
-    },
+    {Compare: lambda of, request: [_compare(of, each, request) for each in request.folders]},
 )
