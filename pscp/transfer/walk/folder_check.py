@@ -45,6 +45,8 @@ class FolderCheck:
         self,
         items: Items,
         place: Place,
+        passes: Callable[[tree.Entry], bool],
+        *,
         bounds: Bounds,
         refusal: Callable[[str], str] | None,
         mirror: Mirror | None,
@@ -54,22 +56,21 @@ class FolderCheck:
         Args:
             place: returns an entry with how it lands, None for one that will be refused. With a
                 mirror it gets all entries, else listed folders.
+            passes: gets the folders that are the same, as they land, and says whether none is to
+                come of them.
             bounds: of the files that the copy takes.
             refusal: returns why no file may get a path at the destination, "" for no reason.
             mirror: is told where more is there than is listed.
         """
         self.terms, self.results = items.terms, items.results
-        self.place, self.bounds, self.refusal, self.mirror = place, bounds, refusal, mirror
+        self.place, self.passes, self.bounds = place, passes, bounds
+        self.refusal, self.mirror = refusal, mirror
         # Whether it matters which files are unchanged, and not only how many.
         self.tells = self.results.wants_files or items.terms.counts_ahead
         self.tells = self.tells or bounds != NO_BOUNDS or refusal is not None
 
-    def changed(
-        self, walked: Iterable[tree.Entry], passes: Callable[[tree.Entry], bool]
-    ) -> Iterator[tree.Entry]:
-        """Yield the entries that are not, by their folder's listing, there already. `passes` gets
-        the folders that are, as they land, and says whether none is to come of them.
-        """
+    def changed(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
+        """Yield the entries that are not, by their folder's listing, there already."""
         batches: deque[_Batch] = deque()
         batch = _Batch(self)
         for entry in walked:
@@ -78,11 +79,11 @@ class FolderCheck:
                 batches.append(batch)
                 batch = _Batch(self)
                 while batches and (len(batches) > _AHEAD or batches[0].is_done):
-                    yield from batches.popleft().rest(passes)
+                    yield from batches.popleft().rest()
             batch.add(entry)
         batch.ask()
         for each in (*batches, batch):
-            yield from each.rest(passes)
+            yield from each.rest()
 
 
 class _Batch:
@@ -139,11 +140,11 @@ class _Batch:
         cost_bytes = MEMORY_BYTES + self._text_bytes
         self._queue.put(Ask(False, request, self._compared, failed, cost_bytes=cost_bytes))
 
-    def rest(self, passes: Callable[[tree.Entry], bool]) -> Iterator[tree.Entry]:
+    def rest(self) -> Iterator[tree.Entry]:
         """Yield what may have to be copied, once that is known."""
         if self._queue.wait_until(lambda: self.is_done):
             for place, entry in enumerate(self._entries):
-                if place not in self._same or not passes(self._same[place]):
+                if place not in self._same or not self._check.passes(self._same[place]):
                     yield entry
             yield from self._described
 

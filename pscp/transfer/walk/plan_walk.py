@@ -203,10 +203,15 @@ class PlanWalk(threading.Thread):
         if self._terms.checks_folders:
             walked = self._walked(listings.ListingWalk, listings.WalkFolders)
             refuses = self._terms.options.backup or self._terms.of_the_manifest
-            refusal = self._refusal if refuses else None
-            bounds = self._selection.bounds
-            check = FolderCheck(self._items, self._placed, bounds, refusal, self._mirror)
-            return check.changed(walked, self._has_its_name)
+            check = FolderCheck(
+                self._items,
+                self._placed,
+                self._has_its_name,
+                bounds=self._selection.bounds,
+                refusal=self._refusal if refuses else None,
+                mirror=self._mirror,
+            )
+            return check.changed(walked)
         return self._walked(tree.Walk, requests.Walk)
 
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
