@@ -44,7 +44,7 @@ _TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
 # With many workers tasks are longer: each costs some 5 ms of Dask's one thread, and 3 of this one.
 _TASKS_A_S = 50.0
 _FIRST_BYTES, _MOST_BYTES = 8 * MIB, 16384 * MIB
-_QUEUED = 3  # tasks for each thread of a worker: one that ends, one to do, and the next one
+_QUEUED = 3  # tasks for each thread of a worker: one that ends, one that began, and the next one
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
 _PATIENCE_S = 10.0  # until people are told that no worker is there
@@ -144,11 +144,12 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards what follows
         self._given: dict[int, _Given] = {}  # tasks that Dask has
-        self._bytes_per_s = 0.0  # of a task, lately
+        # What workers did lately, and in what time; each outcome halves what was before.
+        self._moved_bytes, self._moved_s = 0.0, 0.0
         self._standing = Standing()
         self._noted: set[str] = set()
         self._next: _Given | None = None  # for the thread alone: the task that is being made
-        self._slots, self._looked_s = 0, 0.0
+        self._slots, self._threads_each, self._looked_s = 0, 1.0, 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -197,7 +198,8 @@ class Dispatcher:
         if self._client.status != "running":
             raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        self._slots = _QUEUED * sum(each["nthreads"] for each in workers.values())
+        threads = sum(each["nthreads"] for each in workers.values())
+        self._slots, self._threads_each = _QUEUED * threads, max(threads / max(len(workers), 1), 1)
         with self._lock:
             self._standing.see(workers)
             stranded = [each for each in self._given.values() if each.is_stranded(workers)]
@@ -245,9 +247,9 @@ class Dispatcher:
 
         It is a second's at least.
         """
-        pace = self._bytes_per_s
-        if not pace:
+        if not self._moved_s:
             return _FIRST_BYTES
+        pace = self._moved_bytes / self._moved_s / self._threads_each
         wanted = int(pace * max(_TASK_S, self._slots / _TASKS_A_S))
         if self._terms.counters.plan_complete:
             left_bytes = self._terms.counters.left_bytes - self._queue.in_flight_bytes()
@@ -317,8 +319,8 @@ class Dispatcher:
                 self._standing.note(outcome.address, has_done=has_done)
             is_hopeless = self._standing.is_hopeless
             if outcome.problem is None:
-                pace = task.bytes / max(outcome.seconds, 0.001)
-                self._bytes_per_s = (self._bytes_per_s + pace) / 2 if self._bytes_per_s else pace
+                self._moved_bytes = self._moved_bytes / 2 + task.bytes
+                self._moved_s = self._moved_s / 2 + outcome.seconds
         if outcome.problem is not None:
             self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
 

@@ -44,6 +44,7 @@ from pscp.transfer.copy import make_pool
 from pscp.transfer.far_hosts import FarHosts
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.lost_work import revoke_first
+from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
 
@@ -56,7 +57,8 @@ OTHER_PLACE = "it does not see this copy's files"
 
 _log = Log("cluster")
 _numbers = itertools.count(1)  # of files, which all tasks of this process count
-_kept_lock = threading.Lock()
+_kept_lock = threading.Lock()  # guards the next two
+_last_end_s = 0.0  # when a task of this process ended
 _kept: dict[bytes, _KeptConnections] = {}  # by the errand
 
 
@@ -114,8 +116,19 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
         problem = error
     except OSError as error:
         problem = CopyError(f"{name_here()}: {error}")
-    outcome = moving.outcome(problem, time.monotonic() - began_s)
+    outcome = moving.outcome(problem, _seconds_since(began_s))
     return pack(outcome._replace(address=_address_here()))
+
+
+def _seconds_since(began_s: float) -> float:
+    """Return how long a task took that ends now, without the time for which one before it did too.
+
+    So a worker's bytes over its seconds are its pace, though two tasks are at work at once.
+    """
+    global _last_end_s
+    with _kept_lock:
+        before_s, _last_end_s = _last_end_s, time.monotonic()
+        return _last_end_s - max(began_s, before_s)
 
 
 class _KeptConnections:
@@ -139,6 +152,11 @@ class _KeptConnections:
                 kept._timer.cancel()
                 kept._timer = None
             return kept
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether one task alone has them."""
+        return self._users == 1
 
     def release(self, key: bytes) -> None:
         with _kept_lock:
@@ -196,6 +214,8 @@ class _Moving:
         self._lanes = 0  # at once at most
         self._is_retry = False
         self._was_refused = False  # by the destination: another try, or run, has begun
+        # With a limit, of which each thread has its share, the next one waits for the end.
+        self._has_let_begin = bool(task.limit_kbit_s)
         self._counters = LiveCounters(started_s=time.monotonic())
         options = self._errand.options
         self._options = replace(options, limit_kbit_s=task.limit_kbit_s)
@@ -222,16 +242,20 @@ class _Moving:
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")
         kept = _KeptConnections.taken(self._key, errand)
         try:
-            self._move_over(kept.connections)
+            self._move_over(kept)
         finally:
             kept.release(self._key)
 
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
-    def _move_over(self, connections: Connections) -> None:
-        for begin in (connections.start_logins, connections.check_logins):
-            begin(self._options, is_push=self._errand.is_push, is_small=False)
+    def _move_over(self, kept: _KeptConnections) -> None:
+        connections = kept.connections
+        if not connections.idle.has_any(list):
+            for begin in (connections.start_logins, connections.check_logins):
+                begin(self._options, is_push=self._errand.is_push, is_small=False)
+            if not kept.is_alone:  # the next one may find connections, while this one logs in
+                self._let_next_begin()
         agents = connections.take(self._options, self._note)
         pool: LanePool | None = None
         try:
@@ -244,7 +268,7 @@ class _Moving:
                 is_push=self._errand.is_push, note=self._note,
             )  # fmt: skip
             pool.context.numbers_from = first + 1
-            self._work(pool, agents)
+            self._work(pool, agents, kept)
         finally:
             if pool is not None:
                 agents += pool.kept
@@ -263,26 +287,33 @@ class _Moving:
         answer, is_failed = far.ask(begin)
         return answers.integer(_checked(answer) if is_failed else answer)
 
-    def _work(self, pool: LanePool, agents: list[RemoteAgent]) -> None:
+    def _work(self, pool: LanePool, agents: list[RemoteAgent], kept: _KeptConnections) -> None:
         queue, errand = pool.queue, self._errand
         queue.when_lost(partial(revoke_first, queue.add, lambda failure: queue.stop(_as(failure))))
         queue.take_over_after(_TAKEOVER_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         for work in works:
             queue.add(work)
-        has_let_begin = False
         try:
             pool.begin(errand.of_source, errand.of_sink, agents)
             while not queue.wait_until(queue.is_idle, _LOOK_S):
                 queue.check()
                 if _is_cancelled():
                     queue.stop(Cancelled("the task was taken back"))
-                elif not (has_let_begin or queue.has_work() or self._task.limit_kbit_s):
-                    has_let_begin = True
-                    _let_next_begin()
+                elif kept.is_alone or _is_half_done(queue, works):
+                    self._let_next_begin()
         finally:
             pool.end()
         queue.check()
+
+    def _let_next_begin(self) -> None:
+        """Have Dask begin this worker's next task, once: two fill the line while one ends."""
+        from distributed import secede
+        from distributed.worker import thread_state
+
+        if not self._has_let_begin and hasattr(thread_state, "key"):  # else no worker runs it
+            secede()
+        self._has_let_begin = True
 
     def _all_chunks(self) -> list[Chunk]:
         for place, (item, extents) in enumerate(self._task.files):
@@ -301,6 +332,12 @@ class _Moving:
             Pack(items, partial(packed, place), expected=expected)
             for place, (items, expected) in enumerate(pairs)
         ]
+
+
+def _is_half_done(queue: WorkQueue, works: list[Work]) -> bool:
+    """Return whether half of a task is done, or nothing waits for its lanes any more."""
+    done_bytes, _ = queue.done()
+    return not queue.has_work() or 2 * done_bytes >= sum(work.cost_bytes for work in works)
 
 
 def _checked(answer: object) -> object:
@@ -322,15 +359,6 @@ def _address_here() -> str:
         return str(get_worker().address)
     except ValueError:
         return ""
-
-
-def _let_next_begin() -> None:
-    """Have Dask begin this worker's next task: the lanes of this one soon have nothing to send."""
-    from distributed import secede
-    from distributed.worker import thread_state
-
-    if hasattr(thread_state, "key"):  # else no worker runs it
-        secede()
 
 
 def _is_cancelled() -> bool:

@@ -181,6 +181,8 @@ class Connections:
         until_s = time.monotonic() + (options.retry_for_s or 0)
         for attempt in itertools.count():
             try:
+                if idle := self.idle.take(self._choice(options)):
+                    return idle  # another call's login may take its time
                 with self._my_turn():
                     idle = self.idle.take(self._choice(options))
                     return idle or [self._control(options, note, ahead)]

@@ -119,6 +119,16 @@ def amid(way: Way, workers: Workers, *more: str) -> Iterator[Running]:
         running.kill()
 
 
+@contextlib.contextmanager
+def stopped(worker: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Have a worker stand still during a block."""
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        worker.send_signal(signal.SIGCONT)
+
+
 def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
     fill_tree(way, 48 * MIB)
     ended = way.finish(*words(two, "-v", "-l", "200M"))
@@ -157,8 +167,9 @@ def test_to_and_from_several_hosts(
     cluster.dead("dm2")
     hosts.finish(*words(two, "-l", "200M"))
     assert_whole(hosts)
-    # The coordinator's, and one of each worker for all of its tasks.
-    assert cluster.logins() == [3, 0, 3]
+    # The coordinator's, and of each worker at most one for all of its tasks.
+    first, none, last = cluster.logins()
+    assert 2 <= first <= 3 and not none and 2 <= last <= 3
 
 
 def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
@@ -171,14 +182,15 @@ def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
     assert_whole(way)
 
 
-def test_a_worker_begins_the_next_task_while_lanes_end_one(push: Way, workers: Workers) -> None:
+def test_a_worker_begins_the_next_task_beside_its_first_one(push: Way, workers: Workers) -> None:
+    """Its lanes hold all that they may then, and there is more to do."""
     workers.start(1)
     fill(push.source / "a", 8 * MIB)  # a task
     with open(push.source / "a", "r+b") as file:
         file.write(b"held back")
     fill(push.source / "b", 8 * MIB)
     breaking = push.breaking().rule("block", connections=None, contains="held back")
-    running = push.start(*words(workers, "--chunk-size", "8M"), breaking=breaking)
+    running = push.start(*words(workers, "-c", "1"), breaking=breaking)
     try:
         until(lambda: push.journaled_bytes() >= 8 * MIB, "the other file has landed")
         assert breaking.blocked == 1
@@ -437,7 +449,8 @@ def test_a_worker_that_comes_late_and_does_not_see_the_files(way: Way, workers: 
     workers.start(1)
     near = way.source if way.is_push else way.destination
     with amid(way, workers) as running:
-        workers.start(1, before=f"mount -t tmpfs none {near}")
+        with stopped(workers.all[0]):  # or it may have done all before
+            workers.start(1, before=f"mount -t tmpfs none {near}")
         running.finished()
     assert "does not see" in running.out.read_text()
     assert_whole(way)
@@ -450,9 +463,11 @@ def test_who_may_do_a_task_is_lost(push: Way, workers: Workers) -> None:
     fill_tree(push)
     workers.start(1)
     with amid(push, workers) as running:
-        workers.start(1, before=f"mount -t tmpfs none {push.source}")
+        with stopped(workers.all[0]):  # or it may have done all before
+            workers.start(1, before=f"mount -t tmpfs none {push.source}")
         until(lambda: "does not see" in running.out.read_text(), "it has a task")
-        workers.start(1)
-        workers.all[0].kill()
+        with stopped(workers.all[0]):
+            workers.start(1)
+            workers.all[0].kill()
         running.finished()
     assert_whole(push)
