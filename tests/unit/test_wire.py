@@ -229,6 +229,16 @@ def test_the_c_library_agrees_with_the_package(
         readonly.update(piece)
     wanted = xxhash.xxh3_128(data).digest()
     assert (writable.digest(), readonly.digest()) == (wanted, wanted)
+    for of_all in (data, memoryview(bytearray(data))):
+        assert by_ctypes.of(of_all) == hashes.digest_of("xxh3-128", of_all) == wanted  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", hashes.ALGORITHMS)
+def test_the_digest_of_a_whole_is_that_of_its_pieces(name: str) -> None:
+    hasher = hashes.new(name)
+    hasher.update(b"one ")
+    hasher.update(b"two")
+    assert hashes.digest_of(name, b"one two") == hasher.digest()
 
 
 def test_two_digests_of_the_c_library_do_not_mix(by_ctypes: type) -> None:

@@ -67,6 +67,17 @@ def _ctypes_hasher(library: "ctypes.CDLL") -> "Callable[[], Hasher]":
     library.XXH3_128bits_update.argtypes = [pointer, pointer, size]
     library.XXH3_128bits_digest.argtypes = [pointer]
     library.XXH3_128bits_digest.restype = Digest128
+    library.XXH3_128bits.argtypes = [pointer, size]
+    library.XXH3_128bits.restype = Digest128
+
+    def place(data: Union[bytes, bytearray, memoryview]) -> "Union[int, bytes]":
+        view = memoryview(data)
+        if view.readonly or not len(view):  # ctypes takes the address of writable memory only
+            return bytes(view)
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+    def canonical(value: Digest128) -> bytes:
+        return bytes(value.high.to_bytes(8, "big") + value.low.to_bytes(8, "big"))
 
     class Xxh3:
         """Computes the same (canonical, big-endian) digest as xxhash.xxh3_128."""
@@ -79,16 +90,14 @@ def _ctypes_hasher(library: "ctypes.CDLL") -> "Callable[[], Hasher]":
             library.XXH3_freeState(self._state)
 
         def update(self, data: Union[bytes, bytearray, memoryview]) -> None:
-            view = memoryview(data)
-            if view.readonly:  # ctypes takes the address of writable memory only
-                library.XXH3_128bits_update(self._state, bytes(view), len(view))
-            elif len(view):
-                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-                library.XXH3_128bits_update(self._state, address, len(view))
+            library.XXH3_128bits_update(self._state, place(data), len(data))
 
         def digest(self) -> bytes:
-            value = library.XXH3_128bits_digest(self._state)
-            return bytes(value.high.to_bytes(8, "big") + value.low.to_bytes(8, "big"))
+            return canonical(library.XXH3_128bits_digest(self._state))
+
+        @staticmethod
+        def of(data: Union[bytes, bytearray, memoryview]) -> bytes:
+            return canonical(library.XXH3_128bits(place(data), len(data)))
 
     return Xxh3
 
@@ -110,6 +119,17 @@ ALGORITHMS = _available()
 def new(name: str) -> "Hasher":
     """Return a new hasher. Raises KeyError where this end does not have the algorithm."""
     return ALGORITHMS[name]()
+
+
+def digest_of(name: str, data: Union[bytes, memoryview]) -> bytes:
+    """Return the digest of this alone; through ctypes by one call for five."""
+    make = ALGORITHMS[name]
+    whole: "Optional[Callable[[Union[bytes, memoryview]], bytes]]" = getattr(make, "of", None)
+    if whole is not None:
+        return whole(data)
+    hasher = make()
+    hasher.update(data)
+    return hasher.digest()
 
 
 def speeds() -> Dict[str, float]:

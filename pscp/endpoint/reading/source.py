@@ -259,16 +259,14 @@ class Source(FileTable):
         """Return the row of each file, and the contents of those that could be read."""
         rows: List[Row] = []
         bodies: List[bytes] = []
-        new_hasher = hashes.ALGORITHMS[hashes.STRONG if self._strong else self._algorithm]
+        algorithm = hashes.STRONG if self._strong else self._algorithm
         for value in values:
             try:
                 body = self._whole(value)
             except (OSError, failures.FileChanged) as error:
                 rows.append(failures.from_exception(error, value.path))
                 continue
-            hasher = new_hasher()
-            hasher.update(body)
-            rows.append([len(body), hasher.digest().hex()])
+            rows.append([len(body), hashes.digest_of(algorithm, body).hex()])
             bodies.append(body)
         return rows, bodies
 

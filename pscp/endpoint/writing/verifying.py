@@ -102,9 +102,8 @@ class VerifyingSink(source.FileTable, abc.ABC):
         elif value.kind in _BY_NAME:
             self.make_by_name(value)
         else:
-            hasher = hashes.new(hashes.STRONG if self._strong else self._algorithm)
-            hasher.update(body)
-            if hasher.digest().hex() != digest:
+            algorithm = hashes.STRONG if self._strong else self._algorithm
+            if hashes.digest_of(algorithm, body).hex() != digest:
                 raise failures.Refusal(failures.DAMAGED, value.path, "arrived damaged")
             return self._make_part(value, digest, body)
         return None
