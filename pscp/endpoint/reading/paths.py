@@ -26,8 +26,6 @@ NAME_MAX = 255  # bytes, on every filesystem that matters
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A name that part_name() makes, or made in an older version, or a fence's.
 _OWN = re.compile(rb"\..+\.[0-9a-f]{8,22}\.pscp-part|\.[0-9a-f]{8}\.pscp-run", re.DOTALL)
-# A component that is empty, "." or "..", or a NUL.
-_UNSAFE = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 # The mode of a folder that a copy makes, until all in it has landed: for its owner alone. The
 # sticky bit tells it from a private folder of the user's, so that a later run finishes it.
 UNFINISHED = 0o1700
@@ -45,7 +43,9 @@ def to_text(path: bytes) -> str:
 
 def check(path: str) -> bytes:
     """Return the path as bytes. Raises Refusal where it could lead elsewhere, or names nothing."""
-    if _UNSAFE.search(path):
+    # A component that is empty, "." or "..", or a NUL: in a tenth of the time of an expression.
+    way = "/%s/" % path
+    if "//" in way or "/./" in way or "/../" in way or "\0" in way:
         raise Refusal(UNSAFE, path, "a name that could lead outside of the destination")
     try:
         return path.encode("utf-8", "surrogateescape")
@@ -215,8 +215,9 @@ class Root:
         this one. Raises OSError, Refusal.
         """
         name = check(path).rpartition(b"/")[2]
+        above = path.rpartition("/")[0]
         with self._lock:
-            fd = self._folder(path.rpartition("/")[0], path, make)
+            fd = self._folders.get(above) or self._folder(above, path, make)
         if make:
             self.open_up(fd)
         return fd, name
