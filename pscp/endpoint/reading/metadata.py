@@ -16,7 +16,7 @@ from typing import Dict, NamedTuple, Optional, Union
 
 from ..frames import failures, system, wire
 from . import files
-from .tree import Entry, device_of
+from .tree import Entry, device_of, of_archives
 
 
 class Policy(NamedTuple):
@@ -81,8 +81,7 @@ def apply_to_folder(fd: int, entry: Entry, policy: Policy, is_new: bool) -> None
 def apply_to_link(folder_fd: int, name: bytes, entry: Entry, policy: Policy) -> None:
     """Give a symbolic link the metadata that the system keeps of links."""
     if policy.archive and os.geteuid() == 0:
-        from . import ownership, xattrs
-
+        ownership, xattrs = of_archives()
         uid, gid = ownership.wanted(entry.extra)
         os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
         if "x" in entry.extra:
@@ -119,8 +118,7 @@ def _atime_ns(entry: Entry) -> int:
 def _give_owner_and_attributes(
     file: Union[int, str], extra: Dict[str, object], is_new: bool
 ) -> None:
-    from . import ownership, xattrs  # few copies need them
-
+    ownership, xattrs = of_archives()
     ownership.give(file, extra)
     if is_new:
         xattrs.remove_others(file, extra.get("x"))

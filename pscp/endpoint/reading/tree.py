@@ -9,10 +9,22 @@ Not here: the use of entries (../../transfer/pieces/plan.py), metadata as the si
 Read next: source.py.
 """
 
+import functools
 import os
 import re
 import stat
-from typing import Dict, Generator, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Generator,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Pattern,
+    Sequence,
+    Tuple,
+)
 
 from ..frames import failures
 from . import files
@@ -254,8 +266,7 @@ class Walk:
         if self._rules.preserve:
             extra["a"] = status.st_atime_ns
         if self._rules.archive:
-            from . import ownership, xattrs  # few copies need them
-
+            ownership, xattrs = of_archives()
             extra["o"] = ownership.owner(status.st_uid, status.st_gid)
             attributes = xattrs.read(full, place, status.st_mode, self._rules.follow)
             if attributes:
@@ -274,6 +285,16 @@ class Walk:
                 return HARDLINK
             extra["linked"] = 1
         return FILE
+
+
+@functools.lru_cache(maxsize=None)
+def of_archives() -> "Tuple[Any, Any]":
+    """Return the modules ownership and xattrs, which few copies need. An import for each file takes
+    as long as a system call.
+    """
+    from . import ownership, xattrs
+
+    return ownership, xattrs
 
 
 def _within(path: str, full: bytes, names: List[bytes]) -> Iterator[Tuple[str, bytes]]:
