@@ -255,11 +255,10 @@ def _is_as_wanted(file: xattrs.File, value: tree.Entry, policy: metadata.Policy)
 
 def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
     """Put a copy of an open file, with the metadata of its source, in its place."""
-    part_fd, kind = the_sink.new_small(value.path)
-    whole = parts.Part(part_fd, value, "", kind)
+    whole = the_sink.new_small(value, "")
     whole.compared = files.identity(os.fstat(fd)), True
     try:
-        part = files.FileSink(part_fd, True)
+        part = files.FileSink(whole.fd, True)
         room = memoryview(bytearray(_ROOM_BYTES))
         offset = 0
         while True:
@@ -268,17 +267,17 @@ def _replace_by_copy(the_sink: "sink.Sink", fd: int, value: tree.Entry) -> None:
                 break
             part.write(room[:count], offset)
             offset += count
-        os.ftruncate(part_fd, offset)
-        os.fsync(part_fd)
+        os.ftruncate(whole.fd, offset)
+        os.fsync(whole.fd)
         with the_sink.held():
             the_sink.settler.name(whole)
     except BaseException:
-        if kind == parts.PRIVATE:
+        if whole.kind == parts.PRIVATE:
             with contextlib.suppress(OSError, failures.Refusal):
                 the_sink.parts.unlink_private(value.path)
         raise
     finally:
-        os.close(part_fd)
+        whole.close()
     the_sink.settler.sync(value.path.rpartition("/")[0])
 
 

@@ -177,7 +177,7 @@ class Settler:
 
     def name(self, part: Part) -> None:
         """Give a part that only this lane knows its final name. The caller holds the fence."""
-        folder_fd, name = self._root.at(part.entry.path)
+        folder_fd, name = part.place or self._root.at(part.entry.path)
         if part.kind == NAMELESS:  # most often nothing is called so yet
             metadata.apply_to_file(part.fd, part.entry, self._policy, None)
             if files.name_new(part.fd, folder_fd, name):

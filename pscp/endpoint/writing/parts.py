@@ -42,6 +42,7 @@ class Part:
         self.fd, self.entry, self.strong, self.kind = fd, entry, strong, kind
         self.failure: Optional[Data] = None
         self.compared: Optional[Compared] = None  # with what it replaces, which is to be kept
+        self.place: Optional[Tuple[int, bytes]] = None  # of the entry, once its folder is open
         self.old_fd = -1  # what it replaces, once it does: to free that may take a second
 
     def close(self) -> None:

@@ -227,35 +227,37 @@ class Sink(VerifyingSink):
         self.settler.add(parts, done)
 
     def _make_part(self, value: tree.Entry, digest: str, body: memoryview) -> Part:
-        fd, kind = self.new_small(value.path)
+        part = self.new_small(value, digest)
         try:
-            written = os.write(fd, body) if body else 0
+            written = os.write(part.fd, body) if body else 0
             while written < len(body):
-                written += os.write(fd, body[written:])
+                written += os.write(part.fd, body[written:])
         except OSError:
-            os.close(fd)
-            if kind == PRIVATE:
+            part.close()
+            if part.kind == PRIVATE:
                 self.parts.unlink_private(value.path)
             raise
-        return Part(fd, value, digest, kind)
+        return part
 
-    def new_small(self, path: str) -> Tuple[int, int]:
-        """Make the part of a small file; return its descriptor, and whose name it has."""
+    def new_small(self, value: tree.Entry, digest: str) -> Part:
+        """Make the part of a small file."""
         try:
-            return self._new_small(path)
+            return self._new_small(value, digest)
         except (FileNotFoundError, PermissionError):
             with self._fence.held():
-                self.root.at(path, make=True)
-            return self._new_small(path)
+                self.root.at(value.path, make=True)
+            return self._new_small(value, digest)
 
-    def _new_small(self, path: str) -> Tuple[int, int]:
-        folder_fd, name = self.root.at(path)
-        fd = files.new_small(folder_fd)
-        if fd is not None:
-            return fd, NAMELESS
-        flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
-        name = self.parts.private_name(name)
-        return os.open(name, flags, 0o600, dir_fd=folder_fd), PRIVATE
+    def _new_small(self, value: tree.Entry, digest: str) -> Part:
+        folder_fd, name = place = self.root.at(value.path)
+        fd, kind = files.new_small(folder_fd), NAMELESS
+        if fd is None:
+            flags = files.PART_FLAGS | os.O_CREAT | os.O_EXCL
+            name = self.parts.private_name(name)
+            fd, kind = os.open(name, flags, 0o600, dir_fd=folder_fd), PRIVATE
+        part = Part(fd, value, digest, kind)
+        part.place = place
+        return part
 
     def _make_folder(self, value: tree.Entry) -> None:
         """Make the folder, unfinished until finish_folder()."""
