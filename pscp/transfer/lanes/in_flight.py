@@ -51,6 +51,7 @@ class Window:
         self._most_bytes = first_bytes if most_bytes is None else most_bytes
         self._span_s = 2 * rtt_s + _SLACK_S
         self._moved: deque[tuple[float, int]] = deque()  # when, and bytes, of the last second
+        self._pace_bytes = 0  # of those together: of small files there are hundreds a second
         self._begun_s = time.monotonic()
 
     @property
@@ -71,11 +72,12 @@ class Window:
         now_s = time.monotonic()
         self.moved_bytes += size_bytes
         self._moved.append((now_s, size_bytes))
+        self._pace_bytes += size_bytes
         while self._moved[0][0] < now_s - _PACE_S:
-            self._moved.popleft()
+            self._pace_bytes -= self._moved.popleft()[1]
         wanted_bytes = self.capacity_bytes + size_bytes
         if now_s - self._begun_s > 2 * _PACE_S:  # before that, the connection gathers speed
-            bytes_per_s = sum(moved_bytes for _, moved_bytes in self._moved) / _PACE_S
+            bytes_per_s = self._pace_bytes / _PACE_S
             wanted_bytes = max(int(bytes_per_s * self._span_s), LEAST_BYTES)
         self.capacity_bytes = min(wanted_bytes, self._most_bytes)
 
