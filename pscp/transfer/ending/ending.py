@@ -63,6 +63,7 @@ class Ending:
         self.overtaken: list[tree.Entry] = []
         self._with_attributes = Counter[str]()  # entries, by the beginnings of attributes' names
         self._kept_folders = 0  # of other users, which keep their metadata
+        self._is_to_sftp = terms.options.preserve and terms.is_source_here and not terms.reuses
         self._bounded = 0  # entries with times that SFTP cannot tell
         self._unwanted: dict[str, list[str]] = {}  # parts that lanes may have made late, or held
 
@@ -176,9 +177,7 @@ class Ending:
 
     def count_attributes(self, entry: tree.Entry) -> None:
         """Count which kinds of attributes the source of this entry has, and times that are none."""
-        terms = self._terms
-        is_to_sftp = terms.options.preserve and terms.is_source_here and not terms.reuses
-        if is_to_sftp and not 0 <= entry.mtime_ns < _SFTP_END_NS:
+        if self._is_to_sftp and not 0 <= entry.mtime_ns < _SFTP_END_NS:
             self._bounded += 1
         names = entry.extra.get("x")
         if isinstance(names, dict) and not self._terms.options.transfer_test:

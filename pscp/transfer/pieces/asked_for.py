@@ -25,6 +25,7 @@ class SourceRules:
         """On a pull the filters are applied here too, since a far end may not have applied them."""
         self._tops, self._options = tops, options
         self._is_pull = is_pull
+        self._has_folders = options.recursive or bool(options.files_from)
         self._filters = tree.compiled(filters.regexes(options.filters) if is_pull else ())
         self._entered = (0, "")  # the last folder that is known not to be left out
 
@@ -33,15 +34,10 @@ class SourceRules:
         Refusal for one that no copy of single files has.
         """
         top = self._tops[entry.top]
-        is_no_link = self._options.follows_links and entry.kind == tree.LINK
-        if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
-            raise ValueError("is a link, which only -a without -L asks for")
-        is_special = entry.kind in (tree.FIFO, tree.DEVICE, tree.SPECIAL)
-        if is_special and not (self._options.recursive or self._options.files_from):
-            what = "is no file or folder: -r leaves it out, -a makes FIFOs and devices"
-            raise failures.Refusal(failures.UNSUPPORTED, entry.path, what)
+        if entry.kind != tree.FILE:
+            self._check_kind(entry)
         is_in_folder = entry.kind == tree.FOLDER or top.is_folder or entry.path != top.name
-        if is_in_folder and not (self._options.recursive or self._options.files_from):
+        if is_in_folder and not self._has_folders:
             raise ValueError("is a folder, or in one, which only -r asks for")
         if top.is_folder and entry.path == top.name and entry.kind in (tree.FILE, tree.HARDLINK):
             raise ValueError("is a file now, and was a folder")
@@ -52,6 +48,15 @@ class SourceRules:
                 raise ValueError("has a name of pscp's own, which no walk finds")
         if self._filters and self._is_left_out(entry):
             raise ValueError("is sent, though --exclude leaves it out")
+
+    def _check_kind(self, entry: tree.Entry) -> None:
+        is_no_link = self._options.follows_links and entry.kind == tree.LINK
+        if is_no_link or (entry.kind == tree.HARDLINK and not self._options.archive):
+            raise ValueError("is a link, which only -a without -L asks for")
+        is_special = entry.kind in (tree.FIFO, tree.DEVICE, tree.SPECIAL)
+        if is_special and not self._has_folders:
+            what = "is no file or folder: -r leaves it out, -a makes FIFOs and devices"
+            raise failures.Refusal(failures.UNSUPPORTED, entry.path, what)
 
     def _is_left_out(self, entry: tree.Entry) -> bool:
         """Return whether the entry is excluded, or in a folder that is."""

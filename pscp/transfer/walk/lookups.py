@@ -111,13 +111,14 @@ class DestinationLookup:
         has_part = bool(there.left and self._basis_bytes(item.entry, there))
         return decide(item.entry, there, self._rules, has_part=has_part)
 
-    def take_new(self, item: PlannedEntry) -> None:
-        """Carry out what becomes of an entry whose source's name is new at the destination."""
-        action = decide(item.entry, None, self._rules)
-        if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
-            self._items.send(item)
-        else:
-            self._carry_out(item, _NOTHING_THERE, action)
+    def take_new(self, items: list[PlannedEntry]) -> None:
+        """Carry out what becomes of entries whose sources' names are new at the destination."""
+        for item in items:
+            action = decide(item.entry, None, self._rules)
+            if action is Action.SEND and item.entry.kind == tree.FILE:  # most of a first copy
+                self._items.send(item)
+            else:
+                self._carry_out(item, _NOTHING_THERE, action)
 
     def _decide(self, pairs: list[Pair]) -> None:
         unchanged: list[PlannedEntry] = []

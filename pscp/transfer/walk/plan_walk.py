@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from pscp.endpoint.asking import requests
@@ -46,6 +45,9 @@ from pscp.transfer.walk.selection import Selection
 if TYPE_CHECKING:
     from pscp.transfer.ending.mirror import Mirror
 
+# Entries of a new source that are carried out together: each turn of the queue's lock costs as much
+# as the step that is done in it.
+_NEW_ITEMS = 16
 LOOK_ITEMS = 256  # entries that are looked up with one request
 _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing to another user"
 
@@ -54,6 +56,7 @@ _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing t
 _ALL_STAYS = Listing("", 0, True, None, "")
 
 _T = TypeVar("_T")
+_REFUSALS = (failures.Refusal, ValueError, LookupError)  # of an entry, by the rules
 
 
 class PlanWalk(threading.Thread):
@@ -63,6 +66,7 @@ class PlanWalk(threading.Thread):
         super().__init__(target=with_context(self._walk), name="walk", daemon=True)
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
+        self._counters = items.terms.counters
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
         self._is_here = self._terms.is_source_here
         options, tops, target = self._terms.options, self._terms.tops, self._terms.target
@@ -76,6 +80,7 @@ class PlanWalk(threading.Thread):
         # Only this thread uses these.
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
+        self._new: list[PlannedEntry] = []  # to be carried out together
         self._names = Names(self._folds)
         self._walked_folders = Names(self._folds, self._names.refused)
 
@@ -87,6 +92,7 @@ class PlanWalk(threading.Thread):
                 self._take(entry)
                 if self._queue.error is not None:
                     return
+            self._take_new()
             self._look()
             self._queue.run_alone(self._end)
             self._queue.wake(lanes=True)
@@ -97,7 +103,7 @@ class PlanWalk(threading.Thread):
 
     def _end(self) -> None:
         self._items.flush()
-        self._terms.counters.set(plan_complete=True)
+        self._counters.set(plan_complete=True)
         self.count.stop()
 
     def _take_above(self) -> None:
@@ -231,7 +237,7 @@ class PlanWalk(threading.Thread):
             item = self._terms.placement.place(entry)
             self._see(item, of_folder)
             return item
-        except (failures.Refusal, ValueError, LookupError):
+        except _REFUSALS:
             return None
 
     def _see(self, item: PlannedEntry, of_folder: Listing | None = None) -> None:
@@ -258,21 +264,37 @@ class PlanWalk(threading.Thread):
         if entry.kind == tree.ERROR:
             self._refuse(failures.parse_failure(entry.extra), entry)
             return
-        item = self._unless_refused(entry, partial(self._land, entry))
-        # Not within that: what a program's `select` raises is no refusal.
-        if item is None or self._is_left_out(entry):
+        try:
+            item = self._land(entry)
+        except _REFUSALS as error:
+            self._refuse_for(entry, error)
             return
-        if self._unless_refused(entry, partial(self._check_name, item)) is None:
+        if self._is_left_out(entry):  # what a program's `select` raises is no refusal
+            return
+        try:
+            self._check_name(item)
+        except _REFUSALS as error:
+            self._refuse_for(entry, error)
             return
         if entry.kind == tree.FOLDER:
             self._items.ending.swept.add([item.entry.path])
-        else:
-            self._terms.counters.add(files_total=1)
         is_new = entry.top in self._new_tops
         if must_look(entry, is_new, self._terms.options):
+            if entry.kind != tree.FOLDER:
+                self._counters.add(files_total=1)
             self._look_up(item)
         else:
-            self._queue.run_with_room(self._lookup.take_new, item)
+            self._new.append(item)
+            if len(self._new) >= _NEW_ITEMS:
+                self._take_new()
+
+    def _take_new(self) -> None:
+        """Carry out what becomes of entries whose sources' names are new at the destination."""
+        items, self._new = self._new, []
+        if items:
+            kinds = [item.entry.kind for item in items]
+            self._counters.add(files_total=len(kinds) - kinds.count(tree.FOLDER))
+            self._queue.run_with_room(self._lookup.take_new, items)
 
     def _is_left_out(self, entry: tree.Entry) -> bool:
         """Return whether the entry is left out, neither copied nor a failure, and count it."""
@@ -286,16 +308,9 @@ class PlanWalk(threading.Thread):
             self._queue.run_alone(lambda: self._items.results.lines.leave_out(where, entry.kind))
         return True
 
-    def _unless_refused(
-        self, entry: tree.Entry, step: Callable[[], PlannedEntry]
-    ) -> PlannedEntry | None:
-        """Return what the step returns; None where it refuses the entry, which is reported."""
-        try:
-            return step()
-        except (failures.Refusal, ValueError, LookupError) as error:
-            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-            self._refuse(failures.data(kind, entry.path, str(error)), entry)
-            return None
+    def _refuse_for(self, entry: tree.Entry, error: Exception) -> None:
+        kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+        self._refuse(failures.data(kind, entry.path, str(error)), entry)
 
     def _land(self, entry: tree.Entry) -> PlannedEntry:
         self._rules.check(entry)
@@ -304,14 +319,13 @@ class PlanWalk(threading.Thread):
             self._see(item)
         return item
 
-    def _check_name(self, item: PlannedEntry) -> PlannedEntry:
+    def _check_name(self, item: PlannedEntry) -> None:
         """Raise Refusal for a name that cannot be given to this entry."""
         self._names.check(item.entry)
         self._terms.job.check_kind(item.entry)
         why = self._refusal(item.entry.path) if item.entry.kind != tree.FOLDER else ""
         if why:
             raise failures.Refusal(failures.DESTINATION, item.entry.path, why)
-        return item
 
     def _refusal(self, path: str) -> str:
         """Return why nothing but a folder may get this path, "" for no reason."""
@@ -350,7 +364,7 @@ class PlanWalk(threading.Thread):
         marked = answers.from_source(failure)
         if known is not None:  # by its path alone it could be of another source
             marked["place"] = self._terms.places.of_entry(known)
-        self._terms.counters.add(files_total=1)
+        self._counters.add(files_total=1)
         self._queue.run_alone(lambda: self._items.results.failed(marked))
 
     def _look(self) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pscp.endpoint.reading import source, tree
-from pscp.endpoint.there.counting import Bounds
+from pscp.endpoint.there.counting import NO_BOUNDS, Bounds
 from pscp.options.options import Options
 from pscp.transfer.pieces.plan import source_path
 from pscp.transfer.terms.copy_terms import Select
@@ -216,6 +216,7 @@ class Selection:
             None if options.max_age_s is None else now_ns - options.max_age_s * _NANO,
             None if options.min_age_s is None else now_ns - options.min_age_s * _NANO,
         )
+        self._takes_all = self.bounds == NO_BOUNDS and select is None
         self._left_out: set[object] = set()  # files with other names that may come: (source, path)
 
     def leaves_out(self, entry: tree.Entry) -> bool:
@@ -224,6 +225,8 @@ class Selection:
         A hard link has the size and time of the file that it names, so both stay or neither does;
         what is at the destination under the first name may be another file.
         """
+        if self._takes_all:
+            return False
         if entry.kind == tree.HARDLINK:
             return (entry.extra["in"], entry.extra["to"]) in self._left_out
         if entry.kind != tree.FILE or self._takes(entry):
