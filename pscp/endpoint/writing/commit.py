@@ -30,6 +30,9 @@ _PARTS_WAITING = 128  # open descriptors; add() waits while so many are not sett
 # two threads that each make many short system calls hand CPython's lock back and forth. On
 # tmpfs the sink of a pack took 70 microseconds a file with the thread and 38 without.
 _QUICK_S = 100e-6
+# A processor that is busy with others makes a batch seem slow now and then: only after so many, one
+# after the other, the thread gets them, and of each so many as many are tried again without it.
+_SLOW, _ROUND = 3, 64
 
 # How a file is opened so that it is not freed: 2 GiB that are in memory take 0.3 to 0.9 s.
 _HOLDING = getattr(os, "O_PATH", 0) and os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,7 +56,7 @@ class Settler:
         self._thread: Optional[threading.Thread] = None
         self._room: Optional[memoryview] = None
         self.keeper: "Optional[Keeper]" = None  # where what is replaced is kept
-        self._is_quick = True  # the last batch has not taken long
+        self._slow = 0  # batches, one after the other, that have taken long
 
     def add(self, parts: List[Part], done: failures.Done) -> None:
         """Settle the parts at once where that is quick, else in the thread, then call `done`.
@@ -62,7 +65,7 @@ class Settler:
         these parts are settled nevertheless, so that none is left over.
         """
         # Not while the thread is at work: a read-back (-s) has one buffer.
-        if self._is_quick and len(parts) > 1 and not self._unsettled:
+        if self._slow % _ROUND < _SLOW and len(parts) > 1 and not self._unsettled:
             self._settle([(parts, done)])
             return
         with self._changed:
@@ -125,7 +128,8 @@ class Settler:
         outcome = self.make_names_durable(part.entry.path for part in named)
         for part, failure in zip(named, outcome):
             part.failure = failure
-        self._is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
+        is_quick = time.perf_counter() - begun_s < _QUICK_S * len(parts)
+        self._slow = 0 if is_quick else self._slow + 1
         try:
             while batches:
                 batch, done = batches.pop(0)
