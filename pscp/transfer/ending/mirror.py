@@ -4,17 +4,16 @@ Nothing is deleted unless the walk was whole, and what landed is on the disk. Th
 kept, folder by folder. Once all else has landed the sink is asked what else it has, and the source
 whether it still lacks that; then all of it is counted, and only then removed, folders last.
 
-Not here: what the ends do (endpoint/there/mirror.py), the order of a copy's end (ending.py).
+Not here: what the ends do (endpoint/there/mirror.py), the names of one folder (walked_folder.py),
+the order of a copy's end (ending.py).
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
@@ -26,55 +25,17 @@ from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
 from pscp.ground.errors import NOT_DELETED
 from pscp.options import filters
 from pscp.progress.progress_words import files_and_folders
+from pscp.transfer.ending.walked_folder import Piece, WalkedFolder
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import QUESTION_ITEMS, Ask, PlannedEntry
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
 
-_PIECE_BYTES = 640 * 1024  # of a folder's names in one request, of which a frame holds 1 MiB
 _BESIDE_MOST = 1000  # names of other sources that a request has besides
-
-# A piece of a folder's names, as a row of a spool: the number of the source, the folder at DEST,
-# its inode at the source (None: the source has no such folder), the names between which these are,
-# and these.
-_Piece = list[Any]
 
 _UNWANTED = "is not in the source"
 _LET_THEM = "a larger --max-delete, or none, lets them be deleted"
-
-
-class _Folder:
-    """A folder that the walk is in. What its listing has, need not be kept of it."""
-
-    def __init__(self, item: PlannedEntry, of_folder: Listing | None) -> None:
-        self.known, self.path = item.known, item.entry.path
-        self.is_listed = of_folder is not None and not of_folder.up_to  # with all of its names
-        self.last = ""  # the last name that came
-        self.low = of_folder.up_to if of_folder is not None else ""  # where the piece begins
-        self.names: list[str] = []
-        self._names_bytes = 0
-
-    def holds(self, entry: tree.Entry) -> bool:
-        above = self.known.path
-        return entry.top == self.known.top and (not above or entry.path.startswith(above + "/"))
-
-    def add(self, name: str) -> _Piece | None:
-        """Keep a name. Return the piece of those before it where a request has no room for more."""
-        full = self.piece(self.last) if self._names_bytes >= _PIECE_BYTES else None
-        if full is not None:
-            self.low, self.names, self._names_bytes = self.last, [], 0
-        self.names.append(name)
-        self._names_bytes += len(json.dumps(name)) + 2
-        self.last = name
-        return full
-
-    def lists(self, name: str) -> bool:
-        """Return whether the folder's listing has this name."""
-        return self.is_listed or (self.low != "" and to_bytes(name) <= to_bytes(self.low))
-
-    def piece(self, high: str) -> _Piece:
-        return [self.known.top, self.path, self.known.inode, self.low, high, self.names]
 
 
 class Mirror:
@@ -91,7 +52,7 @@ class Mirror:
                 self._beside[folder][last] = None
                 name = folder
         # The walk's thread changes these, and the main thread once the walk has ended.
-        self._open: list[_Folder] = []  # the folders that the walk is in
+        self._open: list[WalkedFolder] = []  # the folders that the walk is in
         self._pieces = Spool()  # of folders without a listing
         self._last_top = -1  # the number of the last source that came
         self._problem = ""  # why the walk's list cannot be used
@@ -122,7 +83,7 @@ class Mirror:
                 self._pieces.add(full)
             folder.last = name
         if item.entry.kind == tree.FOLDER:
-            self._open.append(_Folder(item, of_folder))
+            self._open.append(WalkedFolder(item, of_folder))
 
     def _leave(self) -> None:
         folder = self._open.pop()
@@ -145,7 +106,7 @@ class Mirror:
         self._queue.write_later(partial(self._ask_beside, item, of_folder))
 
     def _ask_beside(self, item: PlannedEntry, of_folder: Listing) -> None:
-        folder = _Folder(item, None)
+        folder = WalkedFolder(item, None)
         for name in sorted(unpack(of_folder.text).names):
             full = folder.add(to_text(name))
             if full is not None:
@@ -286,7 +247,7 @@ class Mirror:
             if path.rpartition("/")[0] not in self._apart:
                 self._terms.reporter.note(f"{path}: is a mount point, and nothing in it is deleted")
 
-    def _question(self, pieces: list[_Piece]) -> Ask:
+    def _question(self, pieces: list[Piece]) -> Ask:
         def then(answer: object) -> None:
             pairs = zip(pieces, answers.items(answer), strict=True)
             for place, (piece, row) in enumerate(list(pairs)):
@@ -304,7 +265,7 @@ class Mirror:
             asked.append((folder, low, high, [*names, *beside]))
         return Ask(False, mirror.Extras(asked, tops), then, self._results.failed)
 
-    def _take_answer(self, piece: _Piece, row: object, is_first: bool) -> None:
+    def _take_answer(self, piece: Piece, row: object, is_first: bool) -> None:
         listed, has_more = answers.items(row)
         if has_more is None:
             self._apart.add(piece[1])
@@ -322,7 +283,7 @@ class Mirror:
         else:
             self._queue.add(self._last_look(piece, found))
 
-    def _last_look(self, piece: _Piece, found: list[mirror.Row]) -> Ask:
+    def _last_look(self, piece: Piece, found: list[mirror.Row]) -> Ask:
         """Return the question whether the source still has none of these names.
 
         Names that it has, though the walk did not list them, are left out of the copy on purpose,
@@ -344,7 +305,7 @@ class Mirror:
         request = mirror.Absent(asked, crosses=not self._terms.options.one_file_system)
         return Ask(True, request, then, self._results.failed)
 
-    def _take(self, piece: _Piece, found: list[mirror.Row]) -> None:
+    def _take(self, piece: Piece, found: list[mirror.Row]) -> None:
         top, folder, inode = piece[:3]
         for name, kind, seen in found:
             path = f"{folder}/{name}" if folder else name
@@ -385,11 +346,11 @@ class Mirror:
 
     # --- deleting it
 
-    def _to_remove(self, spool: Spool) -> Iterable[_Piece]:
+    def _to_remove(self, spool: Spool) -> Iterable[Piece]:
         """Return the rows of what is to be removed, what is in a folder before the folder."""
         return (row for row in spool.take(backwards=True) if row[0] not in self._kept)
 
-    def _removal(self, extras: list[_Piece]) -> Ask:
+    def _removal(self, extras: list[Piece]) -> Ask:
         def then(answer: object) -> None:
             failed = dict(answers.places(answer))
             for failure in failed.values():
@@ -403,11 +364,11 @@ class Mirror:
         request = mirror.Remove([(path, kind, seen) for path, kind, seen in extras])
         return Ask(False, request, then, self._results.failed, is_exclusive=True)
 
-    def _gone(self, rows: Iterable[_Piece]) -> None:
+    def _gone(self, rows: Iterable[Piece]) -> None:
         """Note whose names are free now, or would be."""
         self._freed |= {row[0] for row in rows} & self._results.blocked.keys()
 
-    def _tell(self, rows: Sequence[_Piece]) -> None:
+    def _tell(self, rows: Sequence[Piece]) -> None:
         """Name what was deleted: to people with -v, and in a log."""
         reporter, places = self._terms.reporter, self._terms.places
         if self._terms.options.verbose:
@@ -415,17 +376,17 @@ class Mirror:
         for row in rows if reporter.names_copied else ():
             reporter.gone(f"deleted {places.of(_with_slash(row), of_source=False)}")
 
-    def _show(self, rows: Iterable[_Piece]) -> None:
+    def _show(self, rows: Iterable[Piece]) -> None:
         for row in rows:
             self._terms.reporter.line(f"deleting {_with_slash(row)}")
 
 
-def _with_slash(row: _Piece) -> str:
+def _with_slash(row: Piece) -> str:
     path, kind, _ = row
     return f"{path}/" if kind == tree.FOLDER else f"{path}"
 
 
-def _checked(row: object, piece: _Piece) -> mirror.Row:
+def _checked(row: object, piece: Piece) -> mirror.Row:
     """Return a row of an answer: a name in the piece, its kind, and what was seen."""
     name, kind, seen = answers.texts(row)
     if not name or "/" in name or not mirror.in_piece([to_bytes(name)], piece[3], piece[4]):
