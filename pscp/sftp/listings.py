@@ -111,6 +111,8 @@ async def _compare(sink: Sink, entry: tree.Entry, request: Compare) -> object:
         rows = unpack(of_folder.text)
     except wire.WireError:
         return None  # the coordinator, which reads it then, says so
+    if of_folder.after:
+        return None  # for each stretch all of the folder would come
     path = sink.root.full(entry.path)
     try:
         await sink.root.folder(entry.path, entry.path)
@@ -123,7 +125,7 @@ async def _compare(sink: Sink, entry: tree.Entry, request: Compare) -> object:
         return None  # what became of them, a look at each file tells
     differing = await _differing(sink, path, rows, there, of_folder.owner)
     is_same = not differing and _is_same_folder(sink, status, entry)
-    is_more = request.extras and has_more(there, rows, of_folder.up_to)
+    is_more = request.extras and has_more(there, rows, of_folder)
     return is_same, list(filter(rows.is_file, differing)), 0, is_more
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from core.link import Notes
 from core.trees import Trees
+from pscp.endpoint.reading import rows
 from pscp.endpoint.there import listings, lookup, mirror
 
 S = 10**9
@@ -152,6 +153,60 @@ def test_a_mirror_of_more_names_than_a_listing_takes(
         (trees.to / name).write_text("more")
     result = trees.copied(is_push, preserve=True, delete=True)
     assert (result.files, result.files_deleted) == (0, 7)
+
+
+@pytest.fixture
+def stretches(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> Trees:
+    """A folder whose names take several listings, and are a file's second name and a folder, too.
+    Its copy is there.
+    """
+    monkeypatch.setattr(listings, "NAMES_MOST", 3)
+    for name in ("a", "b", "c/x", "e", "f", "g", "h", "i", "k"):
+        trees.file(f"d/{name}", 10)
+    os.link(trees.source / "d" / "b", trees.source / "d" / "d")
+    for path in (trees.source, *trees.source.rglob("*")):
+        os.utime(path, ns=(S, S))
+    return trees
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_stretches_of_a_folder_that_are_the_same(
+    stretches: Trees, is_push: bool, asked: Asked, delete: bool
+) -> None:
+    stretches.copied(is_push, archive=True)
+    asked.clear()
+    result = stretches.copied(is_push, archive=True, delete=delete)
+    assert (result.files, result.files_unchanged, result.files_deleted) == (0, 10, 0)
+    assert asked.folders == set()
+    assert asked.paths <= {"d", "d/b", "d/d"}
+
+
+def test_stretches_of_a_folder_that_differ(stretches: Trees, is_push: bool, asked: Asked) -> None:
+    stretches.copied(is_push, archive=True)
+    (stretches.to / "d" / "f").write_text("other")
+    (stretches.to / "d" / "i").unlink()
+    for name in ("0", "aa", "d0", "h0", "z"):
+        (stretches.to / "d" / name).write_text("more")
+    asked.clear()
+    result = stretches.copied(is_push, archive=True, delete=True)
+    assert (result.files, result.files_unchanged, result.files_deleted) == (2, 8, 5)
+    assert asked.paths <= {"d", "d/b", "d/d", "d/f", "d/i"}
+
+
+def test_stretches_that_no_listing_can_be_of(
+    stretches: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names get entries of their own, and a mirror asks about them."""
+    stretches.copied(is_push, archive=True)
+    for name in ("0", "aa", "d0", "h0", "z"):
+        (stretches.to / "d" / name).write_text("more")
+
+    def some(found: Any, *others: Any) -> Any:
+        return None if {b"a", b"f"} & set(found.names) else rows.as_listing(found, *others)
+
+    monkeypatch.setattr(listings, "as_listing", some)
+    result = stretches.copied(is_push, archive=True, delete=True)
+    assert (result.files, result.files_unchanged, result.files_deleted) == (0, 10, 5)
 
 
 def test_a_mirror_keeps_what_is_excluded_and_what_is_in_the_source_after_all(

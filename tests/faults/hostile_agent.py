@@ -399,7 +399,7 @@ class Listings(Far):
         rows = Rows(names, modes, sizes, times, {})
         bomb = base64.b64encode(zlib.compress(bytes(1 << 26))).decode()
         text = {"names": rows.pack(), "bomb": bomb, "noise": "AAAA"}[self.argument]
-        return [folder("tree", list=[text, len(names), True, None, ""])]
+        return [folder("tree", list=[text, len(names), True, None, "", ""])]
 
     def describe(self, asked: dict[str, Any]) -> object:
         paths = [f"{path}/{name}" for _, path, names in asked["names"] for name in names]

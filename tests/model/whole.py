@@ -42,7 +42,8 @@ from core.link import QUICK, STRETCH_BYTES, Bench, Fault
 from soak.trial import Trial, Way, is_own
 from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
 
-from pscp.endpoint.there import reuse
+from pscp.endpoint.reading import rows
+from pscp.endpoint.there import listings, reuse
 from pscp.endpoint.writing import fence, parts
 from pscp.ground.locations import parse_location
 from pscp.transfer.far_hosts import FarHosts
@@ -157,6 +158,7 @@ class World:
         # Whether the last run is the same copy as all before it, of which the journal tells.
         self.is_same = True
         self.has_clones = rng.random() < 0.3
+        self.names_most = rng.choice((rows.NAMES_MOST, 2))  # in a folder's listing
         self._first: dict[bytes, Node] = {}
         self._asked_late = Late({}, {}, [], True)
         # Before runs of which the log still has what was not synced: a kill loses none of it.
@@ -279,6 +281,7 @@ class World:
             log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
             root = os.fsencode(self.trial.home)
             Calls(root, step.disturbance, log, self._change).install()
+            vars(listings)["NAMES_MOST"] = self.names_most
             if self.has_clones:
                 vars(reuse)["fcntl"] = Cloning()
             bench = Bench(*filter(None, [step.fault]))

@@ -191,8 +191,9 @@ def test_a_listing_that_is_cut_short() -> None:
 @pytest.mark.parametrize(
         "value",
     [
-        None, ["x", 1, True, None], ["x", -1, True, None, ""], ["x", "1", True, None, ""],
-        [1, 1, True, 0, ""], ["x", 1, True, None, 5],
+        None, ["x", 1, True, None, ""], ["x", -1, True, None, "", ""],
+        ["x", "1", True, None, "", ""], [1, 1, True, 0, "", ""], ["x", 1, True, None, 5, ""],
+        ["x", 1, True, None, "", 5],
     ],
 )  # fmt: skip
 def test_an_extra_that_is_no_listing(value: object) -> None:
@@ -204,13 +205,53 @@ def test_a_folder_with_more_names_than_a_listing_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listings, "NAMES_MOST", 3)
-    for name in "abcde":
+    for name in "abefhi":
         (tmp_path / name).touch()
+    for name in ("c", "d", "g"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").touch()
+    walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], PLAIN)
+    entries = list(walk.entries())
+    found = [
+        (entry.path, listed.after, listed.up_to, rows.unpack(listed.text).names, listed.is_whole)
+        for entry in entries
+        for listed in [listings.listing(entry.extra["list"])]
+    ]
+    assert found == [
+        ("top", "", "b", [b"a", b"b"], False),
+        ("top/b/", "b", "e", [b"c", b"d", b"e"], False),  # it cannot end with a folder
+        ("top/c", "", "", [b"x"], True),
+        ("top/d", "", "", [b"x"], True),
+        ("top/e/", "e", "h", [b"f", b"g", b"h"], False),
+        ("top/g", "", "", [b"x"], True),
+        ("top/h/", "h", "", [b"i"], False),
+    ]
+    for number, last in enumerate(entries):  # another lane goes on after any of them
+        assert list(walk.entries((0, last.path))) == entries[number + 1 :]
+
+
+def test_a_folder_with_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stretch of names can end with one of them, so the others get entries of their own."""
+    monkeypatch.setattr(listings, "NAMES_MOST", 3)
+    for name in "abcde":
+        (tmp_path / name).mkdir()
     walk = listings.ListingWalk([("top", os.fsencode(tmp_path))], PLAIN)
     first, *rest = walk.entries()
-    of_top = listings.listing(first.extra["list"])
-    assert (of_top.files, of_top.is_whole, of_top.up_to) == (3, False, "c")
-    assert [entry.path for entry in rest] == ["top/d", "top/e"]
+    assert listings.listing(first.extra["list"]).up_to == "c"
+    assert [entry.path for entry in rest] == ["top/a", "top/b", "top/c", "top/d", "top/e"]
+
+
+@pytest.mark.parametrize(
+    ("path", "after", "folder"),
+    [("a/b/c/", "c", "a/b"), ("c/", "c", ""), ("a/c", "c", None), ("a/c/", "d", None),
+     ("/c/", "c", None), ("a/", "a/", None), ("/", "x", None)],
+)  # fmt: skip
+def test_the_folder_of_a_stretch(path: str, after: str, folder: str | None) -> None:
+    if folder is not None:
+        assert folder_check.whole_folder(path, after) == folder
+    else:
+        with pytest.raises(WireError):
+            folder_check.whole_folder(path, after)
 
 
 def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +269,8 @@ def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = [b"odd", b"old"]
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", stat_of)
-        assert walk._listed(entry, None, os.fsencode(tmp_path), names) == (entry, names)
+        folder = listings._Folder(entry, None, os.fsencode(tmp_path))
+        assert walk._stretch(folder, names, "") == (None, names, "", [])
 
 
 # --- what an end answers about them

@@ -21,13 +21,16 @@ _RAW_MOST_BYTES = 8 * 1024 * 1024  # NAMES_MOST of the longest names, and some t
 
 
 class Listing(NamedTuple):
-    """The content of one folder of a source, but for what gets entries of its own."""
+    """The content of one folder of a source, or of a stretch of its names, but for what gets
+    entries of its own.
+    """
 
     text: str  # as Rows makes it
     files: int  # and links, of which the text says all
     is_whole: bool  # whether only folders get entries of their own
     owner: Optional[List[object]]  # of all files, as an Entry has it; null without -a
-    up_to: str  # the last name in the text, where the folder has more; "" if it has them all
+    up_to: str  # the name that the stretch ends with, where the folder has more; else ""
+    after: str = ""  # the name that ends the stretch before it; "": it begins with the first
 
 
 class Rows(NamedTuple):
@@ -56,6 +59,8 @@ class Rows(NamedTuple):
 
     def read_targets(self, fd: Optional[int], before: bytes) -> None:
         """Read where the links lead, in the folder `fd`, or where names have this `before` them."""
+        if not any(map(stat.S_ISLNK, set(self.modes))):  # of most folders
+            return
         for place, mode in enumerate(self.modes):
             if stat.S_ISLNK(mode):
                 name = self.names[place]
@@ -83,7 +88,8 @@ def unpack(text: str) -> Rows:
         modes, sizes, mtimes_ns = (
             _swapped(numbers)[n * count : (n + 1) * count].tolist() for n in range(3)
         )
-        links = [place for place, mode in enumerate(modes) if stat.S_ISLNK(mode)]
+        has_links = any(map(stat.S_ISLNK, set(modes)))
+        links = [n for n, mode in enumerate(modes) if stat.S_ISLNK(mode)] if has_links else []
     except (ValueError, OverflowError, struct.error, zlib.error):
         raise wire.WireError("a listing of another shape")
     if len(mtimes_ns) != count or len(texts) != max(count + len(links), 1):
@@ -101,7 +107,7 @@ def _swapped(numbers: "array.array[int]") -> "array.array[int]":
 
 
 def as_listing(
-    rows: Rows, owner: Optional[List[object]], is_whole: bool, up_to: str
+    rows: Rows, owner: Optional[List[object]], is_whole: bool, up_to: str, after: str = ""
 ) -> Optional[Listing]:
     """Return the listing, None where it is too long, or a time is out of all bounds."""
     try:
@@ -110,7 +116,7 @@ def as_listing(
         return None
     if len(text) > _TEXT_MOST_BYTES:
         return None
-    return Listing(text, rows.files(), is_whole, owner, up_to)
+    return Listing(text, rows.files(), is_whole, owner, up_to, after)
 
 
 def target_of(fd: Optional[int], path: bytes) -> bytes:

@@ -24,6 +24,7 @@ from typing import (
     Pattern,
     Sequence,
     Tuple,
+    Union,
 )
 
 from ..frames import failures
@@ -84,6 +85,8 @@ class Rules(NamedTuple):
     one_file_system: bool = False  # whether a folder on another device than its top stays empty
 
 
+# The path of a name in the manifest, and its whole path; or an entry as it is.
+Step = Union[Tuple[str, bytes], Entry]
 Filters = Sequence[Tuple[bool, Pattern[bytes]]]  # whether it excludes, and what it matches
 
 
@@ -149,7 +152,7 @@ class Walk:
 
         `fd` is of the folder that it is in, and closed at the end.
         """
-        pending = [iter([(name, path)])]
+        pending: List[Iterator[Step]] = [iter([(name, path)])]
         ancestors = [(0, 0)]
         fds = [fd]  # of the folders that the walk is in
         try:
@@ -159,6 +162,9 @@ class Walk:
                     pending.pop()
                     ancestors.pop()
                     _close(fds.pop())
+                    continue
+                if isinstance(step, Entry):
+                    yield step
                     continue
                 entry, key = self._entry(top, *step, fd=fds[-1], ancestors=ancestors)
                 if entry is None:
@@ -170,18 +176,19 @@ class Walk:
                 if opened is not None:
                     fds.append(opened[0])
                     ancestors.append(key)
-                    pending.append(_within(*step, names=opened[1]))
+                    pending.append(opened[1])
         finally:
             for open_fd in fds:
                 _close(open_fd)
 
     def _opened(
         self, entry: Entry, full: bytes, above: Optional[int], key: Tuple[int, int]
-    ) -> "Generator[Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
-        """Yield a folder's entry, or why it cannot be entered; return what _enter() does."""
+    ) -> "Generator[Entry, None, Optional[Tuple[Optional[int], Iterator[Step]]]]":
+        """Yield a folder's entry, or why it cannot be entered; return its descriptor and steps."""
         yield entry
         try:
-            return self._enter(full, above, key)
+            fd, names = self._enter(full, above, key)
+            return fd, within(entry.path, full, names)
         except (OSError, failures.FileChanged) as error:
             yield self._not_entered(entry, error)
             return None
@@ -297,7 +304,7 @@ def of_archives() -> "Tuple[Any, Any]":
     return ownership, xattrs
 
 
-def _within(path: str, full: bytes, names: List[bytes]) -> Iterator[Tuple[str, bytes]]:
+def within(path: str, full: bytes, names: List[bytes]) -> "Iterator[Step]":
     """Yield the path in the manifest and the whole path of each name in a folder."""
     prefix, before = path + "/" if path else "", os.path.join(full, b"")
     return ((prefix + to_text(name), before + name) for name in names)

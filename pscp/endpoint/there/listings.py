@@ -15,9 +15,10 @@ import os
 import stat
 from typing import (
     TYPE_CHECKING,
+    Collection,
     FrozenSet,
     Generator,
-    Iterable,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -42,21 +43,22 @@ _ANSWER_BYTES = 512 * 1024  # of entries in one answer
 def listing(value: object) -> Listing:
     """Return the listing that came as JSON. Raises WireError."""
     row = list(value) if isinstance(value, tuple) else value
-    text, count, is_whole, owner, up_to = requests.row(row, 5)
-    if not (isinstance(text, str) and isinstance(up_to, str) and type(count) is int):
+    text, count, is_whole, owner, up_to, after = requests.row(row, 6)
+    if not (isinstance(text, str) and isinstance(up_to, str) and isinstance(after, str)):
         raise wire.WireError("a listing of another shape")
-    if not 0 <= count <= NAMES_MOST:
+    if type(count) is not int or not 0 <= count <= NAMES_MOST:
         raise wire.WireError("a listing of another shape")
     owner = owner if isinstance(owner, list) else None
-    return Listing(text, count, is_whole is True, owner, up_to)
+    return Listing(text, count, is_whole is True, owner, up_to, after)
 
 
 # --- requests
 
 
 class WalkFolders(NamedTuple):
-    """Walk; but what is plain in a folder is in the `list` of the folder's extra, a Listing.
-    Answer: as to Walk.
+    """Walk; but what is plain in a folder is in the `list` of the folder's extra, a Listing; what
+    it has no room for, in those of further entries of the folder, of the path `FOLDER/NAME/` with
+    the name that comes before. Answer: as to Walk.
     """
 
     after: Optional[Tuple[int, str]]  # as with Walk
@@ -92,52 +94,91 @@ class Compare(NamedTuple):
 # --- at the source
 
 
+class _Folder(NamedTuple):
+    """A folder that a walk is in."""
+
+    entry: tree.Entry
+    fd: Optional[int]
+    full: bytes
+
+
+class _Stretch(NamedTuple):
+    """A stretch of a folder's names: up to NAMES_MOST."""
+
+    listing: Optional[Listing]
+    rest: List[bytes]  # names that get entries of their own
+    up_to: str  # the last name of the stretch
+    behind: List[bytes]  # the names behind it
+
+
 class ListingWalk(tree.Walk):
     """A walk that lists what is plain in a folder's own entry."""
 
     def _opened(
         self, entry: tree.Entry, full: bytes, above: Optional[int], key: Tuple[int, int]
-    ) -> "Generator[tree.Entry, None, Optional[Tuple[Optional[int], List[bytes]]]]":
+    ) -> "Generator[tree.Entry, None, Optional[Tuple[Optional[int], Iterator[tree.Step]]]]":
         try:
             fd, names = self._enter(full, above, key)
         except (OSError, failures.FileChanged) as error:
             yield entry
             yield self._not_entered(entry, error)
             return None
+        folder = _Folder(entry, fd, full)
         try:
-            listed, rest = self._listed(entry, fd, full, names)
-            yield listed
+            first = self._stretch(folder, names, "")
+            listed = first.listing
+            yield entry if listed is None else entry._replace(extra=dict(entry.extra, list=listed))
         except BaseException:  # the walk does not know of it yet
             if fd is not None:
                 os.close(fd)
             raise
-        return fd, rest
+        return fd, self._steps(folder, first)
 
-    def _listed(
-        self, entry: tree.Entry, fd: Optional[int], full: bytes, names: List[bytes]
-    ) -> Tuple[tree.Entry, List[bytes]]:
-        """Return the folder's entry with its listing, and the names that get entries."""
-        before, archive = os.path.join(full, b""), self._rules.archive
-        chosen = names[:NAMES_MOST]
+    def _steps(self, folder: _Folder, stretch: _Stretch) -> "Iterator[tree.Step]":
+        """Yield what gets entries of its own, and before that of each further stretch an entry with
+        its listing, whose path is in the order behind the name that ends the stretch before it.
+        """
+        entry = folder.entry
+        yield from tree.within(entry.path, folder.full, stretch.rest)
+        while stretch.behind:
+            after = stretch.up_to
+            stretch = self._stretch(folder, stretch.behind, after)
+            if stretch.listing is not None:
+                path = "%s/%s/" % (entry.path, after) if entry.path else after + "/"
+                yield entry._replace(path=path, extra={"list": stretch.listing})
+            yield from tree.within(entry.path, folder.full, stretch.rest)
+
+    def _stretch(self, folder: _Folder, names: List[bytes], after: str) -> _Stretch:
+        """List the first of these names. If others are behind them, the last is that of no folder,
+        so that what is in folders comes before the next stretch.
+        """
+        fd, before, archive = folder.fd, os.path.join(folder.full, b""), self._rules.archive
+        chosen, behind = names[:NAMES_MOST], names[NAMES_MOST:]
         paths = [before + name for name in chosen]
         statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
+        count = _without_last_folders(statuses) if behind else 0
+        if count:
+            chosen, paths, statuses = chosen[:count], paths[:count], statuses[:count]
+            behind = names[count:]
         more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
         found = [status for status in statuses if status is not None]
         owners = _owners(found) if archive else set()
         rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
         owner = next(iter(owners), None)
-        is_alike = len(found) == len(names) and not more and len(owners) < 2
+        is_alike = len(found) == len(chosen) and not more and len(owners) < 2
         if not (is_alike and self._are_plain(found, rows)):  # few folders
-            rows, rest, owner = self._chosen(entry, chosen, statuses, more)
+            rows, rest, owner = self._chosen(folder.entry, chosen, statuses, more)
         if archive:
             rows.read_targets(fd, before)
-        up_to = to_text(chosen[-1]) if len(names) > len(chosen) else ""
-        is_whole = not up_to and 0 not in rows.modes
+        up_to = to_text(chosen[-1]) if behind else ""
+        is_whole = not (up_to or after) and 0 not in rows.modes
         who = None if owner is None else ownership.owner(*owner)
-        listed = as_listing(rows, who, is_whole, up_to)
+        listed = as_listing(rows, who, is_whole, up_to, after)
         if listed is None:
-            return entry, names
-        return entry._replace(extra=dict(entry.extra, list=listed)), rest + names[NAMES_MOST:]
+            rest = chosen
+        if behind and not count:  # folders alone: the others get entries of their own
+            rest, behind = rest + behind, []
+        return _Stretch(listed, rest, up_to, behind)
 
     def _are_plain(self, found: List[os.stat_result], rows: Rows) -> bool:
         """Are all files, with -a of one name, and none left out?"""
@@ -193,6 +234,16 @@ class ListingWalk(tree.Walk):
                 top, path, failures.from_exception(failures.FileChanged(), path)
             )
         return entry
+
+
+def _without_last_folders(statuses: "List[Optional[os.stat_result]]") -> int:
+    """Return how many there are up to the last that is of no folder."""
+    count = len(statuses)
+    for status in reversed(statuses):
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            break
+        count -= 1
+    return count
 
 
 def _statuses(
@@ -289,7 +340,7 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
             differing = find(fd)
             is_same = not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
-            is_more = asked.extras and _has_more(fd, rows, there.up_to, is_all=not differing)
+            is_more = asked.extras and _has_more(fd, rows, there, is_all=not differing)
             if the_sink.linker is None or not places:
                 return is_same, places, 0, is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
@@ -348,19 +399,20 @@ def _are_same(
     return all(is_owner(each, owner) for each in _owners(found))
 
 
-def _has_more(fd: int, rows: Rows, up_to: str, is_all: bool) -> bool:
+def _has_more(fd: int, rows: Rows, there: Listing, is_all: bool) -> bool:
     """Has an open folder names that its listing has not? `is_all`: it has all those of that."""
     if not stat.S_ISDIR(os.fstat(fd).st_mode):
         return False  # --link-dest has found it missing, and makes none
-    names = names_in(fd)
+    return has_more(names_in(fd), rows, there, is_all)
+
+
+def has_more(names: Collection[bytes], rows: Rows, listed: Listing, is_all: bool = False) -> bool:
+    """Are there any of these names in its stretch that a listing has not? Not pscp's own."""
+    after, up_to = to_bytes(listed.after), to_bytes(listed.up_to)
+    if after or up_to:
+        names = [name for name in names if name > after and (not up_to or name <= up_to)]
     is_same = is_all and len(names) == len(rows.names)
-    return not is_same and has_more(names, rows, up_to)
-
-
-def has_more(names: Iterable[bytes], rows: Rows, up_to: str) -> bool:
-    """Are there any of these names, up to this one, that a listing has not? Not pscp's own."""
-    more = without_own(set(names).difference(rows.names))
-    return any(not up_to or name <= to_bytes(up_to) for name in more)
+    return not is_same and bool(without_own(set(names).difference(rows.names)))
 
 
 def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:

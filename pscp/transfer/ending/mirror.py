@@ -35,6 +35,7 @@ from pscp.transfer.terms.results import Results
 _BESIDE_MOST = 1000  # names of other sources that a request has besides
 
 _UNWANTED = "is not in the source"
+_NO_ORDER = "the source's list has no order"
 _LET_THEM = "a larger --max-delete, or none, lets them be deleted"
 
 
@@ -75,7 +76,7 @@ class Mirror:
         while self._open and not self._open[-1].holds(item.known):
             self._leave()
         if not self._is_next(item.known):
-            self._problem = "the source's list has no order"
+            self._problem = _NO_ORDER
         if self._open:
             folder, name = self._open[-1], item.known.path.rpartition("/")[2]
             full = None if folder.lists(name) else folder.add(name)
@@ -84,6 +85,18 @@ class Mirror:
             folder.last = name
         if item.entry.kind == tree.FOLDER:
             self._open.append(WalkedFolder(item, of_folder))
+
+    def saw_more(self, known: tree.Entry, of_folder: Listing) -> None:
+        """Take the names of a further listing of a folder that the walk is in."""
+        while self._open and self._open[-1].known[1:3] != known[1:3]:
+            self._leave()
+        folder = self._open[-1] if self._open else None
+        if folder is None or not folder.ends_before(of_folder):
+            self._problem = _NO_ORDER
+            return
+        if folder.names or of_folder.after != folder.low:
+            self._pieces.add(folder.piece(of_folder.after))  # what no listing has
+        folder.go_on(of_folder)
 
     def _leave(self) -> None:
         folder = self._open.pop()
@@ -107,6 +120,7 @@ class Mirror:
 
     def _ask_beside(self, item: PlannedEntry, of_folder: Listing) -> None:
         folder = WalkedFolder(item, None)
+        folder.low = of_folder.after
         for name in sorted(unpack(of_folder.text).names):
             full = folder.add(to_text(name))
             if full is not None:

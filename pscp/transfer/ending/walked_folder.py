@@ -26,8 +26,12 @@ class WalkedFolder:
 
     def __init__(self, item: PlannedEntry, of_folder: Listing | None) -> None:
         self.known, self.path = item.known, item.entry.path
-        self.is_listed = of_folder is not None and not of_folder.up_to  # with all of its names
         self.last = ""  # the last name that came
+        self.go_on(of_folder)
+
+    def go_on(self, of_folder: Listing | None) -> None:
+        """Keep names from here on, but none that this listing has."""
+        self.is_listed = of_folder is not None and not of_folder.up_to  # to the folder's last name
         self.low = of_folder.up_to if of_folder is not None else ""  # where the piece begins
         self.names: list[str] = []
         self._names_bytes = 0
@@ -40,11 +44,17 @@ class WalkedFolder:
         """Keep a name. Return the piece of those before it where a request has no room for more."""
         full = self.piece(self.last) if self._names_bytes >= _PIECE_BYTES else None
         if full is not None:
-            self.low, self.names, self._names_bytes = self.last, [], 0
+            self.go_on(None)
+            self.low = self.last
         self.names.append(name)
         self._names_bytes += len(json.dumps(name)) + 2
         self.last = name
         return full
+
+    def ends_before(self, further: Listing) -> bool:
+        """Return whether no name came so far that is behind where a further listing begins."""
+        came = max(to_bytes(self.low), to_bytes(self.last))
+        return not self.is_listed and came <= to_bytes(further.after)
 
     def lists(self, name: str) -> bool:
         """Return whether the folder's listing has this name."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.endpoint.asking.entries import entry as checked_entry
 from pscp.endpoint.frames import failures
+from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes, to_text
 from pscp.endpoint.reading.rows import Listing, unpack
@@ -33,6 +34,7 @@ _TEXT_MOST_BYTES = 512 * 1024  # of listings in one request: half of what a fram
 _ENTRIES_MOST = 256  # a batch's, so that what has no listing waits for little
 _AHEAD = 4  # batches that are compared while the walk goes on
 _DESCRIBED_BYTES = 256 * 1024  # of names in one request
+_NO_PLACE = -1  # of a further listing of a folder, whose entry came with the first
 
 Place = Callable[[tree.Entry, Listing | None], PlannedEntry | None]
 Group = tuple[int, str, list[str]]  # the source's number, a folder's path, and names in it
@@ -96,14 +98,14 @@ class _Batch:
         self._terms, self._queue = check.terms, check.terms.queue
         self._entries: list[tree.Entry] = []
         self._same: dict[int, tree.Entry] = {}  # folders that are the same, as they land
-        self._listed: list[tuple[int, PlannedEntry, Listing]] = []  # and the folder's place
+        self._listed: list[tuple[int, PlannedEntry, Listing]] = []  # and the entry's place
         self._described: list[tree.Entry] = []
         self._names = self._text_bytes = 0
         self._asked = 0  # requests that are not answered
         self.is_done = False
 
     def has_room(self, entry: tree.Entry) -> bool:
-        if not self._entries:
+        if not (self._entries or self._listed):
             return True
         text_bytes = len(str(entry.extra["list"])) if "list" in entry.extra else 0
         is_full = self._names >= _NAMES_MOST or len(self._entries) >= _ENTRIES_MOST
@@ -111,13 +113,18 @@ class _Batch:
 
     def add(self, entry: tree.Entry) -> None:
         value = entry.extra.pop("list", None)
-        self._entries.append(entry)
         is_listed = value is not None and entry.kind == tree.FOLDER
         of_folder = listing(value) if is_listed else None
+        place = _NO_PLACE
+        if of_folder is not None and of_folder.after:
+            entry = entry._replace(path=whole_folder(entry.path, of_folder.after))
+        else:
+            place = len(self._entries)
+            self._entries.append(entry)
         is_asked = is_listed or self._mirror is not None
         item = self._check.place(entry, of_folder) if is_asked else None
         if item is not None and of_folder is not None:
-            self._listed.append((len(self._entries) - 1, item, of_folder))
+            self._listed.append((place, item, of_folder))
             self._names += of_folder.files + 1
             self._text_bytes += len(of_folder.text) + 6 * len(item.entry.path)
 
@@ -213,6 +220,16 @@ class _Batch:
         if not self._asked:
             self.is_done = True
             self._queue.wake()
+
+
+def whole_folder(path: str, after: str) -> str:
+    """Return the path of a folder, by that of an entry for the names of it behind this one. Raises
+    WireError.
+    """
+    folder, slash, name = path[:-1].rpartition("/")
+    if not path.endswith("/") or name != after or (slash and not folder):
+        raise WireError("a stretch of names in no folder")
+    return folder
 
 
 def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int, bool]:

@@ -40,8 +40,7 @@ class Names:
         path = entry.path
         begin = path.rfind("/") + 1
         prefix, name = path[:begin], path[begin:]
-        if self.refused and any(map(f"{path}/".startswith, self.refused)):
-            raise self._refusal(path)
+        self.check_above(path)
         if prefix != self._way[-1].prefix:
             while not prefix.startswith(self._way[-1].prefix):
                 self._way.pop()
@@ -57,6 +56,11 @@ class Names:
         if may_be_one and self._folds(prefix[:-1]):
             if entry.kind == tree.FOLDER:
                 self.refused.append(f"{path}/")
+            raise self._refusal(path)
+
+    def check_above(self, path: str) -> None:
+        """Raise Refusal for the path of a folder that was refused, or of what is in one."""
+        if self.refused and any(map(f"{path}/".startswith, self.refused)):
             raise self._refusal(path)
 
     def _refusal(self, path: str) -> failures.Refusal:

@@ -242,6 +242,11 @@ class PlanWalk(threading.Thread):
 
     def _see(self, item: PlannedEntry, of_folder: Listing | None = None) -> None:
         """Have the mirror see an entry. Raises Refusal for a folder that would land on another."""
+        if of_folder is not None and of_folder.after:
+            self._names.check_above(item.entry.path)
+            if self._mirror is not None:
+                self._mirror.saw_more(item.known, of_folder)
+            return
         try:
             if item.entry.kind == tree.FOLDER:
                 self._walked_folders.check(item.entry)
