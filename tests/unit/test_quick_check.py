@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pscp.endpoint.frames import system
 from pscp.endpoint.frames.wire import WireError
-from pscp.endpoint.reading import rows, tree
+from pscp.endpoint.reading import rows, tree, xattrs
 from pscp.endpoint.reading.rows import Listing, Rows
 from pscp.endpoint.there import listings, sameness
 from pscp.ground.errors import UsageError
@@ -271,6 +273,39 @@ def test_a_time_that_no_listing_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patched.setattr(os, "stat", stat_of)
         folder = listings._Folder(entry, None, os.fsencode(tmp_path))
         assert walk._stretch(folder, names, "") == (None, names, "", [])
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["own folder", "shared folder"])
+def test_attributes_are_looked_at_from_within_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """Only in a thread that has a working folder of its own, and keeps it."""
+    if not is_alone:
+        monkeypatch.setattr(system, "libc_function", lambda name: None)
+    for name in "ab":
+        (tmp_path / name).touch()
+    os.setxattr(tmp_path / "b", "user.kept", b"1")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    found: list[object] = []
+
+    def look() -> None:
+        here, before = os.getcwd(), b"/none/" if is_alone else os.fsencode(tmp_path) + b"/"
+        found.append(xattrs.in_folder(fd, before, [b"a", b"b"], False))
+        with pytest.raises(FileNotFoundError):
+            xattrs.in_folder(fd, before, [b"c"], False)
+        assert os.getcwd() == here
+        found.append(xattrs.with_some(fd, [b"a", b"b"]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    os.close(fd)
+    assert found == [[[], ["user.kept"]], [1]]
+
+
+def test_the_main_thread_of_a_program_keeps_its_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert xattrs.in_folder(-1, os.path.join(os.fsencode(tmp_path), b""), [b"a"], False) == [[]]
 
 
 # --- what an end answers about them

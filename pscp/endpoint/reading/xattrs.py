@@ -10,6 +10,7 @@ import errno
 import itertools
 import os
 import stat
+import threading
 from typing import Dict, List, Optional, Union
 
 from ..frames import system
@@ -21,6 +22,8 @@ _NO_ATTRIBUTES = frozenset(
 )
 # What the modules of this machine's kernel give its files by its own rules.
 _LABELS = tuple("security." + each for each in ("selinux", "SMACK64", "apparmor", "ima", "evm"))
+_CLONE_FS = 0x200
+_IS_AGENT = __name__.startswith("pscp_agent.")  # in a process of its own
 _XATTRS_MAX_BYTES = 64 * 1024  # of one file: all of its attributes travel in one frame
 
 
@@ -129,13 +132,13 @@ def with_some(folder_fd: int, names: List[bytes]) -> List[int]:
     if not hasattr(os, "listxattr"):
         return []
     try:
-        # By the path that it has now, in half the time that one through /proc takes for each name.
+        # The path that it has now: one through /proc takes twice the time for each name.
         path = os.readlink(os.fsencode("%s/%d" % (system.FD_PATHS, folder_fd)))
         before = os.path.join(path, b"")
     except OSError:
         return []
     try:
-        found = [os.listxattr(before + name, follow_symlinks=False) for name in names]
+        found = in_folder(folder_fd, before, names, False)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return []
@@ -143,6 +146,39 @@ def with_some(folder_fd: int, names: List[bytes]) -> List[int]:
     if not any(found):
         return []
     return [place for place, each in enumerate(found) if any(map(is_copied, each))]
+
+
+_own = threading.local()  # .folder: whether this thread has a working folder of its own
+
+
+def in_folder(
+    fd: Optional[int], before: bytes, names: List[bytes], follow: bool
+) -> List[List[str]]:
+    """Return the names of all attributes of each file in a folder. Raises OSError.
+
+    They are looked at from within the folder `fd`: a path of six folders takes 0.8 us more for
+    each, a tenth of what an unchanged file costs. Where there is none, or this thread shares its
+    working folder with others, it is by the path that the names have `before` them.
+    """
+    if fd is None or not _has_own_folder():
+        return [os.listxattr(before + name, follow_symlinks=follow) for name in names]
+    with system.closing(os.open(".", os.O_PATH | os.O_CLOEXEC)) as here:
+        os.fchdir(fd)
+        try:
+            return [os.listxattr(name, follow_symlinks=follow) for name in names]
+        finally:
+            os.fchdir(here)
+
+
+def _has_own_folder() -> bool:
+    """Has this thread a working folder of its own (unshare(2))? The main thread of a program that
+    calls us gets none, as all its threads share that.
+    """
+    if not hasattr(_own, "folder"):
+        unshare = system.libc_function("unshare")
+        may = _IS_AGENT or threading.current_thread() is not threading.main_thread()
+        _own.folder = may and unshare is not None and unshare(_CLONE_FS) == 0
+    return bool(_own.folder)
 
 
 def _listed(path: bytes) -> List[str]:

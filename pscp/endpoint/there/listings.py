@@ -154,13 +154,12 @@ class ListingWalk(tree.Walk):
         """
         fd, before, archive = folder.fd, os.path.join(folder.full, b""), self._rules.archive
         chosen, behind = names[:NAMES_MOST], names[NAMES_MOST:]
-        paths = [before + name for name in chosen]
-        statuses = _statuses(paths if fd is None else chosen, fd, self._rules.follow)
+        paths = [before + name for name in chosen] if fd is None else chosen
+        statuses = _statuses(paths, fd, self._rules.follow)
         count = _without_last_folders(statuses) if behind else 0
         if count:
-            chosen, paths, statuses = chosen[:count], paths[:count], statuses[:count]
-            behind = names[count:]
-        more = _with_attributes(paths, self._rules.follow) if archive else frozenset()
+            chosen, statuses, behind = chosen[:count], statuses[:count], names[count:]
+        more = _with_attributes(fd, before, chosen, self._rules.follow) if archive else frozenset()
         found = [status for status in statuses if status is not None]
         owners = _owners(found) if archive else set()
         rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
@@ -276,17 +275,19 @@ def _status(path: bytes, fd: Optional[int], follow: bool) -> Optional[os.stat_re
         return None
 
 
-def _with_attributes(paths: List[bytes], follow: bool) -> "FrozenSet[int]":
+def _with_attributes(
+    fd: Optional[int], before: bytes, names: List[bytes], follow: bool
+) -> "FrozenSet[int]":
     """Return the places of those that have attributes which are copied, or may have."""
     if not hasattr(os, "listxattr"):
         return frozenset()
     with contextlib.suppress(OSError):  # of most folders, in the least time
-        if not any([os.listxattr(path, follow_symlinks=follow) for path in paths]):
+        if not any(xattrs.in_folder(fd, before, names, follow)):
             return frozenset()
     found = set()
-    for place, path in enumerate(paths):
+    for place, name in enumerate(names):
         try:
-            if any(map(xattrs.is_copied, os.listxattr(path, follow_symlinks=follow))):
+            if any(map(xattrs.is_copied, os.listxattr(before + name, follow_symlinks=follow))):
                 found.add(place)
         except OSError:
             found.add(place)

@@ -107,7 +107,8 @@ class _Batch:
     def has_room(self, entry: tree.Entry) -> bool:
         if not (self._entries or self._listed):
             return True
-        text_bytes = len(str(entry.extra["list"])) if "list" in entry.extra else 0
+        value = entry.extra.get("list")
+        text_bytes = len(listing(value).text) if value is not None else 0
         is_full = self._names >= _NAMES_MOST or len(self._entries) >= _ENTRIES_MOST
         return not is_full and self._text_bytes + text_bytes <= _TEXT_MOST_BYTES
 
