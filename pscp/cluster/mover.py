@@ -6,11 +6,13 @@ Read next: ../transfer/lane_pool.py.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -53,13 +55,14 @@ _LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next
 # At the end of each task lanes are idle, and that is no reason to send chunks twice: the next task
 # has work for this line. A lane that does so has answers to come, and gives no connection to it.
 _TAKEOVER_S = 10.0
+_AT_ONCE = 2  # tasks at work for each thread: one fills the line while the other begins or ends
 OTHER_PLACE = "it does not see this copy's files"
 
 _log = Log("cluster")
 _numbers = itertools.count(1)  # of files, which all tasks of this process count
 _kept_lock = threading.Lock()  # guards the next two
 _last_end_s = 0.0  # when a task of this process ended
-_kept: dict[bytes, _KeptConnections] = {}  # by the errand
+_kept: dict[bytes, _KeptConnections] = {}  # by the errand, and the worker's address
 
 
 def name_here() -> str:
@@ -139,6 +142,7 @@ class _KeptConnections:
         if isinstance(made, FarHosts) and errand.admission is not None:
             made.admit = errand.admission
         self.connections = made
+        self._turns = threading.Semaphore(_AT_ONCE * _threads_here())
         self._users = 0
         self._timer: threading.Timer | None = None
 
@@ -152,6 +156,20 @@ class _KeptConnections:
                 kept._timer.cancel()
                 kept._timer = None
             return kept
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Connections]:
+        """Run a block while no more than so many tasks use the connections.
+
+        One that has to wait does not log in: it goes on with those of the first that ends.
+        """
+        while not self._turns.acquire(timeout=_LOOK_S):
+            if _is_cancelled():
+                raise Cancelled("the task was taken back")
+        try:
+            yield self.connections
+        finally:
+            self._turns.release()
 
     @property
     def is_alone(self) -> bool:
@@ -206,7 +224,8 @@ class _Moving:
     """One task, from its first connection to its outcome."""
 
     def __init__(self, errand: bytes, task: Task) -> None:
-        self._key, self._errand, self._task = errand, errand_of(errand), task
+        self._key = errand + _address_here().encode()  # a process may have several workers
+        self._errand, self._task = errand_of(errand), task
         self.places: dict[Chunk, tuple[int, int]] = {}
         self.chunks: dict[tuple[int, int], ChunkOutcome] = {}
         self._packs: dict[int, PackOutcome] = {}
@@ -242,15 +261,15 @@ class _Moving:
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")
         kept = _KeptConnections.taken(self._key, errand)
         try:
-            self._move_over(kept)
+            with kept.turn() as connections:
+                self._move_over(connections, kept)
         finally:
             kept.release(self._key)
 
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
-    def _move_over(self, kept: _KeptConnections) -> None:
-        connections = kept.connections
+    def _move_over(self, connections: Connections, kept: _KeptConnections) -> None:
         if not connections.idle.has_any(list):
             for begin in (connections.start_logins, connections.check_logins):
                 begin(self._options, is_push=self._errand.is_push, is_small=False)
@@ -359,6 +378,16 @@ def _address_here() -> str:
         return str(get_worker().address)
     except ValueError:
         return ""
+
+
+def _threads_here() -> int:
+    """Return how many threads this worker has for tasks; very many where it is no worker."""
+    from distributed import get_worker
+
+    try:
+        return int(get_worker().state.nthreads)
+    except ValueError:
+        return 1 << 16
 
 
 def _is_cancelled() -> bool:
