@@ -250,11 +250,11 @@ def kept(bench: Bench, rtt_ms: float, control: str) -> Iterator[Link]:
 def cluster(bench: Bench) -> Iterator[Contest]:
     """Hosts that see the same files, each with a link of its own, against all of their links.
 
-    Two processors carry a tenth of the rate that the first rows ask for.
+    Two processors carry a third of the rate that the first rows ask for.
     """
     loads = (
         (200, bench.file(2 * GIB, 256 * MIB)),
-        (20, bench.file(205 * MIB, 26 * MIB)),
+        (60, bench.file(615 * MIB, 77 * MIB)),
         (10, bench.tree(20_000, 2000)),
     )
     for rate_mbit, load in loads:

@@ -97,9 +97,9 @@ def clustered_command(run: Run) -> list[str]:
 
 
 def chunks(run: Run) -> Sequence[str]:
-    """Over a tenth of the rate about as many chunks a second as over the whole of it."""
+    """Over a slower link as many chunks a second as over one of the full rate."""
     assert isinstance(run.link, Star)
-    size_kib = 512 if run.link.rate_mbit < FULL_MBIT else 4096
+    size_kib = int(4096 * run.link.rate_mbit / FULL_MBIT)
     return () if run.load.is_tree else ("--chunk-size", f"{size_kib}K")
 
 
