@@ -31,6 +31,7 @@ from pscp.transfer.pieces.plan import (
     Ask,
     Failure,
     PlannedEntry,
+    goes_in_pack,
     weight_bytes,
 )
 from pscp.transfer.walk.count_ahead import CountAhead
@@ -290,7 +291,10 @@ class PlanWalk(threading.Thread):
             self._look_up(item)
         else:
             self._new.append(item)
-            if len(self._new) >= _NEW_ITEMS:
+            # A program's `select` may wait for what was found before, and nothing waits with a
+            # large file for what comes next.
+            has_select = self._terms.job.select is not None
+            if has_select or len(self._new) >= _NEW_ITEMS or not goes_in_pack(entry):
                 self._take_new()
 
     def _take_new(self) -> None:
