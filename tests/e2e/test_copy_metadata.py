@@ -292,7 +292,7 @@ def test_attributes_are_kept_with_a_and_only_then(way: Way) -> None:
 
 @pytest.mark.needs_agent(reason="SFTP has no attributes")
 def test_what_is_read_only_gets_attributes_too(powerless: Way) -> None:
-    """The system lets only those set one who may write."""
+    """The system lets only those set or remove one who may write."""
     (powerless.source / "sub").mkdir()
     (powerless.source / "sub" / "file").write_text("x")
     names = ("sub", "sub/file")
@@ -308,6 +308,11 @@ def test_what_is_read_only_gets_attributes_too(powerless: Way) -> None:
     assert ran.code == 0, ran.err
     assert [attributes(powerless.destination / name) for name in names] == wanted
     assert [mode_of(powerless.destination / name) for name in names] == [0o555] * 2
+    for name in wanted[1]:
+        os.removexattr(powerless.source / names[1], name)
+    assert powerless.command("-a", names=["sub"]).code == 0
+    assert attributes(powerless.destination / names[1]) == {}
+    assert mode_of(powerless.destination / names[1]) == 0o555
 
 
 def test_attributes_that_may_not_be_given_are_told(push: Way, sshd_that: SshdThat) -> None:

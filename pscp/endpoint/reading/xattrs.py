@@ -7,11 +7,12 @@ times and owners (metadata.py), which attributes a file system cannot have (../t
 import base64
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import stat
 import threading
-from typing import Dict, List, Optional, Union
+from typing import Callable, Dict, List, Optional, Union
 
 from ..frames import system
 from . import files
@@ -79,7 +80,7 @@ def give(file: File, attributes: object) -> None:
         try:
             wanted = base64.b64decode(value)
             if has.get(name) != wanted:
-                _set(file, name, wanted)
+                _as_writer(file, functools.partial(os.setxattr, file, name, wanted))
         except (TypeError, ValueError):
             raise system.os_error(errno.EINVAL)  # no valid name, or value
         except OSError as error:
@@ -87,25 +88,27 @@ def give(file: File, attributes: object) -> None:
                 raise
 
 
-def _set(file: File, name: str, value: bytes) -> None:
-    """Set an attribute, which the system lets only those do who may write."""
+def _as_writer(file: File, change: "Callable[[], None]") -> None:
+    """Change an attribute, which the system lets only those do who may write."""
     try:
-        os.setxattr(file, name, value)
+        change()
     except PermissionError:
         mode = stat.S_IMODE(os.stat(file).st_mode)
         if mode & stat.S_IWUSR:
             raise
         os.chmod(file, mode | stat.S_IWUSR)
-        os.setxattr(file, name, value)
+        change()
 
 
 def remove_others(file: File, attributes: object) -> None:
-    """Remove the attributes that a file has besides these, as the ACL that a folder lends it."""
+    """Remove the attributes that a file has besides these, as the ACL that a folder lends it. The
+    mode is the caller's to set after it.
+    """
     kept = attributes if isinstance(attributes, dict) else ()
     for name in of(file) or ():
         if name not in kept:
             with contextlib.suppress(OSError):
-                os.removexattr(file, name)
+                _as_writer(file, functools.partial(os.removexattr, file, name))
 
 
 def would_change(folder_fd: int, name: bytes, value: object, keeps_others: bool) -> bool:
