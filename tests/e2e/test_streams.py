@@ -624,7 +624,7 @@ def test_streams_and_copies_over_the_same_connections(world: World, session: psc
             logins, held = world.server.log.count("Accepted"), held_there(world)
     # On a busy machine a second connection may come late, and one that stood still be lost.
     more = world.server.log.count("Accepted") - logins
-    assert more < 5  # of ten streams and copies
+    assert more < 8  # of ten streams and copies
 
     # What was still about to end when it was first counted may make it less, never more.
     def is_no_more() -> bool:
