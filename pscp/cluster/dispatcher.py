@@ -339,7 +339,7 @@ class Dispatcher:
         self._queue.add(Ask(False, revoke, ignored, ignored, is_prompt=True))
 
     def _count(self, task: _Given, outcome: Outcome) -> None:
-        done_bytes = sum(each.cost_bytes for each in task.done(outcome))
+        done_bytes = sum(map(_content_bytes, task.done(outcome)))
         its = WorkerTotals(
             outcome.worker, done_bytes, outcome.seconds, 1, int(outcome.is_retry), outcome.lanes,
             outcome.lost,
@@ -359,6 +359,12 @@ class Dispatcher:
 
     def _give_back(self, task: _Given) -> None:
         self._queue.run_alone(lambda: self._queue.give_back(task.share))
+
+
+def _content_bytes(work: Work) -> int:
+    if isinstance(work, Chunk):
+        return work.length
+    return sum(item.entry.size for item in work.items) if isinstance(work, Pack) else 0
 
 
 def _tell(chunk: Chunk, found: ChunkOutcome) -> None:
