@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -222,10 +223,14 @@ async def _greet(address: str, arguments: dict[str, Any]) -> None:
     """Connect to a scheduler once. Raises whatever comes of it where another program is there: a
     Client would take that for an answer that is still to come.
     """
-    from distributed.comm import connect
+    from distributed.comm import connect, get_address_host_port
 
     async with asyncio.timeout(_START_S):
-        comm = await connect(address, timeout=_START_S / 2, **arguments)
+        try:
+            comm = await connect(address, timeout=_START_S / 2, **arguments)
+        except OSError:  # the last of its tries had no time to find out why
+            socket.create_connection(get_address_host_port(address), _START_S / 2).close()
+            raise
     comm.abort()
 
 

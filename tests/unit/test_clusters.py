@@ -127,6 +127,20 @@ def test_a_scheduler_that_is_not_there(
     assert "ssh" not in raised.value.text
 
 
+def test_why_a_scheduler_is_not_there_is_found_out_though_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(address: str, **more: object) -> None:
+        raise OSError("timed out") from TimeoutError()
+
+    monkeypatch.setattr("distributed.comm.connect", connect)
+    with (
+        pytest.raises(pscp.Unreachable, match="no Dask scheduler answers: Connection refused"),
+        clusters.opened("tcp://127.0.0.1:1", insecure=False),
+    ):
+        pass
+
+
 def test_tls_without_certificates() -> None:
     with (
         pytest.raises(pscp.UsageError, match="no certificates") as raised,
