@@ -275,10 +275,12 @@ class Trial:
     def is_traced(self, said: str) -> bool:
         """Return whether a command has shown a traceback.
 
-        Known, harmless: Python itself tells of a signal that comes while it imports, and of the
-        process that keeps its locks for workers of a cluster, where a fault ends that.
+        Known, harmless: Python itself tells of a signal that comes while it imports, or before it
+        runs our first line, and of the process that keeps its locks for workers of a cluster, where
+        a fault ends that.
         """
-        known = "_get_module_lock", *(["multiprocessing/resource_tracker"] * (self.way.workers > 0))
+        known = ["_get_module_lock", '"<frozen site>"']
+        known += ["multiprocessing/resource_tracker"] * (self.way.workers > 0)
         return "Traceback" in said and not any(each in said for each in known)
 
     def wrong(self, code: int, said: str) -> list[str]:
