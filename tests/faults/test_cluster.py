@@ -192,7 +192,7 @@ def test_a_worker_begins_the_next_task_beside_its_first_one(push: Way, workers: 
     breaking = push.breaking().rule("block", connections=None, contains="held back")
     running = push.start(*words(workers, "-c", "1"), breaking=breaking)
     try:
-        until(lambda: push.journaled_bytes() >= 8 * MIB, "the other file has landed")
+        until(lambda: "b" in push.arrived(), "the other file has landed")
         assert breaking.blocked == 1
         breaking.go()
         running.finished()
