@@ -109,9 +109,9 @@ def world(far: tuple[PrivateServer, Path], tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def session(world: World) -> Iterator[pscp.Session]:
-    config = world.server.ssh_config
-    with pscp.Session(world.server.host, config_file=config, connections=2, batch=True) as made:
+def session(world: World, request: pytest.FixtureRequest) -> Iterator[pscp.Session]:
+    config, lanes = world.server.ssh_config, getattr(request, "param", 2)
+    with pscp.Session(world.server.host, config_file=config, connections=lanes, batch=True) as made:
         yield made
 
 
@@ -600,7 +600,10 @@ def held_there(world: World) -> list[tuple[int, int, int]]:
     return sorted(found)
 
 
-def test_streams_and_copies_over_the_same_connections(world: World, session: pscp.Session) -> None:
+@pytest.mark.parametrize(("session", "most"), [(1, 0), (2, 7)], indirect=["session"])
+def test_streams_and_copies_over_the_same_connections(
+    world: World, session: pscp.Session, most: int
+) -> None:
     """However many: no login of their own, and no descriptor, thread or child more."""
     (world.home / "data").write_bytes(data := bytes_of(3 * MIB))
     logins = 0
@@ -622,9 +625,10 @@ def test_streams_and_copies_over_the_same_connections(world: World, session: psc
         )
         if turn == 1:
             logins, held = world.server.log.count("Accepted"), held_there(world)
-    # On a busy machine a second connection may come late, and one that stood still be lost.
     more = world.server.log.count("Accepted") - logins
-    assert more < 8  # of ten streams and copies
+    # Of ten streams and copies. On a busy machine a second connection may come late, and one with
+    # an answer to come is ended, if the other has what it stands for.
+    assert more <= most
 
     # What was still about to end when it was first counted may make it less, never more.
     def is_no_more() -> bool:
