@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import argon2
 import asyncssh
+import forked
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Serving:
                     argv, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=[fd]
                 )
             else:
-                self.process = subprocess.Popen(
+                self.process = forked.start(
                     argv, env=environment, stderr=subprocess.PIPE, text=True
                 )
             while not self._is_ready(told):
@@ -102,8 +103,10 @@ class Serving:
         return [each for each in map(json.loads, lines) if each["event"] in kinds]
 
     def status(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [*COMMAND, "--config", str(self.config), *words]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        return forked.run(
+            [*COMMAND, "--config", str(self.config), *words], capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
 
     # --- a client's side
 

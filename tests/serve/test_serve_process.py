@@ -21,6 +21,7 @@ from typing import Any
 
 import argon2
 import asyncssh
+import forked
 import pytest
 
 from pscp.ground.processes import descendants
@@ -37,9 +38,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def command(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], input=text, capture_output=True, text=True, timeout=60, check=False
-    )
+    return forked.run([*COMMAND, *words], input=text, capture_output=True, text=True, timeout=60)
 
 
 # --- signals
@@ -80,10 +79,12 @@ def test_a_hangup_says_what_holds_at_the_next_start(serving: Serving, tmp_path: 
     for event in serving.events("settings"):
         assert event["at_the_next_start"] == ["state", "log", "workers"]
     assert serving.login("alice")
-    (serving.folder / "serve.prom").unlink()
+    prom = serving.folder / "serve.prom"
+    until(prom.exists)
+    prom.unlink()
     serving.hang_up()
-    until((serving.folder / "serve.prom").exists)
-    assert "pscp_serve_workers 2" in (serving.folder / "serve.prom").read_text()
+    until(prom.exists)
+    assert "pscp_serve_workers 2" in prom.read_text()
 
 
 def test_a_log_that_was_rotated_is_begun_anew(serving: Serving) -> None:
