@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pscp.calls.api import Session
 from pscp.connect.agent_program import copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, misshapen
+from pscp.connect.bootstrap import shaped
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.serving.end import End
@@ -111,7 +111,7 @@ def _ask_all(ask: Asker, request: leftovers.Clean, by_age: bool) -> Cleaned:
     is_last, removed = False, request.remove
     while not is_last and len(found) + len(held) + len(failed) < _MOST:
         answer, is_failure = ask(request)
-        try:
+        with shaped():
             if is_failure:
                 data = failures.parse_failure(answer)
                 raise errors.DestinationError(f"{data['path']}: {data['message']}")
@@ -121,8 +121,6 @@ def _ask_all(ask: Asker, request: leftovers.Clean, by_age: bool) -> Cleaned:
             held += map(_leftover, answer[leftovers.HELD])
             failed += map(_failure, answer[leftovers.FAILED])
             is_last = bool(answer["is_last"])
-        except MISSHAPEN as error:
-            raise misshapen(error) from None
         request = leftovers.Clean(None, removed)
     return Cleaned(tuple(found), tuple(held), tuple(failed), removed, by_age)
 

@@ -27,7 +27,7 @@ from pscp.cluster.tasks import (
     task_of,
 )
 from pscp.connect.agent_program import copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -112,9 +112,8 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     moving = _Moving(errand, task_of(task))
     problem: PscpError | None = None
     try:
-        moving.run()
-    except MISSHAPEN as error:
-        problem = misshapen(error)
+        with shaped():
+            moving.run()
     except PscpError as error:
         problem = error
     except OSError as error:
@@ -255,7 +254,7 @@ class _Moving:
         return refused
 
     def run(self) -> None:
-        """Move all of it. Raises PscpError, OSError, and what misshapen answers raise."""
+        """Move all of it. Raises PscpError, OSError, and what answers of another shape do."""
         errand = self._errand
         if not _sees_place(errand):
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")

@@ -5,8 +5,8 @@ connection (external.py). May import sftp/, transports/, endpoint/. Not here: wh
 used for (transfer/).
 Read next: connections.py.
 
-For other rooms: agent_program (copy_modules, stream_modules), bootstrap (MISSHAPEN, RemoteAgent,
-misshapen), connections (ConnectionRequest, Connections), external (ExternalOpener), first_login
-(Ahead, NOTHING_AHEAD, idle_s), messages (about, named, noting), onward (OnwardChannel,
-OnwardOpener), persistent, spare_logins (IdleConnections, LET_GO_S).
+For other rooms: agent_program (copy_modules, stream_modules), bootstrap (RemoteAgent, shaped),
+connections (ConnectionRequest, Connections), external (ExternalOpener), first_login (Ahead,
+NOTHING_AHEAD, idle_s), messages (about, named, noting), onward (OnwardChannel, OnwardOpener),
+persistent, spare_logins (IdleConnections, LET_GO_S).
 """

@@ -168,7 +168,8 @@ class RemoteAgent:
         frame = self.receive()
         if frame is None:
             raise self.explain()
-        hello = self._json(frame)
+        with shaped("a HELLO"):
+            hello = frame.json()
         self.session.advance(session.HELLO)
         hashes = hello.get("hashes") if isinstance(hello, dict) else None
         if not isinstance(hello, dict) or not isinstance(hashes, dict):
@@ -287,12 +288,6 @@ class RemoteAgent:
         error, said = self.explain(), seen.replace(STARTED, b"")
         return _no_agent(said) if isinstance(error, errors.NoAgent) and said.strip() else error
 
-    def _json(self, frame: wire.Frame) -> object:
-        try:
-            return frame.json()
-        except wire.WireError as error:
-            raise errors.ProtocolError(str(error)) from None
-
     # --- frames to the agent
 
     def send(
@@ -399,12 +394,17 @@ class RemoteAgent:
             if frame is None:
                 raise self.explain()
             if frame.type == wire.REPLY:
-                return self._json(frame), bool(frame.flags & wire.FAILED)
+                with shaped():
+                    return frame.json(), bool(frame.flags & wire.FAILED)
 
 
-def misshapen(error: Exception) -> errors.ProtocolError:
-    """Return the ProtocolError for an answer of another shape, whose use has raised `error`."""
-    return errors.ProtocolError(f"an answer of another shape: {error}")
+@contextlib.contextmanager
+def shaped(what: str = "an answer") -> Iterator[None]:
+    """Run a block that uses what the far end sent. Raises ProtocolError if its shape is another."""
+    try:
+        yield
+    except MISSHAPEN as error:
+        raise errors.ProtocolError(f"{what} of another shape: {error}") from None
 
 
 def _checked_rtt_s(value: object) -> float:

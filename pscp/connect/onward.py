@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from pscp.connect.agent_program import bundle, copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen, new_marker
+from pscp.connect.bootstrap import RemoteAgent, new_marker, shaped
 from pscp.connect.known.host_setup import HostSetup
 from pscp.connect.openers import Opener
 from pscp.endpoint.asking import requests
@@ -123,16 +123,15 @@ class OnwardChannel(Channel):
     def _run(self) -> None:
         agent: RemoteAgent | None = None
         try:
-            agent = self._connect(self._opened)
-            self._dial(agent)
-            while (frame := agent.receive()) is not None:
-                if frame.type == wire.REPLY:
-                    self._take(frame)
-            raise agent.explain()
+            with shaped():
+                agent = self._connect(self._opened)
+                self._dial(agent)
+                while (frame := agent.receive()) is not None:
+                    if frame.type == wire.REPLY:
+                        self._take(frame)
+                raise agent.explain()
         except errors.PscpError as error:
             self._fail(error)
-        except MISSHAPEN as error:
-            self._fail(misshapen(error))
         except OSError:  # nobody reads the pipes any more
             self._fail(errors.ConnectionLost("the connection closed"))
         finally:

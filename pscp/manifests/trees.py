@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pscp.connect.agent_program import copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -263,7 +263,7 @@ def resolved(where: Location, ask: Asker) -> str:
     """Return the path of a folder as its end spells it. Raises DestinationError for no folder."""
     why = "there is no such folder"
     path = where.path if where.is_remote else where.literal_path
-    try:
+    with shaped():
         answer, is_failed = ask(requests.Expand([path], False))
         [found] = [] if is_failed else answers.items(answer)
         if isinstance(found, dict):
@@ -274,14 +274,12 @@ def resolved(where: Location, ask: Asker) -> str:
             if is_folder:
                 return answers.text(full)
             why = "is a file, not a folder: ROOT is where the manifest's paths begin"
-    except MISSHAPEN as error:
-        raise misshapen(error) from None
     raise errors.DestinationError(f"{where.text}: {why}")
 
 
 def listed(root: str, ask: Asker) -> Iterator[tuple[str, str]]:
     """Yield path and kind of whatever is no folder below a root, and of what is unreadable."""
-    try:
+    with shaped():
         _checked(ask(_of_source([source.Top("", root, True)], "sha256")))
         after, is_last = None, False
         while not is_last:
@@ -291,8 +289,6 @@ def listed(root: str, ask: Asker) -> Iterator[tuple[str, str]]:
                 if kind != tree.FOLDER:
                     yield answers.text(path), answers.text(kind)
         _checked(ask(requests.End()))
-    except MISSHAPEN as error:
-        raise misshapen(error) from None
 
 
 def _checked(answered: tuple[object, bool]) -> object:

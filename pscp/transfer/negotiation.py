@@ -16,11 +16,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pscp.connect.bootstrap import RemoteAgent
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
-from pscp.endpoint.frames.wire import WireError, to_json
+from pscp.endpoint.frames.wire import to_json
 from pscp.endpoint.reading import metadata, source
 from pscp.endpoint.reading.paths import check
 from pscp.endpoint.serving.end import End
@@ -132,15 +132,13 @@ class Negotiation:
                 "name the folder that they are in; --include and --exclude choose in it",
             )
         answer = self._ask(agents, requests.Expand(paths, glob=True))
-        try:
+        with shaped("sources"):
             return [
                 found
                 if isinstance(found, dict)
                 else [self._checked_top(path, row) for row in answers.items(found)]
                 for path, found in zip(paths, answers.items(answer), strict=True)
             ]
-        except (TypeError, ValueError) as error:
-            raise errors.ProtocolError(f"sources of another shape: {error}") from None
 
     def _note_patterns(self, agents: list[RemoteAgent], paths: list[str]) -> None:
         """Note each path that was taken for a name, and would match others as a pattern."""
@@ -191,7 +189,7 @@ class Negotiation:
             self._ask_far(agents, requests.Ping())  # for the round trip's time
             return Agreement(placing.Target("", names, []))
         request = self._target_request(tops, token, nonce, journal)
-        try:
+        with shaped("a destination"):
             target, claim = self._target(agents, request)
             if len(target.names) != len(names):
                 raise ValueError("names")
@@ -199,8 +197,6 @@ class Negotiation:
                 return Agreement(target, nonce)
             request_to_claim = requests.Claim(target.root, token, nonce, journal.runs)
             claimed = self._claim(agents, request_to_claim, _checked_claim(claim))
-        except (TypeError, ValueError, LookupError) as error:
-            raise errors.ProtocolError(f"a destination of another shape: {error}") from None
         journal.run(nonce)
         if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
@@ -371,10 +367,8 @@ def _checked_claim(answer: object) -> FenceClaim:
 
 
 def _checked_failure(answer: object) -> failures.Data:
-    try:
+    with shaped():
         return failures.parse_failure(answer)
-    except WireError as error:
-        raise errors.ProtocolError(str(error)) from None
 
 
 def _checked_name(value: object) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pscp.connect.agent_program import copy_modules
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -75,11 +75,9 @@ class Admission:
     def __call__(self, far: RemoteAgent, /) -> None:
         """Raise CopyError where the host of this connection does not see the files."""
         far.ask_early(requests.Learn(copy_modules(["seen"])))
-        try:
+        with shaped():
             its = _answer(far, self.request)
             is_admitted = has_any(its, self.sources) if self.sources else its is not None
-        except MISSHAPEN as error:
-            raise misshapen(error) from None
         if not is_admitted:
             raise errors.CopyError("it does not see this copy's files any more")
 
@@ -149,11 +147,10 @@ def _check(
     asking, ignorant = _Asking(connections, agents), [*agents]
     while True:
         try:
-            while ignorant:
-                asking.learn(ignorant.pop(0))
-            return check(asking)
-        except MISSHAPEN as error:
-            raise misshapen(error) from None
+            with shaped():
+                while ignorant:
+                    asking.learn(ignorant.pop(0))
+                return check(asking)
         except _Lost as lost:
             if not agents:
                 assert isinstance(lost.__cause__, errors.ConnectError)

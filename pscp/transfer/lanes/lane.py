@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, session, wire
 from pscp.ground.contexts import with_context
@@ -127,17 +127,15 @@ class Lane:
             while (frame := self._far.receive()) is not None:
                 if frame.type in (wire.DATA, wire.PACK):  # before take() holds the near end
                     traffic.wait_for_turn(len(frame.payload), traffic.is_closed)
-                if frame.type == wire.REPLY and frame.id in (_BEGIN, _END):
-                    if self._is_last(frame):
+                with shaped():
+                    if frame.type != wire.REPLY or frame.id not in (_BEGIN, _END):
+                        traffic.take(frame)
+                    elif self._is_last(frame):
                         return
-                    continue
-                traffic.take(frame)
             if self._state in (states.Lane.OPENING, states.Lane.WORKING):
                 self._lose(self._context.named(self._far.explain()))
         except PscpError as error:
             self._lose(self._context.named(error))
-        except MISSHAPEN as error:
-            self._lose(misshapen(error))
         except BaseException as error:
             self._queue.stop(error)
             self._far.channel.end()

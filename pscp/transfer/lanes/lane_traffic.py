@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system, wire
 from pscp.endpoint.reading import source, tree
@@ -115,13 +115,7 @@ class LaneTraffic:
     def _settle(self, number: int, tell: Callable[[], object]) -> None:
         """Finish a piece of work by calling `tell`, unless the piece was given back meanwhile."""
 
-        def outcome() -> None:
-            try:
-                tell()
-            except MISSHAPEN as error:
-                raise misshapen(error) from None
-
-        self._settle_work(self.share, number, outcome)
+        self._settle_work(self.share, number, shaped()(tell))
 
     def take_rows(self, number: int, pack: Pack, rows: object) -> bool:
         """Keep a pack's rows, unless it was given back: they are another lane's then, or will be.
@@ -253,7 +247,7 @@ class LaneTraffic:
     # --- receiving
 
     def take(self, frame: wire.Frame) -> None:
-        """Do what a frame asks for. Raises ProtocolError, or one of MISSHAPEN."""
+        """Do what a frame asks for. Raises ProtocolError, and what another shape does."""
         with self._near_lock:
             if frame.type == wire.DATA:
                 self._take_block(frame)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pscp.connect.bootstrap import MISSHAPEN, RemoteAgent, misshapen
+from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.messages import named, noting
 from pscp.endpoint.asking import entries, requests
@@ -164,11 +164,8 @@ class RelayEnd:
         self._agent = agent = self._connect(self._opened, lambda: self._is_closed)
         answer, is_failed = agent.ask(request)
         if is_failed:
-            try:
-                failure = failures.parse_failure(answer)
-            except wire.WireError as error:
-                raise misshapen(error) from None
-            raise as_copy_error(failure)
+            with shaped():
+                raise as_copy_error(failures.parse_failure(answer))
         agent.session.advance(session.BEGIN_SOURCE)
         self._thread = start_thread("relay", self._receive)
 
@@ -244,13 +241,12 @@ class RelayEnd:
         agent = self._agent
         assert agent is not None
         try:
-            while (frame := agent.receive()) is not None:
-                self._take(frame)
-            raise agent.explain()
+            with shaped():
+                while (frame := agent.receive()) is not None:
+                    self._take(frame)
+                raise agent.explain()
         except PscpError as error:
             self._lose(error)
-        except MISSHAPEN as error:
-            self._lose(misshapen(error))
 
     def _lose(self, error: PscpError) -> None:
         if not self._is_closed:

@@ -33,14 +33,6 @@ def from_far(value: object) -> tree.Entry:
     return entry
 
 
-def far_entries(walk: FarWalk) -> Iterator[tree.Entry]:
-    """Yield the entries that the far end sends. Raises ProtocolError for other things."""
-    try:
-        yield from walk.entries()
-    except (ValueError, TypeError) as error:
-        raise errors.ProtocolError(f"a walk of another shape: {error}") from None
-
-
 class FarWalk:
     """The walk of a source at the far end.
 

@@ -36,7 +36,7 @@ from pscp.transfer.pieces.plan import (
 )
 from pscp.transfer.walk.count_ahead import CountAhead
 from pscp.transfer.walk.decide import must_look
-from pscp.transfer.walk.far_walk import FarPathsWalk, FarWalk, WalkRequest, far_entries, from_far
+from pscp.transfer.walk.far_walk import FarPathsWalk, FarWalk, WalkRequest, from_far
 from pscp.transfer.walk.folder_check import FolderCheck
 from pscp.transfer.walk.items import Items
 from pscp.transfer.walk.lookups import DestinationLookup
@@ -204,7 +204,7 @@ class PlanWalk(threading.Thread):
             for failure in listed.refused:
                 self._refuse(failure)
             if not self._is_here:
-                return far_entries(FarPathsWalk(self._queue, listed.batches()))
+                return FarPathsWalk(self._queue, listed.batches()).entries()
             rows, context = listed.rows(), self._terms.context
             return context.near_source_entries(lambda near: PathsWalk(near).listed(rows))
         if self._terms.checks_folders:
@@ -224,7 +224,7 @@ class PlanWalk(threading.Thread):
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
         """Return what is walked at this end or at the far one."""
         if not self._is_here:
-            return far_entries(FarWalk(self._queue, far, self.count.ask))
+            return FarWalk(self._queue, far, self.count.ask).entries()
         return self._terms.context.near_source_entries(lambda found: found.entries(kind=near))
 
     def _placed(self, entry: tree.Entry, of_folder: Listing | None) -> PlannedEntry | None:
