@@ -1,7 +1,7 @@
 """Finds what cut copies left below a folder, here or at a host, and removes it on request.
 
-Not here: which files those are (../endpoint/there/leftovers.py, ../sftp/leftovers.py), the command
-line (../cli/copy.py).
+Not here: which files those are (../endpoint/there/leftovers.py, ../sftp/leftovers.py), how they are
+shown (../cli/earlier_runs.py).
 Read next: ../endpoint/there/leftovers.py.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,11 +23,10 @@ from pscp.endpoint.serving.end import End
 from pscp.endpoint.there import leftovers
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location
-from pscp.ground.terminal_text import print_line, write_line
 from pscp.manifests.trees import Asker
 from pscp.options.keywords import in_keywords
 from pscp.options.options import Options, check_concern, with_fields
-from pscp.progress.progress import Failure, count, format_bytes
+from pscp.progress.progress import Failure
 from pscp.transfer.pieces import answers
 
 if TYPE_CHECKING:
@@ -135,63 +132,3 @@ def _leftover(row: list[object]) -> Leftover:
 def _failure(row: list[object]) -> Failure:
     path, message = row
     return Failure(str(path), errors.SystemFailure.__name__, str(message))
-
-
-# --- for people
-
-
-def show(found: Cleaned, where: Location, options: Options) -> None:
-    """Write on stdout what was found, and on stderr what could not be read."""
-    for failure in found.failures:
-        path = _shown_path(where, failure.path)
-        write_line(sys.stderr, f"pscp: {path}: {failure.message}")
-    if options.progress == "json":
-        print_line(json.dumps(dataclasses.asdict(found)))
-        return
-    copies = [each for each in found.found if not each.was_file]
-    files = [each for each in found.found if each.was_file]
-    for each in copies:
-        print_line(_row(each, where))
-    if files:
-        what = "files that an earlier version's --inplace has hidden"
-        print_line(f"{what}: the only copy, where no file has the name now")
-    for each in files:
-        print_line(_row(each, where))
-    for line in () if options.quiet else _conclusion(found, where, options):
-        print_line(line)
-
-
-def _row(each: Leftover, where: Location) -> str:
-    size, age = format_bytes(each.size_bytes), format_age(each.age_s)
-    return f"{size:>10}  {age:>7}  {_shown_path(where, each.path)}"
-
-
-def _shown_path(where: Location, path: str) -> str:
-    """Return the path as it can be given to pscp again."""
-    slash = "" if where.text.endswith(("/", ":")) or not path else "/"
-    return f"{where.text}{slash}{path}"
-
-
-def _conclusion(found: Cleaned, where: Location, options: Options) -> Iterator[str]:
-    if not found.found:
-        nothing = "nothing else" if found.held else "nothing"
-        yield f"{nothing} that cut copies left lies below {where.text}"
-    else:
-        size = format_bytes(sum(each.size_bytes for each in found.found))
-        what = f"{count(len(found.found), 'file')} that cut copies left, {size}"
-        yield f"{what}: removed" if found.removed else f"{what}; --yes removes them"
-    if found.held:
-        what = f"left alone: {count(len(found.held), 'file')} that a copy works on, or may"
-        yield f"{what}; --force takes those that nobody is seen to hold"
-        for each in found.held if options.verbose else ():
-            yield _row(each, where)
-    if found.by_age:
-        yield "over SFTP only age tells what no copy works on: what is younger than a day stays"
-
-
-def format_age(seconds: int) -> str:
-    """Return an age, for example: 5 min, 7 h, 12 d."""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit_s:
-            return f"{seconds // unit_s} {unit}"
-    return f"{seconds} s"

@@ -262,8 +262,8 @@ def run_measure(command: Measure) -> int:
 
 
 def run_clean(command: Clean) -> int:
-    from pscp.calls.cleaning import clean, show
-    from pscp.cli import measure_report
+    from pscp.calls.cleaning import clean
+    from pscp.cli import earlier_runs, measure_report
 
     where, options = command.where, command.options
     note = Notes().note
@@ -274,17 +274,17 @@ def run_clean(command: Clean) -> int:
     ):
         say(f"looking below {where.text}")
         found = clean(where, options, remove=command.remove, force=command.force, note=note)
-    show(found, where, options)
+    earlier_runs.show_leftovers(found, where, options)
     return 0 if found.ok else 1
 
 
 def run_connections(command: Connections) -> int:
-    from pscp.cli import persistent
+    from pscp.cli import earlier_runs
 
     if command.ends:
-        persistent.disconnect(command.host, command.options)
+        earlier_runs.disconnect(command.host, command.options)
     else:
-        persistent.show_connections()
+        earlier_runs.show_connections()
     return 0
 
 

@@ -5,7 +5,7 @@ begins with a hash of everything that makes a connection what it is, and beside 
 hash is a file that says to where they lead.
 
 Not here: channels of such a connection (../transports/mux_channel.py), when one is opened
-(openers.py), the words of the command line (../cli/persistent.py).
+(openers.py), the words of the command line (../cli/earlier_runs.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It does as endpoint/there/leftovers.py does, by requests. SFTP tells neither who has a file open nor
 has it locks, so whatever is younger than a day by the server's times counts as held.
 
-Not here: how they are shown to a user (../calls/cleaning.py).
+Not here: how they are shown to a user (../cli/earlier_runs.py).
 Read next: agent.py.
 """
 

@@ -19,7 +19,8 @@ import pytest
 
 import pscp
 from e2e.ways import Ran, Way
-from pscp.calls.cleaning import _ask_all, format_age
+from pscp.calls.cleaning import _ask_all
+from pscp.cli.earlier_runs import format_age
 from pscp.endpoint.there import leftovers
 from pscp.ground.errors import DestinationError, ProtocolError
 from pscp.options.option_fields import OptionFields

@@ -26,7 +26,7 @@ from servers.private import PrivateServer
 import pscp
 from e2e.conftest import ShellThat
 from e2e.test_copy_sftp import without_python
-from pscp.cli import persistent
+from pscp.cli import earlier_runs
 from pscp.ground import errors
 from pscp.jobs import runner
 from pscp.jobs.reports.history import History, history_of
@@ -560,4 +560,4 @@ def test_connections_that_persist_do_not_hold_the_lock(place: Place) -> None:
         with locked(state_path(place.config, "job")):
             pass
     finally:
-        persistent.disconnect(None, job.options)
+        earlier_runs.disconnect(None, job.options)
