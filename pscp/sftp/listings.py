@@ -15,7 +15,7 @@ from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import is_pscps_own, is_unfinished, to_bytes, to_text
 from pscp.endpoint.reading.rows import NAMES_MOST, Rows, as_listing, unpack
-from pscp.endpoint.there.listings import Compare, Describe, has_more, listing
+from pscp.endpoint.there.listings import Compare, Describe, apart_of, has_more, listing
 from pscp.endpoint.there.sameness import alike, is_same_time
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import join
@@ -39,6 +39,7 @@ class ListingWalk(Walk):
     ) -> tuple[tree.Entry, list[FolderEntry]]:
         rows, rest = Rows([], [], [], [], {}), list[FolderEntry]()
         chosen, owner = children[:NAMES_MOST], None
+        apart = apart_of([found.name for found in children])
         for found in chosen:
             status = found.status
             if b"/" in found.name or b"\0" in found.name or not found.name:
@@ -50,14 +51,14 @@ class ListingWalk(Walk):
                     rows.add(found.name, stat.S_IFDIR if is_folder else 0, 0, 0)
             elif not tree.is_excluded(self._filters, below(entry.path, found.name), False):
                 is_plain = self._is_plain(status) and owner in (None, _owner(status))
-                if is_plain:
+                if is_plain and found.name not in apart:
                     owner = _owner(status)
+                    if status.is_link:
+                        rows.targets[len(rows.names)] = found.link
                     rows.add(found.name, status.mode or 0, status.size or 0, status.mtime_ns)
                 else:
                     rest.append(found)
                     rows.add(found.name, 0, 0, 0)
-                if is_plain and status.is_link:
-                    rows.targets[len(rows.names) - 1] = found.link
         up_to = to_text(chosen[-1].name) if len(children) > len(chosen) else ""
         is_whole = not up_to and len(rest) == rows.modes.count(stat.S_IFDIR)
         who = [*owner, "", ""] if owner is not None and self._rules.archive else None

@@ -21,8 +21,10 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.source import Top
+from pscp.endpoint.there import listings
 from pscp.ground.values import MIB
 from pscp.options import filters
+from pscp.sftp import listings as sftp_listings
 from pscp.sftp import tree as walk
 from pscp.sftp.digests import Hashing
 from pscp.sftp.placing import expand
@@ -238,6 +240,24 @@ def test_folders_that_are_left_out_are_not_listed(
     settle(loop, asked)
     assert [entry.path for entry in asked.result()[0]] == ["", "yes", "yes/below"]
     assert listed == ["t", "t/yes", "t/yes/below"]
+
+
+def test_names_alike_of_a_folder_with_more_than_a_listing_takes_get_entries(
+    server: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that takes the second for the first, whose entry never came, let it be replaced."""
+    monkeypatch.setattr(listings, "NAMES_MOST", 3)
+    monkeypatch.setattr(sftp_listings, "NAMES_MOST", 3)
+    (tmp_path / "t").mkdir()
+    for name in ("A", "X", "Y", "Z", "a"):
+        (tmp_path / "t" / name).touch()
+    reader, loop = pulling(server, tmp_path / "t", lambda *_: None)
+    request = listings.WalkFolders(None, True, 1000)
+    asked = start(reader.walk(request, kind=sftp_listings.ListingWalk))
+    settle(loop, asked)
+    [folder, *rest] = asked.result()[0]
+    assert [entry.path for entry in rest] == ["A", "Z", "a"]
+    assert listings.listing(folder.extra["list"]).files == 2
 
 
 def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:

@@ -100,6 +100,7 @@ class _Folder(NamedTuple):
     entry: tree.Entry
     fd: Optional[int]
     full: bytes
+    apart: "FrozenSet[bytes]" = frozenset()  # names that get entries, as others are like them
 
 
 class _Stretch(NamedTuple):
@@ -123,7 +124,7 @@ class ListingWalk(tree.Walk):
             yield entry
             yield self._not_entered(entry, error)
             return None
-        folder = _Folder(entry, fd, full)
+        folder = _Folder(entry, fd, full, apart_of(names))
         try:
             first = self._stretch(folder, names, "")
             listed = first.listing
@@ -164,6 +165,8 @@ class ListingWalk(tree.Walk):
         owners = _owners(found) if archive else set()
         rows, rest = Rows(chosen, *_columns(found), {}), []  # type: Tuple[Rows, List[bytes]]
         owner = next(iter(owners), None)
+        if folder.apart:
+            more = more.union(at for at, name in enumerate(chosen) if name in folder.apart)
         is_alike = len(found) == len(chosen) and not more and len(owners) < 2
         if not (is_alike and self._are_plain(found, rows)):  # few folders
             rows, rest, owner = self._chosen(folder.entry, chosen, statuses, more)
@@ -233,6 +236,12 @@ class ListingWalk(tree.Walk):
                 top, path, failures.from_exception(failures.FileChanged(), path)
             )
         return entry
+
+
+def apart_of(names: List[bytes]) -> "FrozenSet[bytes]":
+    """Return those of so many names that may be one at a sink, which sees one stretch at a time."""
+    found = alike(names) if len(names) > NAMES_MOST else []
+    return frozenset(names[place] for place in found)
 
 
 def _without_last_folders(statuses: "List[Optional[os.stat_result]]") -> int:

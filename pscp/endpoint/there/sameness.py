@@ -54,7 +54,7 @@ def alike(names: List[bytes]) -> List[int]:
     try:
         b"".join(folded).decode("ascii")
     except UnicodeDecodeError:
-        texts = (unicodedata.normalize("NFKC", to_text(name).lower()) for name in names)
+        texts = (unicodedata.normalize("NFKC", to_text(name).casefold()) for name in names)
         folded = [to_bytes(text) for text in texts]
     if len(set(folded)) == len(names):
         return []
