@@ -6,6 +6,7 @@ such a server of SFTP (../e2e/test_copy_sftp.py).
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -14,6 +15,7 @@ import pytest
 
 from core.trees import Trees
 from pscp.endpoint.there import listings
+from pscp.endpoint.writing import sink
 
 S = 10**9
 ONE = "the destination takes this name and another of this copy for one"
@@ -50,3 +52,47 @@ def test_a_name_beside_one_that_is_unchanged(
         result = trees.copy(is_push, preserve=True)
         assert refused(result) == {other: ONE}
         assert (trees.to / one).read_bytes() == (trees.source / one).read_bytes()
+
+
+def test_a_folder_that_cannot_tell_whether_names_are_one(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were copied, and the second was all that was left; with a move, of both."""
+
+    def folds(*_: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(sink, "_folds", folds)
+    for name in ("d/A", "d/a", "d/b"):
+        trees.file(name, 10)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert list(refused(result)) == ["d/a"] and "may take" in refused(result)["d/a"]
+    assert [*trees.files()] == ["d/a"] and {*trees.arrived()} == {"d/A", "d/b"}
+
+
+def test_a_file_whose_first_name_is_refused_has_the_next(trees: Trees, is_push: bool) -> None:
+    """Both names failed."""
+    for name, other in (("A", "c"), ("a", "b")):
+        os.link(trees.file(name, 10), trees.source / other)
+    result = trees.copy(is_push, archive=True)
+    assert refused(result) == {"a": ONE}
+    for name in "Abc":
+        assert (trees.to / name).read_bytes() == (trees.source / name).read_bytes()
+
+
+@pytest.mark.parametrize("one", ["p/D/x", "p/D"])
+def test_folders_above_sources_that_are_one(trees: Trees, is_push: bool, one: str) -> None:
+    """The second source replaced the first, and a move removed both: -R."""
+    names = (one, "p/d/x", "q/y")
+    for name in names:
+        trees.file(name, len(name))
+    far = ("", "bench:") if is_push else ("bench:", "")
+    sources, to = [f"{far[0]}{trees.source}/./{name}" for name in names], f"{far[1]}{trees.to}"
+    with trees.bench.session() as session:
+        result = session.copy(sources, to, relative=True, remove_source_files=True, raises=False)
+    trees.bench.close()
+    assert set(refused(result).values()) == {ONE}
+    kept = [
+        path.read_bytes() for tree in (trees.arrived(), trees.files()) for path in tree.values()
+    ]
+    assert len(kept) == len(set(kept)) == 3

@@ -15,7 +15,7 @@ from pscp.endpoint.frames.failures import Refusal
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.files import Extent
 from pscp.transfer.walk.comparing import data_of_both
-from pscp.transfer.walk.names import Names
+from pscp.transfer.walk.names import ONE, Names
 
 # --- names
 
@@ -24,9 +24,9 @@ def refused(*paths: str, folding: str = "any") -> tuple[list[str], list[str]]:
     """Return the paths that are refused in a walk, and the folders that were asked about."""
     asked, found = list[str](), list[str]()
 
-    def folds(folder: str) -> bool:
+    def folds(folder: str) -> str:
         asked.append(folder)
-        return folding in ("any", folder)
+        return "one there" if folding in ("any", folder) else ""
 
     names = Names(folds)
     for path in paths:
@@ -57,8 +57,8 @@ def test_what_is_refused_of_folders_that_are_walked_ahead_is_refused_later() -> 
     def entry(kind: str, path: str) -> tree.Entry:
         return tree.Entry(kind, 0, path, 0, 0, 0, 0, {})
 
-    names = Names(lambda _: True)
-    ahead = Names(lambda _: True, names.refused)
+    names = Names(lambda _: ONE)
+    ahead = Names(lambda _: ONE, names.refused)
     ahead.check(entry(tree.FOLDER, "D"))
     with pytest.raises(Refusal):
         ahead.check(entry(tree.FOLDER, "d"))

@@ -10,11 +10,13 @@ is another spelling of a new one (../../endpoint/there/mirror.py).
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
+
+ONE = "the destination takes this name and another of this copy for one"
 
 
 class _Folder(NamedTuple):
@@ -26,11 +28,22 @@ class _Folder(NamedTuple):
 class Names:
     """The names of entries as they land, in the order of a walk. For its thread alone."""
 
-    def __init__(self, folds: Callable[[str], bool], refused: list[str] | None = None) -> None:
-        """`folds` asks whether a folder of the destination takes such names for one. `refused` is
-        of other names of the same walk, whose refused folders are these names' as well.
+    def __init__(
+        self,
+        folds: Callable[[str], str],
+        refused: list[str] | None = None,
+        above: Iterable[str] = (),
+    ) -> None:
+        """Make them.
+
+        Args:
+            folds: tells why two such names cannot both be given in a folder of the destination, ""
+                where they can.
+            refused: of other names of the same walk, whose refused folders are these' as well.
+            above: the folders above sources, which are checked before what is in any.
         """
         self._folds = folds
+        self._above = {f"{path}/": _Folder(f"{path}/", set(), {}) for path in above}
         self._way = [_Folder("", set(), {})]  # the folders on the way to where the walk is
         # Prefixes of what is in folders that were refused.
         self.refused: list[str] = [] if refused is None else refused
@@ -45,7 +58,7 @@ class Names:
             while not prefix.startswith(self._way[-1].prefix):
                 self._way.pop()
             if prefix != self._way[-1].prefix:
-                self._way.append(_Folder(prefix, set(), {}))
+                self._way.append(self._above.get(prefix) or _Folder(prefix, set(), {}))
         _, files, folders = self._way[-1]
         key = hash(_folded(name))
         if entry.kind == tree.FOLDER:
@@ -53,19 +66,16 @@ class Names:
         else:
             may_be_one = key in files or key in folders
             files.add(key)
-        if may_be_one and self._folds(prefix[:-1]):
+        why = self._folds(prefix[:-1]) if may_be_one else ""
+        if why:
             if entry.kind == tree.FOLDER:
                 self.refused.append(f"{path}/")
-            raise self._refusal(path)
+            raise failures.Refusal(failures.DESTINATION, path, why)
 
     def check_above(self, path: str) -> None:
         """Raise Refusal for the path of a folder that was refused, or of what is in one."""
         if self.refused and any(map(f"{path}/".startswith, self.refused)):
-            raise self._refusal(path)
-
-    def _refusal(self, path: str) -> failures.Refusal:
-        what = "the destination takes this name and another of this copy for one"
-        return failures.Refusal(failures.DESTINATION, path, what)
+            raise failures.Refusal(failures.DESTINATION, path, ONE)
 
 
 def _folded(name: str) -> str:

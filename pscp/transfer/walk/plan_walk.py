@@ -8,6 +8,7 @@ that may be one there (names.py).
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ from pscp.transfer.walk.far_walk import FarPathsWalk, FarWalk, WalkRequest, from
 from pscp.transfer.walk.folder_check import FolderCheck
 from pscp.transfer.walk.items import Items
 from pscp.transfer.walk.lookups import DestinationLookup
-from pscp.transfer.walk.names import Names
+from pscp.transfer.walk.names import ONE, Names
 from pscp.transfer.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ _NEW_ITEMS = 16
 LOOK_ITEMS = 256  # entries that are looked up with one request
 _NOT_ROOT = "--chown: the destination's user is not root, and can give nothing to another user"
 
+
+# Why nothing is made in a folder, and so nothing is lost: not there, or not ours to write in.
+_NOTHING_MADE = {*failures.ABSENT, errno.EACCES, errno.EPERM, errno.EROFS}
+_MAY_BE_ONE = "the destination may take this name and another of this copy for one: {}"
 
 # Of a folder whose name is another's at the destination: what is there is that one's.
 _ALL_STAYS = Listing("", 0, True, None, "")
@@ -82,7 +87,7 @@ class PlanWalk(threading.Thread):
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
         self._new: list[PlannedEntry] = []  # to be carried out together
-        self._names = Names(self._folds)
+        self._names = Names(self._folds, above=self._terms.above)
         self._walked_folders = Names(self._folds, self._names.refused)
 
     def _walk(self) -> None:
@@ -120,11 +125,17 @@ class PlanWalk(threading.Thread):
             for begin in range(0, len(wanted), QUESTION_ITEMS):
                 found += self._ask_above(wanted[begin : begin + QUESTION_ITEMS])
         for path, entry in zip(folders, found, strict=True):
-            self._items.ending.swept.add([path])
-            if entry.kind == tree.FOLDER:
-                self._look_up(self._changed(PlannedEntry(entry, entry._replace(path=path))))
-            else:
+            if entry.kind != tree.FOLDER:
                 self._refuse({**failures.parse_failure(entry.extra), "path": path})
+                continue
+            item = PlannedEntry(entry, entry._replace(path=path))
+            try:
+                self._names.check(item.entry)
+            except failures.Refusal as error:
+                self._refuse(failures.data(error.kind, path, str(error)))
+                continue
+            self._items.ending.swept.add([path])
+            self._look_up(self._changed(item))
 
     def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
         def checked(answer: object) -> list[tree.Entry]:
@@ -281,6 +292,7 @@ class PlanWalk(threading.Thread):
             self._check_name(item)
         except _REFUSALS as error:
             self._refuse_for(entry, error)
+            self._queue.run_alone(lambda: self._items.results.leave_to_next(item))
             return
         if entry.kind == tree.FOLDER:
             self._items.ending.swept.add([item.entry.path])
@@ -346,17 +358,18 @@ class PlanWalk(threading.Thread):
                 return "has a backup's name, so one might replace it (--suffix chooses other names)"
         return ""
 
-    def _folds(self, folder: str) -> bool:
-        """Return whether the destination takes names in this folder for one that are not."""
+    def _folds(self, folder: str) -> str:
+        """Return why names of this folder that are alike are not both given, "" where they are."""
         options = self._terms.options
         if options.dry_run or options.transfer_test:  # nothing is made there, nor lost
-            return False
+            return ""
 
-        def failed(failure: Failure) -> bool:
-            return False  # nothing else is made in the folder
+        def failed(failure: Failure) -> str:
+            is_sure = failure["kind"] != failures.SYSTEM or failure["errno"] in _NOTHING_MADE
+            return "" if is_sure else _MAY_BE_ONE.format(failure["message"])
 
         asked = requests.Folds(folder, not options.existing)
-        return self._answer(False, asked, lambda answer: answer is True, failed)
+        return self._answer(False, asked, lambda answer: ONE if answer is True else "", failed)
 
     def _changed(self, item: PlannedEntry) -> PlannedEntry:
         if self._attributes is None:
