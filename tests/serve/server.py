@@ -127,11 +127,13 @@ class Serving:
         async def one() -> bool:
             try:
                 connection = await self.connect(user, **more)
-            except (asyncssh.PermissionDenied, asyncssh.ConnectionLost, OSError):
+            except (asyncssh.PermissionDenied, asyncssh.ConnectionLost, OSError) as error:
+                print(f"login: {error!r}")
                 return False
             try:
                 return await put(connection)
-            except (asyncssh.ChannelOpenError, asyncssh.DisconnectError):
+            except (asyncssh.ChannelOpenError, asyncssh.DisconnectError) as error:
+                print(f"SFTP: {error!r}")
                 return False
             finally:
                 connection.close()
