@@ -7,6 +7,7 @@ Read next: dispatcher.py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -14,14 +15,19 @@ from typing import TYPE_CHECKING, TypeVar
 from pscp.cluster.mover import ask_here, ask_named
 from pscp.endpoint.asking import requests
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, UsageError
+from pscp.ground.log import Log
 from pscp.transfer import one_place
 from pscp.transfer.terms.copy_terms import CopyRequest
 
 if TYPE_CHECKING:
     from distributed import Client
 
+_ANSWER_S = 10.0  # a worker that stands still has no answer, and may have one for its tasks later
+
 _T = TypeVar("_T")
 _SHARED = "all workers have to see the files that are here, as the same user: docs/cluster.md"
+
+_log = Log("cluster")
 
 
 @contextlib.contextmanager
@@ -34,18 +40,37 @@ def of_scheduler() -> Iterator[None]:
 
 
 def run_on_all(client: Client, call: Callable[..., _T], *args: object) -> list[_T]:
-    """Return what a function returns on each worker; one that is lost meanwhile is passed over.
+    """Return what a function returns on each worker; one that is lost meanwhile is passed over, as
+    is one that does not answer.
 
     Raises UsageError where a worker cannot run it, ConnectionLost where the scheduler is lost.
     """
     with of_scheduler():
-        found = client.run(call, *args, on_error="return")
-    for worker, each in found.items():
-        if isinstance(each, Exception) and not isinstance(each, OSError):
+        workers = list(client.scheduler_info(n_workers=-1)["workers"])
+        found = client.sync(_run_on_each, client, workers, call, *args)
+    for worker, each in zip(workers, found, strict=True):
+        if isinstance(each, OSError):
+            _log.debug("%s is passed over: %r", worker, each)
+        elif isinstance(each, Exception):
             raise UsageError(
                 f"{worker}: this worker cannot run pscp: {each}", "install the same there"
             )
-    return [each for each in found.values() if not isinstance(each, Exception)]
+    return [each for each in found if not isinstance(each, Exception)]
+
+
+async def _run_on_each(
+    client: Client, workers: list[str], call: Callable[..., _T], *args: object
+) -> list[_T | Exception]:
+    async def run(worker: str) -> _T | Exception:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                found: dict[str, _T | Exception]
+                found = await client.run(call, *args, workers=[worker], on_error="return")
+                return found[worker]
+        except TimeoutError as error:
+            return error
+
+    return await asyncio.gather(*map(run, workers))
 
 
 class _Workers:

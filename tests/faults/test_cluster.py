@@ -6,6 +6,7 @@ Not here: the fence of a task's tries (../unit/test_tries.py), which clusters th
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -182,6 +183,27 @@ def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
     assert_whole(way)
 
 
+def test_a_worker_stands_still_before_the_copy(push: Way, workers: Workers) -> None:
+    """Nobody waits for its answer."""
+    fill_tree(push)
+    workers.start(2)
+    source, destination = push.locations()
+    with stopped(workers.all[0]):
+        ran = Calling(
+            lambda: run_program(
+                push,
+                "import pscp\nfrom pscp.cluster import place\nplace._ANSWER_S = 1\n"
+                f"pscp.copy({source!r}, {destination!r}, archive=True, batch=True,\n"
+                f"          config_file={push.server.ssh_config!r}, connections=2,\n"
+                f"          cluster={workers.address!r}, cluster_insecure=True)\n",
+            )
+        )
+        until(lambda: any(push.destination.iterdir()), "the copy has begun")
+        workers.all[0].kill()
+        assert ran.ended().returncode == 0, ran.found
+    assert_whole(push)
+
+
 def test_a_worker_begins_the_next_task_beside_its_first_one(push: Way, workers: Workers) -> None:
     """Its lanes hold all that they may then, and there is more to do."""
     workers.start(1)
@@ -217,7 +239,12 @@ class Twice:
     def scheduler_info(self, **more: object) -> dict[str, Any]:
         return {"address": "inproc://test", "workers": {"one": {"nthreads": 1}}}
 
-    def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
+    def sync(self, call: Callable[..., Any], *args: object) -> Any:
+        return asyncio.run(call(*args))
+
+    async def run(
+        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
+    ) -> dict[str, object]:
         return {"one": call(*args)}
 
     def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Any:

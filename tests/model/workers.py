@@ -9,6 +9,7 @@ Not here: what becomes of the copy (whole.py), workers that are processes
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import itertools
 import threading
@@ -65,8 +66,13 @@ class Tries:
         workers = {f"inproc://model/{number}": {"nthreads": 1} for number in range(2)}
         return {"address": "inproc://model", "workers": workers}
 
-    def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
-        return {address: call(*args) for address in self.scheduler_info()["workers"]}
+    def sync(self, call: Callable[..., Any], *args: object) -> Any:
+        return asyncio.run(call(*args))
+
+    async def run(
+        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
+    ) -> dict[str, object]:
+        return {address: call(*args) for address in workers}
 
     def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Future:
         future = Future()

@@ -5,6 +5,7 @@ Not here: a copy over one (../faults/test_cluster.py).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import importlib.util
@@ -191,11 +192,16 @@ class Hashing:
     def __init__(self, end: str = "finished") -> None:
         self.end, self.keys, self.status = end, list[str](), "running"
 
-    def scheduler_info(self) -> dict[str, str]:
-        return {"address": "inproc://here"}
+    def scheduler_info(self, **more: object) -> dict[str, Any]:
+        return {"address": "inproc://here", "workers": {"inproc://here/1": {}}}
 
-    def run(self, call: Callable[..., object], *args: object, on_error: str) -> dict[str, object]:
-        return {"inproc://here/1": call(*args)}
+    def sync(self, call: Callable[..., Any], *args: object) -> Any:
+        return asyncio.run(call(*args))
+
+    async def run(
+        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
+    ) -> dict[str, object]:
+        return {worker: call(*args) for worker in workers}
 
     def submit(self, call: Callable[..., object], *args: object, key: str, pure: bool) -> Any:
         self.keys.append(key)
