@@ -5,7 +5,8 @@ has takes a tenth of that. run() and start() are called as subprocess's run() an
 process is a child of the caller, with its own signals, group, folder, environment and descriptors.
 What cannot be had so (another program, an environment that changes how Python starts) is begun as
 usual. With Program in the place of subprocess.Popen so are the programs that pscp starts for a
-connection, and the servers.
+connection, and the servers. Where a program needs more that takes long to load, it is forked from a
+process of its own, which has that loaded as well.
 
 A test of how a program starts or ends uses subprocess with `python -c`. Read next: e2e/ways.py.
 """
@@ -47,9 +48,7 @@ _SERVERS = [[str(Path(__file__).parent / name)] for name in
             ("sftp_servers.py", "servers/logins.py", "servers/paramiko_server.py")]  # fmt: skip
 _ARGV_BYTES = 8192  # of a command line at most, as others see it
 _ABOVE = 500  # no descriptor that is passed has a number as high
-_SERVE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(int(sys.argv[2]))"
-)
+_SERVE = "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(*sys.argv[2:4])"
 
 
 _Popen = subprocess.Popen  # whose place Program may take
@@ -57,6 +56,8 @@ _Popen = subprocess.Popen  # whose place Program may take
 
 class Program(subprocess.Popen[Any]):
     """Popen, but a connection's program (pscp/transports, pscp/sftp) and a server are forked."""
+
+    _loads = ""  # a module that what it is forked from has loaded besides pscp
 
     def _execute_child(self, *given: Any) -> None:
         names = list(inspect.signature(_Popen._execute_child).parameters)  # type: ignore[attr-defined]
@@ -73,7 +74,7 @@ class Program(subprocess.Popen[Any]):
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
         }  # fmt: skip
-        self.pid = _ask(asked, [*fds, *passed])
+        self.pid = _ask(self._loads, asked, [*fds, *passed])
         # Behind it: _mother() looks for new processes itself, and has not seen this one.
         sys.audit("subprocess.Popen", asked["argv"][0], asked["argv"], asked["cwd"], None)
         self._child_created = True
@@ -90,13 +91,17 @@ class Program(subprocess.Popen[Any]):
 class _Forked(Program):
     """A child that is forked in place of being executed."""
 
+    def __init__(self, argv: Sequence[str], *, loads: str = "", **popen: Any) -> None:
+        self._loads = loads
+        super().__init__(argv, **popen)
+
     def _is_known(self, argv: Any) -> bool:
-        return list(argv[1:2]) == ["-c"]
+        return list(argv[1:2]) == ["-c"] or (argv[1] == "-m" and self._loads != "")
 
 
-def start(argv: Sequence[str], **popen: Any) -> subprocess.Popen[Any]:
-    """As subprocess.Popen."""
-    return _Forked(argv, **popen)
+def start(argv: Sequence[str], *, loads: str = "", **popen: Any) -> subprocess.Popen[Any]:
+    """As subprocess.Popen. `loads`: a module that takes long to load, besides those of pscp."""
+    return _Forked(argv, loads=loads, **popen)
 
 
 def run(
@@ -139,47 +144,51 @@ def _of_start(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if k.startswith(("PYTHON", "LC_", "LANG"))}
 
 
-# --- the one process
+# --- the process that forks, for each module that it is to load besides
+
+
+_mothers: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
 
 
 @functools.cache
-def _mother() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _mother(loads: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     from conftest import SHARED, held_now
 
     before = held_now()
     ours, its = socket.socketpair()
     with its:
-        words = (os.path.dirname(__file__), str(its.fileno()), "-" * _ARGV_BYTES)
+        words = (os.path.dirname(__file__), str(its.fileno()), loads, "-" * _ARGV_BYTES)
         argv = [sys.executable, "-c", _SERVE, *words]
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
     assert ours.recv(1) == b"r", "it has loaded pscp"
     SHARED.append(held_now().beyond(before))
+    _mothers.append((ours, process))
     return ours, process
 
 
 def close() -> None:
-    """End that process, if there is one."""
-    if _mother.cache_info().currsize:
-        ours, process = _mother()
+    """End those processes."""
+    while _mothers:
+        ours, process = _mothers.pop()
         ours.close()
         process.wait()
-        _mother.cache_clear()
+    _mother.cache_clear()
 
 
 _asking = threading.Lock()
 
 
-def _ask(asked: dict[str, Any], fds: list[int]) -> int:
+def _ask(loads: str, asked: dict[str, Any], fds: list[int]) -> int:
     text = json.dumps(asked).encode()
     with _asking:
-        ours, _ = _mother()
+        ours, _ = _mother(loads)
         socket.send_fds(ours, [b"%08d" % len(text)], fds)
         ours.sendall(text)
         return int(ours.recv(_LENGTH_BYTES))
 
 
-def serve(fd: int) -> None:
-    """Load pscp; then fork for each that asks, until nobody can ask any more."""
+def serve(fd: str, loads: str) -> None:
+    """Load pscp, and that module; then fork for each that asks, until nobody can any more."""
     import pscp
 
     for found in pkgutil.walk_packages(pscp.__path__, "pscp."):
@@ -190,9 +199,11 @@ def serve(fd: int) -> None:
     agent_program.bundle()
     for name in agent_program.COPY_MODULES:
         agent_program._text(name)
+    if loads:
+        importlib.import_module(loads)
     gc.freeze()
     assert threading.active_count() == 1
-    asking = socket.socket(fileno=fd)
+    asking = socket.socket(fileno=int(fd))
     asking.sendall(b"r")
     while True:
         length, fds, _, _ = socket.recv_fds(asking, _LENGTH_BYTES, _FDS_MAX)

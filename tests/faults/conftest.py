@@ -36,6 +36,7 @@ from pscp.options.option_fields import OptionFields
 from pscp.transfer.lanes import worker
 
 HERE = Path(__file__).parent
+DASK = "faults.dask_programs"  # what the programs of a cluster load, in 2 CPU-s
 MIB = 1024 * 1024
 # In a command's environment: where the rules for its calls are (calls.py); its copy's token; where
 # it tells its peak memory.
@@ -232,6 +233,8 @@ class Way:
             popen["env"] = {**popen.get("env", os.environ), FOLDER: str(breaking.folder)}
         # The memory of a fork would be that of what it is forked from as well.
         begin = subprocess.Popen if PEAK in popen.get("env", ()) else forked.start
+        if "--cluster" in words:
+            popen["loads"] = DASK
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             argv = self.argv(*words, name=name)
             process = begin(argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen)

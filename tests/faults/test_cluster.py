@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer, unavailable
 from many_hosts_world import Cluster
 from servers import why_no_mounts
 
-from faults.conftest import MIB, Breaking, Calling, Running, Way, fill, until
+from faults.conftest import DASK, MIB, Breaking, Calling, Running, Way, fill, until
 from pscp.cluster.tasks import Outcome, outcome_of
 from pscp.endpoint.frames import wire
 from pscp.ground.processes import descendants
@@ -52,8 +53,8 @@ class Workers:
             argv = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$@"', "sh", *argv]
         environ = {**os.environ, "XDG_STATE_HOME": str(self._folder / "state"), _FOLDER: "."}
         with open(self._folder / f"{kind}.log", "ab") as log:
-            process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env=environ, cwd=str(self._folder)
+            process = forked.start(
+                argv, stdout=log, stderr=log, env=environ, cwd=str(self._folder), loads=DASK
             )
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
