@@ -38,6 +38,7 @@ from pscp.calls.call_arguments import (
     with_cluster,
 )
 from pscp.connect.connections import Connections
+from pscp.connect.one_host import OneHost
 from pscp.ground import errors, stops
 from pscp.ground.counters import Counters, LiveCounters
 from pscp.ground.locations import Location, as_location, parse_location
@@ -138,7 +139,7 @@ class Session:
     that call pscp, which block; pscp.aio.Session sees to that.
     """
 
-    _connect: Callable[[Location], Connections] = Connections
+    _connect: Callable[[Location], Connections] = OneHost
 
     @in_keywords()
     def __init__(
@@ -165,12 +166,12 @@ class Session:
             assert host is not None
             self.host, self.connections = host, self._connect(host)
             return
-        from pscp.connect.external import ExternalOpener
+        from pscp.calls.external import ExternalOpener
         from pscp.transports.libraries.external import place_of  # here: few programs hand one in
 
         self.host = host or place_of(client)
         opener = ExternalOpener(self.options, client)
-        self.connections = Connections(self.host, opener)
+        self.connections = OneHost(self.host, opener)
 
     def __enter__(self) -> Session:
         self._check_open()
@@ -444,5 +445,5 @@ def _logins(
             "--direct is for a copy from host to host",
             "write both as HOST:PATH, or leave it out: one end is this machine",
         )
-    with Connections(froms[0]) as to_source:
+    with OneHost(froms[0]) as to_source:
         yield to_source

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
+from pscp.connect.one_host import OneHost
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction
 from pscp.options.option_pairs import check_several_hosts
@@ -42,7 +43,7 @@ def host_of(host: Location) -> tuple[object, ...]:
 def connections_to(host: Location) -> Connections:
     """Return the connections of a copy: to one host, or to several that see one place."""
     if not host.others:
-        return Connections(host)
+        return OneHost(host)
     from pscp.transfer.far_hosts import FarHosts  # here: few copies need it
 
     return FarHosts(host)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pscp.calls.api import copy
 from pscp.calls.call_arguments import Place, cluster_of
 from pscp.connect.connections import Connections
+from pscp.connect.one_host import OneHost
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.ground import errors
@@ -185,7 +186,7 @@ class _Verification:
         if not self._where.is_remote:
             yield None
             return
-        with Connections(self._where) as connections:
+        with OneHost(self._where) as connections:
             for text in connections.check(self._options, True):
                 if self._options.verbose:
                     self._reporter.note(text)

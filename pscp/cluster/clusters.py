@@ -33,8 +33,6 @@ from pscp.ground.errors import Unreachable, UsageError
 from pscp.ground.libraries import check_installed
 from pscp.options.arguments import version
 from pscp.options.options import Options
-from pscp.transfer.far_hosts import FarHosts
-from pscp.transfer.one_place import Admission
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, Movers
 
 if TYPE_CHECKING:
@@ -81,10 +79,9 @@ class Cluster(Movers):
         self, terms: CopyTerms, of_source: requests.BeginSource, of_sink: requests.BeginSink
     ) -> None:
         """Have the workers move the bytes of this copy."""
-        is_push, connections = terms.is_push, terms.connections
+        is_push = terms.is_push
         if is_push:
             of_source = of_source._replace(tops=_as_whole(of_source.tops))
-        admission = connections.admit if isinstance(connections, FarHosts) else None
         options = _for_workers(terms.options)
         errand = Errand(
             is_push=is_push,
@@ -93,7 +90,7 @@ class Cluster(Movers):
             of_source=of_source,
             of_sink=of_sink,
             place=place_here(of_source, of_sink, is_push),
-            admission=admission if isinstance(admission, Admission) else None,
+            admission=terms.connections.admit,
         )
         self._dispatcher = Dispatcher(self._client, terms, errand)
         self._dispatcher.start()

@@ -43,7 +43,7 @@ from pscp.ground.log import Log
 from pscp.options.arguments import version
 from pscp.transfer import one_place
 from pscp.transfer.copy import make_pool
-from pscp.transfer.far_hosts import FarHosts
+from pscp.transfer.far_hosts import connections_to
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.lost_work import revoke_first
 from pscp.transfer.lanes.work_queue import WorkQueue
@@ -137,10 +137,8 @@ class _KeptConnections:
     """The connections of one run's tasks in this process, closed once none has come for a while."""
 
     def __init__(self, errand: Errand) -> None:
-        made = FarHosts(errand.host) if errand.host.others else Connections(errand.host)
-        if isinstance(made, FarHosts) and errand.admission is not None:
-            made.admit = errand.admission
-        self.connections = made
+        self.connections = connections_to(errand.host)
+        self.connections.admit = errand.admission
         self._turns = threading.Semaphore(_AT_ONCE * _threads_here())
         self._users = 0
         self._timer: threading.Timer | None = None
@@ -277,8 +275,7 @@ class _Moving:
         agents = connections.take(self._options, self._note)
         pool: LanePool | None = None
         try:
-            if isinstance(connections, FarHosts):
-                agents = connections.admitted(agents)
+            agents = connections.admitted(agents)
             first = self._begin_try(agents[0])
             self._is_retry = first > self._task.number * TASK + 2 * TRY  # of the first try
             pool = make_pool(

@@ -9,6 +9,7 @@ Read next: dispatcher.py.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +18,10 @@ from pscp.endpoint.reading.files import Extent
 from pscp.ground.errors import PscpError
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transfer.one_place import Admission
 from pscp.transfer.pieces.plan import Failure, PlannedEntry
+
+if TYPE_CHECKING:
+    from pscp.connect.bootstrap import RemoteAgent
 
 
 class Errand(NamedTuple):
@@ -30,7 +33,7 @@ class Errand(NamedTuple):
     of_source: requests.BeginSource
     of_sink: requests.BeginSink  # of which each lane has a number of its own
     place: object  # what tells the files at the near end from another machine's (mover.place_here)
-    admission: Admission | None = None  # of several far hosts, what shows that one sees the files
+    admission: Callable[[RemoteAgent], None] | None = None  # Connections.admit
 
 
 class Task(NamedTuple):

@@ -1,12 +1,12 @@
 """From a host's name to agents that run there: logins, connections, the agent's start.
 
 Several channels may share one login (control_master.py), and a user's program may bring its own
-connection (external.py). May import sftp/, transports/, endpoint/. Not here: what a connection is
-used for (transfer/).
+connection (../calls/external.py). May import sftp/, transports/, endpoint/. Not here: what a
+connection is used for (transfer/).
 Read next: connections.py.
 
 For other rooms: agent_program (copy_modules, stream_modules), bootstrap (RemoteAgent, shaped),
-connections (ConnectionRequest, Connections), external (ExternalOpener), first_login (Ahead,
-NOTHING_AHEAD, idle_s), messages (about, named, noting), onward (OnwardChannel, OnwardOpener),
+connections (ConnectionRequest, Connections), first_login (Ahead, NOTHING_AHEAD, idle_s), messages
+(about, named, noting), one_host (OneHost), onward (OnwardChannel, OnwardOpener), openers (Opener),
 persistent, spare_logins (IdleConnections, LET_GO_S).
 """

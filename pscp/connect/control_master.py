@@ -3,7 +3,7 @@
 Whatever fails on a channel, its first command for instance, costs no other login. So the first
 login that may ask a person is made in this way too, until it is known what the far end offers.
 
-Not here: when it is used (first_login.py, connections.py), how a channel comes to use it
+Not here: when it is used (first_login.py, one_host.py), how a channel comes to use it
 (transports/openssh.py, ssh_config(5): ControlMaster).
 """
 

@@ -1,7 +1,7 @@
 """Opens the first connection of a session. Its login may ask a person, and it finds out whether the
 far end has an agent or SFTP (--remote), or why neither answers.
 
-Not here: further connections (connections.py), who answers prompts (logins/authenticator.py), how a
+Not here: further connections (one_host.py), who answers prompts (logins/authenticator.py), how a
 channel's answer is waited for (greeting.py), what is remembered of a host (known/host_memory.py).
 Read next: greeting.py.
 """
@@ -72,7 +72,7 @@ class LoginClock:
 class FirstLogin:
     """The first connection, from the start of its ssh to the agent's HELLO.
 
-    One thread at a time calls start() and finish() (Connections holds a lock meanwhile); any thread
+    One thread at a time calls start() and finish() (OneHost holds a lock meanwhile); any thread
     may call the rest.
     """
 

@@ -1,8 +1,8 @@
 """Opens channels to one host: the process of each, its socket for further channels, its number.
 
 Not here: what is known of the host (known/host_setup.py), when a channel is opened
-(connections.py), what answers at its other end (greeting.py), channels of a connection that the
-user's program made (external.py), channels through another host (onward.py).
+(one_host.py), what answers at its other end (greeting.py), channels of a connection that the
+user's program made (../calls/external.py), channels through another host (onward.py).
 Read next: logins/authenticator.py.
 """
 

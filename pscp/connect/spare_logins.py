@@ -1,7 +1,7 @@
 """Connections that no copy uses yet, or any more: logins that begin before a copy knows whether it
 needs them, so that their time is not lost, and connections for the session's next copy.
 
-Not here: how many there are (connections.py), how long a login may take (logins/authenticator.py).
+Not here: how many there are (one_host.py), how long a login may take (logins/authenticator.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The first host that answers is asked what a copy settles first; the others give lanes alone.
 A host that cannot be reached is left out, and what it would have done is done by the others.
 
-Not here: one host's connections (../connect/connections.py), whether the hosts see the same files
+Not here: one host's connections (../connect/one_host.py), whether the hosts see the same files
 (one_place.py).
 Read next: one_place.py.
 """
@@ -20,7 +20,9 @@ from dataclasses import replace
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest, Connections
 from pscp.connect.first_login import NOTHING_AHEAD, Ahead
+from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.messages import about, named, noting
+from pscp.connect.one_host import OneHost
 from pscp.ground import errors, stops
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
@@ -37,7 +39,7 @@ class _Member:
     """One of the hosts. The lock of FarHosts guards what changes."""
 
     def __init__(self, place: Location) -> None:
-        self.place, self.connections = place, Connections(place)
+        self.place, self.connections = place, OneHost(place)
         self.answered = False  # when the copy began; else it gives no lanes
         self.failed = 0  # connections, one after the other
         self.rests_until_s = 0.0
@@ -48,12 +50,10 @@ class FarHosts(Connections):
     """The connections of a session to several hosts. Any thread may use it, as Connections says."""
 
     def __init__(self, place: Location) -> None:
-        super().__init__(place.each_host[0])
-        self.host = place
+        super().__init__(place)
         self._has_begun = False  # changed by the main thread
         self._members = [_Member(each) for each in place.each_host]
-        # Raises PscpError where a host does not see the copy's files any more.
-        self.admit: Callable[[RemoteAgent], None] = lambda far: None
+        self.first = self._members[0].connections.first
         self._is_ending = False
         self._lock = threading.Lock()  # guards what follows, and the members
         self._turns = itertools.count()
@@ -67,9 +67,11 @@ class FarHosts(Connections):
         each = [member.connections.check(options, is_push) for member in self._members]
         return list(dict.fromkeys(itertools.chain(*each)))
 
+    def has_bbr(self, options: Options) -> bool:
+        return self._members[0].connections.has_bbr(options)
+
     @property
     def has_one_login(self) -> bool:
-        """Return whether the lanes of a host are channels of one connection."""
         return any(each.connections.has_one_login for each in self._members if each.answered)
 
     def close(self, *, is_cut: bool = False) -> None:
@@ -172,7 +174,7 @@ class FarHosts(Connections):
 
         Raises PscpError.
         """
-        if self._admitted.get(far.channel) is not self.admit:
+        if self.admit is not None and self._admitted.get(far.channel) is not self.admit:
             self.admit(far)
             self._admitted[far.channel] = self.admit
 
@@ -181,6 +183,11 @@ class FarHosts(Connections):
         to see the fence, and nobody is told of those that fail.
         """
         self._is_ending = True
+
+    def remember(self, options: Options, is_push: bool, known: PathRecord) -> None:
+        if self.has_one_login:
+            known = known._replace(logins=1)
+        HostMemory(self.host, options).remember(is_push, known)
 
     def place_of(self, far: RemoteAgent) -> Location:
         """Return the host of a connection, with the path as that host has it."""
@@ -270,3 +277,8 @@ class FarHosts(Connections):
 def _needs_one(options: Options) -> bool:
     """Return whether one host is enough, since nothing is copied."""
     return options.dry_run or options.check
+
+
+def connections_to(host: Location) -> Connections:
+    """Return the connections to one host, or to several that see one place."""
+    return FarHosts(host) if host.others else OneHost(host)

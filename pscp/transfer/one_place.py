@@ -57,12 +57,12 @@ def check_hosts(
         sources = request.far_source.connections, request.far_source.agents
     paths = [top.path for top in tops][:_SOURCES_MOST]
     own = _check(*sources, lambda asking: check_sources(asking, paths))
-    _admit(sources[0], Admission(seen.Sources(paths), own))
+    sources[0].admit = Admission(seen.Sources(paths), own)
 
 
 def admit_by_fence(connections: Connections, root: str, token: str) -> None:
     """From now on let a host give further lanes only if it sees the copy's fence."""
-    _admit(connections, Admission(seen.Look(root, to_text(fence_name(token)))))
+    connections.admit = Admission(seen.Look(root, to_text(fence_name(token))))
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,6 @@ class Admission:
             is_admitted = has_any(its, self.sources) if self.sources else its is not None
         if not is_admitted:
             raise errors.CopyError("it does not see this copy's files any more")
-
-
-def _admit(connections: Connections, admission: Admission) -> None:
-    if isinstance(connections, FarHosts):
-        connections.admit = admission
 
 
 class Asked(Protocol):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Connections
+from pscp.connect.one_host import OneHost
 from pscp.connect.onward import OnwardChannel, OnwardOpener
 from pscp.endpoint.asking import requests
 from pscp.endpoint.asking.answers import Reply
@@ -24,7 +25,7 @@ from pscp.endpoint.reading.source import listed
 from pscp.endpoint.serving import onward
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
-from pscp.transfer.far_hosts import FarHosts
+from pscp.transfer.far_hosts import connections_to
 from pscp.transfer.lanes.lane_context import Lost
 from pscp.transfer.lanes.relay import FarSource, Packed, RelayEnd
 from pscp.transfer.pieces.answers import as_copy_error
@@ -45,8 +46,7 @@ def with_far_source(request: CopyRequest) -> Iterator[CopyRequest]:
         far_source = direct = DirectSource(request.connections, request.options)
         request = dataclasses.replace(request, connections=direct.onward(source, sink))
     else:
-        made = FarHosts(source) if source.others else Connections(source)
-        far_source = FarSource(made, request.options)
+        far_source = FarSource(connections_to(source), request.options)
     is_cut = True
     try:
         yield dataclasses.replace(request, far_source=far_source)
@@ -62,7 +62,7 @@ class DirectSource(FarSource):
 
     def onward(self, source: Location, sink: Location) -> Connections:
         """Return the connections to the sink's host, of which none is made yet."""
-        made = Connections(sink, OnwardOpener(self.connect, source, sink))
+        made = OneHost(sink, OnwardOpener(self.connect, source, sink))
         made.keeps = False
         return made
 

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 import pscp
-from pscp.connect import bootstrap, connections
-from pscp.connect.connections import Connections
+from pscp.connect import bootstrap, one_host
 from pscp.connect.known.host_setup import HostSetup
+from pscp.connect.one_host import OneHost
 from pscp.connect.openers import Opener
 from pscp.endpoint.frames import wire
 from pscp.endpoint.serving import agent
@@ -63,7 +63,7 @@ SILENCE_S = 0.6  # after which a lane is lost; an agent ticks every 40 ms
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (agent, "TICK_S", 0.04),
     (bootstrap, "SILENCE_S", SILENCE_S),
-    (connections, "_PAUSE_MAX_S", 0.002),
+    (one_host, "_PAUSE_MAX_S", 0.002),
     (negotiation, "_PAUSES_S", (0.001, 0.002, 0.004)),
     (worker, "_PAUSE_S", (0.001, 0.004)),
     (in_flight, "_PATIENCE_S", 0.03),
@@ -139,7 +139,7 @@ class Bench:
         sizes = {"chunk_bytes": CHUNK_BYTES, "block_bytes": BLOCK_BYTES}
         chosen = {"connections": 2, "timeout_s": 1, **sizes}  # a login has two seconds
         session = pscp.Session("bench:", batch=True, remote="agent", **{**chosen, **fields})
-        session.connections = Connections(session.host, MemoryOpener(self))
+        session.connections = OneHost(session.host, MemoryOpener(self))
         return session
 
     def copy(self, from_: Path, to: Path, is_push: bool, **fields: Any) -> pscp.Result:

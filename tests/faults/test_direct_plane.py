@@ -22,6 +22,7 @@ import pscp
 from faults.conftest import MIB, Way, fill, until
 from faults.test_lanes_lost import assert_copied
 from pscp.connect import direct_sockets
+from pscp.connect.one_host import OneHost
 from pscp.ground.processes import descendants
 from pscp.transfer.lanes import worker
 
@@ -257,6 +258,7 @@ def test_the_control_connection_is_killed(way: Way, between: Between, with_lanes
     fill(way.source / "big", BIG_BYTES)
 
     def kill(data: bytearray) -> bool:
+        assert isinstance(there.connections, OneHost)
         control = there.connections._plane
         assert control is not None and control._control is not None
         os.kill(control._control.channel.pid, 9)

@@ -24,6 +24,7 @@ from core.link import Bench, MemoryOpener
 from pscp.cluster import dispatcher, mover
 from pscp.cluster.tasks import Outcome, pack
 from pscp.connect.connections import Connections
+from pscp.connect.one_host import OneHost
 from pscp.ground.errors import CopyError
 from pscp.ground.locations import Location
 from pscp.transfer import far_hosts
@@ -118,7 +119,6 @@ def connect_over(bench: Bench) -> None:
     """Have the workers, and several hosts, connect over links of this bench."""
 
     def connections(place: Location) -> Connections:
-        return Connections(place, MemoryOpener(bench))
+        return OneHost(place, MemoryOpener(bench))
 
-    for module in (mover, far_hosts):
-        vars(module)["Connections"] = connections
+    vars(far_hosts)["OneHost"] = connections

@@ -19,12 +19,13 @@ import pytest
 from fake_logins import WAIT_S, FakeChannel, FakeOpener, FakePrompts, FakeRemoteAgent, failing, held
 
 from pscp.connect import bootstrap
-from pscp.connect.connections import ConnectionRequest, Connections
+from pscp.connect.connections import ConnectionRequest
 from pscp.connect.direct_plane import DirectPlane
 from pscp.connect.direct_sockets import NoDirectLane
 from pscp.connect.first_login import Ahead
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.logins import authenticator
+from pscp.connect.one_host import OneHost
 from pscp.endpoint.plane.congestion import Sending
 from pscp.ground.errors import (
     AuthenticationError,
@@ -48,16 +49,16 @@ def fakes(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> None:
     monkeypatch.setattr(bootstrap, "send_agent", lambda channel, is_known: b"marker")
 
 
-def made(*planned: FakeChannel) -> tuple[Connections, FakeOpener]:
+def made(*planned: FakeChannel) -> tuple[OneHost, FakeOpener]:
     opener = FakeOpener(*planned)
-    return Connections(HOST, opener), opener
+    return OneHost(HOST, opener), opener
 
 
-def take(session: Connections) -> list[Any]:
+def take(session: OneHost) -> list[Any]:
     return session.take(OPTIONS, lambda text: None)
 
 
-def start(session: Connections) -> None:
+def start(session: OneHost) -> None:
     session.start_logins(OPTIONS, is_push=True, is_small=False)
 
 
@@ -67,7 +68,7 @@ def wanted(
     return ConnectionRequest(of, "", opened)
 
 
-def prompted(session: Connections, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
+def prompted(session: OneHost, monkeypatch: pytest.MonkeyPatch, prompts: FakePrompts) -> None:
     """Have the session's logins answered by these prompts."""
     monkeypatch.setattr(authenticator, "_prompts", lambda key, options: prompts)
     session._authenticator.log_in("host", Options(), True, lambda asks: FakeChannel())
@@ -76,7 +77,7 @@ def prompted(session: Connections, monkeypatch: pytest.MonkeyPatch, prompts: Fak
 @contextlib.contextmanager
 def three_lanes(
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[Connections, FakeOpener, FakeChannel, list[Future[Any]]]]:
+) -> Iterator[tuple[OneHost, FakeOpener, FakeChannel, list[Future[Any]]]]:
     """Have three lanes connect: the second login of the session stands still, two wait for it."""
     second = held()
     session, opener = made(second)
@@ -110,7 +111,7 @@ def far_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_options, "sending_of", lambda channel: sending)
 
 
-def take_for(session: Connections, lanes: int, options: Options = OPTIONS) -> list[Any]:
+def take_for(session: OneHost, lanes: int, options: Options = OPTIONS) -> list[Any]:
     """Take the first connection for a copy that will have so many lanes."""
     ahead = Ahead(lambda rtt_s: lanes if rtt_s == 0.1 else 0)
     return session.take(options, lambda text: None, ahead)

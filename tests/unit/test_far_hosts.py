@@ -189,7 +189,7 @@ class OneHost:
 
 def test_what_one_copy_leaves_the_next_one_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the tasks of a cluster's worker do, which follow each other for hours."""
-    monkeypatch.setattr(far_hosts, "Connections", OneHost)
+    monkeypatch.setattr(far_hosts, "OneHost", OneHost)
     hosts = FarHosts(parse_location("dm1,dm2:/in"))
     options = Options()
     wanted: Any = ConnectionRequest(None, "", lambda channel: None)

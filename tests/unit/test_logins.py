@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pscp.connect.connections import Connections
 from pscp.connect.known.host_memory import HostMemory, PathRecord
+from pscp.connect.one_host import OneHost
 from pscp.endpoint.reading.source import Top
 from pscp.ground.counters import LiveCounters
 from pscp.ground.locations import parse_location
@@ -42,7 +42,7 @@ def lanes(*tops: Top, is_push: bool = True, rtt_s: float = 0.1, **fields: Any) -
     options, here = Options(batch=True, **fields), parse_location("/here")
     ends = ([here], HOST) if is_push else ([HOST], here)
     counters = LiveCounters(started_s=0.0, host="host")
-    request = CopyRequest(Connections(HOST), *ends, options, Reporter(), counters, False)
+    request = CopyRequest(OneHost(HOST), *ends, options, Reporter(), counters, False)
     found = lanes_ahead(request, tops)
     return found(rtt_s) if found is not None else 0
 

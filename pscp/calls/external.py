@@ -1,7 +1,7 @@
 """Opens a session's channels on a connection that the user's program made (paramiko, asyncssh).
 
 Not here: the channels themselves (transports/libraries/external.py), connections that pscp makes
-(openers.py).
+(../connect/openers.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExternalOpener(Opener):
     ) -> Channel:
         if not is_sftp:
             return LentChannel(self._client, Request(command()))
-        from pscp.sftp.channel import SftpChannel  # as in openers.py
+        from pscp.sftp.channel import SftpChannel  # as in connect/openers.py
 
         below = LentChannel(self._client, SFTP)
         return SftpChannel(below, setup.host, setup.options, setup.ssh)
