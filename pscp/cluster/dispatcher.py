@@ -15,7 +15,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.cluster.mover import move
@@ -134,6 +134,43 @@ def _paths(pack: Pack) -> Iterator[str]:
     return (item.entry.path for item in pack.items) if pack.expected else iter(())
 
 
+class Pace:
+    """The pace of a cluster's workers, and how much work a task gets by that."""
+
+    def __init__(self) -> None:
+        # What workers did lately, and in what time; each outcome halves what was before.
+        self._done_bytes, self._done_s = 0.0, 0.0
+        self.threads, self._threads_each = 0, 1.0  # of all workers, and of one on average
+
+    def see(self, threads: Sequence[int]) -> None:
+        """Note how many threads each worker has."""
+        self.threads = sum(threads)
+        self._threads_each = max(self.threads / max(len(threads), 1), 1)
+
+    @property
+    def slots(self) -> int:
+        """Return how many tasks Dask gets at once."""
+        return _QUEUED * self.threads
+
+    def note(self, done_bytes: int, seconds: float) -> None:
+        """Note a task that was done."""
+        self._done_bytes = self._done_bytes / 2 + done_bytes
+        self._done_s = self._done_s / 2 + seconds
+
+    def task_bytes(self, left_bytes: int | None) -> int:
+        """Return how much work the next task gets: less toward the end, that all end together.
+
+        It is a second's at least. `left_bytes` are in no task yet; None: more may be found.
+        """
+        if not self._done_s:
+            return _FIRST_BYTES
+        bytes_per_s = self._done_bytes / self._done_s / self._threads_each
+        wanted = int(bytes_per_s * max(_TASK_S, self.slots / _TASKS_A_S))
+        if left_bytes is not None:
+            wanted = min(wanted, left_bytes // max(self.slots, 1))
+        return max(min(wanted, _MOST_BYTES), min(int(bytes_per_s), _FIRST_BYTES), MIB)
+
+
 class Dispatcher:
     """Hands the bytes of one copy to the workers of a cluster."""
 
@@ -144,12 +181,9 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards what follows
         self._given: dict[int, _Given] = {}  # tasks that Dask has
-        # What workers did lately, and in what time; each outcome halves what was before.
-        self._moved_bytes, self._moved_s = 0.0, 0.0
-        self._standing = Standing()
+        self._pace, self._standing = Pace(), Standing()
         self._noted: set[str] = set()
         self._next: _Given | None = None  # for the thread alone: the task that is being made
-        self._slots, self._threads_each, self._looked_s = 0, 1.0, 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -169,11 +203,13 @@ class Dispatcher:
     # --- making tasks; on a thread of its own
 
     def _run(self) -> None:
-        began_s = time.monotonic()
+        patient_until_s, next_look_s = time.monotonic() + _PATIENCE_S, 0.0
         try:
             while self._is_going():
-                with of_scheduler():
-                    self._look_at_cluster(began_s)
+                if (now_s := time.monotonic()) >= next_look_s:
+                    next_look_s = now_s + _LOOK_S
+                    with of_scheduler():
+                        self._look_at_cluster(is_patient=now_s <= patient_until_s)
                 if not self._queue.wait_until(self._collects, _LOOK_S, is_lane=True):
                     continue
                 self._queue.wait_until(self._is_full, _COLLECT_S, is_lane=True)
@@ -189,25 +225,20 @@ class Dispatcher:
     def _is_going(self) -> bool:
         return self._queue.error is None and not self._queue.is_finished
 
-    def _look_at_cluster(self, began_s: float) -> None:
+    def _look_at_cluster(self, *, is_patient: bool) -> None:
         """Count the workers' threads. Raises ConnectionLost where the scheduler is gone."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
-            return
-        self._looked_s = now_s
         if self._client.status != "running":
             raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        threads = sum(each["nthreads"] for each in workers.values())
-        self._slots, self._threads_each = _QUEUED * threads, max(threads / max(len(workers), 1), 1)
         with self._lock:
+            self._pace.see([each["nthreads"] for each in workers.values()])
             self._standing.see(workers)
             stranded = [each for each in self._given.values() if each.is_stranded(workers)]
         for task in stranded:
             task.workers = []
             self._client.cancel([task.future], force=True)
         is_waiting = self._next is not None or self._queue.has_work()
-        if not self._slots and now_s - began_s > _PATIENCE_S and is_waiting:
+        if not (self._pace.slots or is_patient) and is_waiting:
             self._note(NO_WORKER)
 
     def _note(self, text: str) -> None:
@@ -220,8 +251,11 @@ class Dispatcher:
     def _collects(self) -> bool:
         """Take work for the next task; return whether there is any. The queue runs this."""
         if self._next is None:
-            number = next(self._numbers)
-            share = LaneShare(Window(self._task_bytes(), 0.0), number * TASK)
+            number, left_bytes = next(self._numbers), None
+            if self._terms.counters.plan_complete:
+                left_bytes = self._terms.counters.left_bytes - self._queue.in_flight_bytes()
+            window = Window(self._pace.task_bytes(left_bytes), 0.0)
+            share = LaneShare(window, number * TASK)
             share.wants = _moves_bytes
             share.give_up = lambda: None
             self._next = _Given(number, share)
@@ -240,29 +274,15 @@ class Dispatcher:
     def _may_go(self) -> bool:
         """Take work until a worker has room for the next task; return that. The queue runs this."""
         self._is_full()
-        return len(self._given) < self._slots
-
-    def _task_bytes(self) -> int:
-        """Return how much work the next task gets: less toward the end, that all end together.
-
-        It is a second's at least.
-        """
-        if not self._moved_s:
-            return _FIRST_BYTES
-        pace = self._moved_bytes / self._moved_s / self._threads_each
-        wanted = int(pace * max(_TASK_S, self._slots / _TASKS_A_S))
-        if self._terms.counters.plan_complete:
-            left_bytes = self._terms.counters.left_bytes - self._queue.in_flight_bytes()
-            wanted = min(wanted, left_bytes // max(self._slots, 1))
-        return max(min(wanted, _MOST_BYTES), min(int(pace), _FIRST_BYTES), MIB)
+        return len(self._given) < self._pace.slots
 
     def _hand_out(self) -> None:
         task, self._next = self._next, None
         assert task is not None
         limiter = self._terms.context.limiter
         limit = limiter.kbit_s() if limiter is not None else None
-        threads = max(self._slots // _QUEUED, 1)
-        record = task.task(max(limit // threads, 1) if limit is not None else None)
+        each = max(limit // max(self._pace.threads, 1), 1) if limit is not None else None
+        record = task.task(each)
         with self._lock:
             self._given[task.number] = task
             task.workers = self._standing.chosen()
@@ -319,8 +339,7 @@ class Dispatcher:
                 self._standing.note(outcome.address, has_done=has_done)
             is_hopeless = self._standing.is_hopeless
             if outcome.problem is None:
-                self._moved_bytes = self._moved_bytes / 2 + task.bytes
-                self._moved_s = self._moved_s / 2 + outcome.seconds
+                self._pace.note(task.bytes, outcome.seconds)
         if outcome.problem is not None:
             self._failed(outcome.worker, outcome.problem, is_hopeless=is_hopeless)
 

@@ -15,20 +15,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pscp.cluster.tasks import (
     ChunkOutcome,
     Errand,
     Outcome,
     PackOutcome,
-    Task,
     errand_of,
     pack,
     task_of,
 )
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent, shaped
-from pscp.connect.connections import Connections
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.metadata import current_umask
@@ -46,7 +45,6 @@ from pscp.transfer.copy import make_pool
 from pscp.transfer.far_hosts import connections_to
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.lost_work import revoke_first
-from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
 
@@ -60,8 +58,7 @@ OTHER_PLACE = "it does not see this copy's files"
 
 _log = Log("cluster")
 _numbers = itertools.count(1)  # of files, which all tasks of this process count
-_kept_lock = threading.Lock()  # guards the next two
-_last_end_s = 0.0  # when a task of this process ended
+_kept_lock = threading.Lock()  # guards the next one, and what changes of each in it
 _kept: dict[bytes, _KeptConnections] = {}  # by the errand, and the worker's address
 
 
@@ -105,11 +102,12 @@ def _sees_place(errand: Errand) -> bool:
 
 def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     """Do a task, and return its outcome. Never raises for what a copy may meet."""
-    began_s = time.monotonic()
+    worker = _worker_here()
+    address = str(worker.address) if worker is not None else ""
     if version_there != version():
         what = f"this worker has pscp {version()}, and the coordinator {version_there}"
-        return pack(Outcome(name_here(), {}, {}, CopyError(what), address=_address_here()))
-    moving = _Moving(errand, task_of(task))
+        return pack(Outcome(name_here(), {}, {}, CopyError(what), address=address))
+    moving = _Moving(errand, task, address)
     problem: PscpError | None = None
     try:
         with shaped():
@@ -118,74 +116,70 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
         problem = error
     except OSError as error:
         problem = CopyError(f"{name_here()}: {error}")
-    outcome = moving.outcome(problem, _seconds_since(began_s))
-    return pack(outcome._replace(address=_address_here()))
-
-
-def _seconds_since(began_s: float) -> float:
-    """Return how long a task took that ends now, without the time for which one before it did too.
-
-    So a worker's bytes over its seconds are its pace, though two tasks are at work at once.
-    """
-    global _last_end_s
-    with _kept_lock:
-        before_s, _last_end_s = _last_end_s, time.monotonic()
-        return _last_end_s - max(began_s, before_s)
+    return pack(moving.outcome(problem))
 
 
 class _KeptConnections:
-    """The connections of one run's tasks in this process, closed once none has come for a while."""
+    """The connections of one run's tasks on this worker, closed once none has come for a while."""
 
-    def __init__(self, errand: Errand) -> None:
+    def __init__(self, key: bytes, errand: Errand) -> None:
+        self._key = key
         self.connections = connections_to(errand.host)
         self.connections.admit = errand.admission
-        self._turns = threading.Semaphore(_AT_ONCE * _threads_here())
+        worker = _worker_here()  # what is none has no limit
+        threads = worker.state.nthreads if worker is not None else 1 << 16
+        self._turns = threading.Semaphore(_AT_ONCE * threads)
         self._users = 0
         self._timer: threading.Timer | None = None
+        self._last_end_s = 0.0  # when a task ended
 
     @classmethod
-    def taken(cls, key: bytes, errand: Errand) -> _KeptConnections:
-        """Return those of this run, which stay until as many release() calls."""
-        with _kept_lock:
-            kept = _kept.get(key) or _kept.setdefault(key, cls(errand))
-            kept._users += 1
-            if kept._timer is not None:
-                kept._timer.cancel()
-                kept._timer = None
-            return kept
-
     @contextlib.contextmanager
-    def turn(self) -> Iterator[Connections]:
-        """Run a block while no more than so many tasks use the connections.
+    def turn(cls, key: bytes, errand: Errand) -> Iterator[_KeptConnections]:
+        """Run a block while no more than so many tasks use the connections of this run.
 
         One that has to wait does not log in: it goes on with those of the first that ends.
         """
-        while not self._turns.acquire(timeout=_LOOK_S):
-            if _is_cancelled():
-                raise Cancelled("the task was taken back")
+        with _kept_lock:
+            kept = _kept.get(key) or _kept.setdefault(key, cls(key, errand))
+            kept._users += 1
+            if kept._timer is not None:
+                kept._timer.cancel()
         try:
-            yield self.connections
+            while not kept._turns.acquire(timeout=_LOOK_S):
+                if _is_cancelled():
+                    raise Cancelled("the task was taken back")
+            try:
+                yield kept
+            finally:
+                kept._turns.release()
         finally:
-            self._turns.release()
+            with _kept_lock:
+                kept._users -= 1
+                if not kept._users:
+                    kept._timer = threading.Timer(_KEPT_S, with_context(kept._close))
+                    kept._timer.daemon = True
+                    kept._timer.start()
 
     @property
     def is_alone(self) -> bool:
         """Return whether one task alone has them."""
         return self._users == 1
 
-    def release(self, key: bytes) -> None:
-        with _kept_lock:
-            self._users -= 1
-            if not self._users:
-                self._timer = threading.Timer(_KEPT_S, with_context(self._close), [key])
-                self._timer.daemon = True
-                self._timer.start()
+    def seconds_since(self, began_s: float) -> float:
+        """Return how long a task took that ends now, without the time that one before it took too.
 
-    def _close(self, key: bytes) -> None:
+        So a worker's bytes over its seconds are its pace, though two tasks are at work at once.
+        """
         with _kept_lock:
-            if self._users or _kept.get(key) is not self:
+            before_s, self._last_end_s = self._last_end_s, time.monotonic()
+            return self._last_end_s - max(began_s, before_s)
+
+    def _close(self) -> None:
+        with _kept_lock:
+            if self._users or _kept.get(self._key) is not self:
                 return
-            del _kept[key]
+            del _kept[self._key]
         self.connections.close()
 
 
@@ -220,29 +214,30 @@ class _File:
 class _Moving:
     """One task, from its first connection to its outcome."""
 
-    def __init__(self, errand: bytes, task: Task) -> None:
-        self._key = errand + _address_here().encode()  # a process may have several workers
-        self._errand, self._task = errand_of(errand), task
+    def __init__(self, errand: bytes, task: bytes, address: str) -> None:
+        self._counters = LiveCounters(started_s=time.monotonic())
+        self._key = errand + address.encode()  # a process may have several workers
+        self._errand, self._task, self._address = errand_of(errand), task_of(task), address
         self.places: dict[Chunk, tuple[int, int]] = {}
         self.chunks: dict[tuple[int, int], ChunkOutcome] = {}
         self._packs: dict[int, PackOutcome] = {}
         self._notes: dict[str, None] = {}
+        self._seconds = 0.0
         self._lanes = 0  # at once at most
         self._is_retry = False
         self._was_refused = False  # by the destination: another try, or run, has begun
+        limit = self._task.limit_kbit_s
         # With a limit, of which each thread has its share, the next one waits for the end.
-        self._has_let_begin = bool(task.limit_kbit_s)
-        self._counters = LiveCounters(started_s=time.monotonic())
-        options = self._errand.options
-        self._options = replace(options, limit_kbit_s=task.limit_kbit_s)
+        self._has_let_begin = bool(limit)
+        self._options = replace(self._errand.options, limit_kbit_s=limit)
 
-    def outcome(self, problem: PscpError | None, seconds: float) -> Outcome:
+    def outcome(self, problem: PscpError | None) -> Outcome:
         if self._was_refused and problem is None:
             problem = CopyError(f"{name_here()}: another try of its task has begun")
         return Outcome(
-            name_here(), self.chunks, self._packs, problem, seconds,
+            name_here(), self.chunks, self._packs, problem, self._seconds,
             self._lanes, self._counters.connections_lost, self._is_retry, self._was_refused,
-            tuple(self._notes),
+            tuple(self._notes), self._address,
         )  # fmt: skip
 
     def is_refused(self, *given: Failure | None) -> bool:
@@ -256,17 +251,17 @@ class _Moving:
         errand = self._errand
         if not _sees_place(errand):
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")
-        kept = _KeptConnections.taken(self._key, errand)
-        try:
-            with kept.turn() as connections:
-                self._move_over(connections, kept)
-        finally:
-            kept.release(self._key)
+        with _KeptConnections.turn(self._key, errand) as kept:
+            try:
+                self._move_over(kept)
+            finally:
+                self._seconds = kept.seconds_since(self._counters.started_s)
 
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
-    def _move_over(self, connections: Connections, kept: _KeptConnections) -> None:
+    def _move_over(self, kept: _KeptConnections) -> None:
+        connections = kept.connections
         if not connections.idle.has_any(list):
             for begin in (connections.start_logins, connections.check_logins):
                 begin(self._options, is_push=self._errand.is_push, is_small=False)
@@ -307,6 +302,7 @@ class _Moving:
         queue.when_lost(partial(revoke_first, queue.add, lambda failure: queue.stop(_as(failure))))
         queue.take_over_after(_TAKEOVER_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
+        half_bytes = sum(work.cost_bytes for work in works) / 2
         for work in works:
             queue.add(work)
         try:
@@ -315,7 +311,7 @@ class _Moving:
                 queue.check()
                 if _is_cancelled():
                     queue.stop(Cancelled("the task was taken back"))
-                elif kept.is_alone or _is_half_done(queue, works):
+                elif kept.is_alone or not queue.has_work() or queue.done()[0] >= half_bytes:
                     self._let_next_begin()
         finally:
             pool.end()
@@ -349,12 +345,6 @@ class _Moving:
         ]
 
 
-def _is_half_done(queue: WorkQueue, works: list[Work]) -> bool:
-    """Return whether half of a task is done, or nothing waits for its lanes any more."""
-    done_bytes, _ = queue.done()
-    return not queue.has_work() or 2 * done_bytes >= sum(work.cost_bytes for work in works)
-
-
 def _checked(answer: object) -> object:
     """Return an answer. Raises CopyError for a failure's data."""
     if isinstance(answer, dict):
@@ -366,33 +356,21 @@ def _as(failure: Failure) -> PscpError:
     return answers.as_copy_error(failure)
 
 
-def _address_here() -> str:
-    """Return the address by which Dask knows this worker; an empty one where it is no worker."""
+def _worker_here() -> Any:
+    """Return Dask's worker whose thread this is; None where it is no worker's."""
     from distributed import get_worker
 
-    try:
-        return str(get_worker().address)
-    except ValueError:
-        return ""
-
-
-def _threads_here() -> int:
-    """Return how many threads this worker has for tasks; very many where it is no worker."""
-    from distributed import get_worker
-
-    try:
-        return int(get_worker().state.nthreads)
-    except ValueError:
-        return 1 << 16
+    with contextlib.suppress(ValueError):
+        return get_worker()
+    return None
 
 
 def _is_cancelled() -> bool:
     """Return whether nobody waits for this task any more: the run is over, or was ended."""
-    from distributed import get_worker
     from distributed.worker import thread_state
 
     key = getattr(thread_state, "key", None)
     if key is None:
         return False
-    state = get_worker().state.tasks.get(key)
+    state = _worker_here().state.tasks.get(key)
     return state is None or state.state == "cancelled"

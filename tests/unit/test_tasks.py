@@ -1,0 +1,89 @@
+"""How much work a task of a cluster gets, and how long one took.
+
+Not here: workers that do tasks (../faults/test_cluster.py), which of them get any
+(test_standing.py).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pscp.cluster import mover
+from pscp.cluster.dispatcher import Pace
+from pscp.ground.locations import parse_location
+from pscp.ground.values import MIB
+
+THREADS = [2, 2]  # of two workers: twelve tasks are out at once
+
+
+def paced(mib_per_s: int) -> Pace:
+    """Return the pace of two workers, each of which moves so many MiB/s with each thread."""
+    pace = Pace()
+    pace.see(THREADS)
+    pace.note(20 * mib_per_s * MIB, 10.0)
+    return pace
+
+
+def test_the_first_tasks_are_of_one_size() -> None:
+    pace = Pace()
+    assert pace.task_bytes(None) == pace.task_bytes(0) == 8 * MIB
+    pace.see(THREADS)
+    assert pace.task_bytes(None) == 8 * MIB
+    assert pace.slots == 12
+
+
+def test_a_task_is_of_some_seconds() -> None:
+    assert paced(100).task_bytes(None) == 400 * MIB
+    assert paced(100).task_bytes(10**15) == 400 * MIB
+    assert paced(100_000).task_bytes(None) == 16384 * MIB  # at most
+
+
+def test_with_many_workers_it_is_longer() -> None:
+    pace = paced(100)
+    pace.see([2] * 200)
+    assert pace.task_bytes(None) == 1200 / 50 * 100 * MIB
+
+
+def test_toward_the_end_what_is_left_is_shared() -> None:
+    """It is a second's work at least, or what the first ones get, if that is less."""
+    assert paced(100).task_bytes(12 * 30 * MIB) == 30 * MIB
+    assert paced(100).task_bytes(12 * MIB) == 8 * MIB
+    assert paced(3).task_bytes(12 * MIB) == 3 * MIB
+    pace = paced(3)
+    pace.see([200])
+    assert pace.task_bytes(0) == MIB
+
+
+def test_what_was_long_ago_counts_less() -> None:
+    pace = paced(100)
+    for _ in range(20):
+        pace.note(2 * MIB, 1.0)
+    assert pace.task_bytes(None) == pytest.approx(4 * MIB, rel=0.01)
+
+
+def test_a_task_is_counted_once_that_ran_beside_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And each worker by itself: a process may have two of a run."""
+    now: Any = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(mover, "_KEPT_S", 0.0)
+    monkeypatch.setattr(mover, "time", SimpleNamespace(monotonic=lambda: now.s))
+    errand: Any = SimpleNamespace(host=parse_location("host:/in"), admission=None)
+    turn = mover._KeptConnections.turn
+    with turn(b"one", errand) as one, turn(b"two", errand) as two, turn(b"one", errand) as again:
+        assert one is again is not two
+        now.s = 10.0
+        assert one.seconds_since(0.0) == 10.0
+        now.s = 11.0
+        assert two.seconds_since(0.0) == 11.0
+        now.s = 15.0
+        assert again.seconds_since(5.0) == 5.0
+        now.s = 30.0
+        assert one.seconds_since(20.0) == 10.0
+    for each in (one, two):
+        assert each._timer is not None
+        each._timer.join()
+    assert mover._kept == {}
