@@ -72,7 +72,6 @@ class PlanWalk(threading.Thread):
         super().__init__(target=with_context(self._walk), name="walk", daemon=True)
         self._items, self._lookup, self._mirror = items, lookup, mirror
         self._terms, self._queue = items.terms, items.terms.queue
-        self._counters = items.terms.counters
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
         self._is_here = self._terms.is_source_here
         options, tops, target = self._terms.options, self._terms.tops, self._terms.target
@@ -87,6 +86,8 @@ class PlanWalk(threading.Thread):
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
         self._new: list[PlannedEntry] = []  # to be carried out together
+        # A program's `select` may wait for what was found before.
+        self._new_most = _NEW_ITEMS if self._terms.job.select is None else 1
         self._names = Names(self._folds, above=self._terms.above)
         self._walked_folders = Names(self._folds, self._names.refused)
 
@@ -109,7 +110,7 @@ class PlanWalk(threading.Thread):
 
     def _end(self) -> None:
         self._items.flush()
-        self._counters.set(plan_complete=True)
+        self._terms.counters.set(plan_complete=True)
         self.count.stop()
 
     def _take_above(self) -> None:
@@ -281,17 +282,10 @@ class PlanWalk(threading.Thread):
         if entry.kind == tree.ERROR:
             self._refuse(failures.parse_failure(entry.extra), entry)
             return
-        try:
-            item = self._land(entry)
-        except _REFUSALS as error:
-            self._refuse_for(entry, error)
+        item = self._unless_refused(entry, self._land, entry)
+        if item is None or self._is_left_out(entry):  # what `select` raises is no refusal
             return
-        if self._is_left_out(entry):  # what a program's `select` raises is no refusal
-            return
-        try:
-            self._check_name(item)
-        except _REFUSALS as error:
-            self._refuse_for(entry, error)
+        if self._unless_refused(entry, self._check_name, item) is None:
             self._queue.run_alone(lambda: self._items.results.leave_to_next(item))
             return
         if entry.kind == tree.FOLDER:
@@ -299,14 +293,12 @@ class PlanWalk(threading.Thread):
         is_new = entry.top in self._new_tops
         if must_look(entry, is_new, self._terms.options):
             if entry.kind != tree.FOLDER:
-                self._counters.add(files_total=1)
+                self._terms.counters.add(files_total=1)
             self._look_up(item)
         else:
             self._new.append(item)
-            # A program's `select` may wait for what was found before, and nothing waits with a
-            # large file for what comes next.
-            has_select = self._terms.job.select is not None
-            if has_select or len(self._new) >= _NEW_ITEMS or not goes_in_pack(entry):
+            # Nothing waits with a large file for what comes next.
+            if len(self._new) >= self._new_most or not goes_in_pack(entry):
                 self._take_new()
 
     def _take_new(self) -> None:
@@ -314,7 +306,7 @@ class PlanWalk(threading.Thread):
         items, self._new = self._new, []
         if items:
             kinds = [item.entry.kind for item in items]
-            self._counters.add(files_total=len(kinds) - kinds.count(tree.FOLDER))
+            self._terms.counters.add(files_total=len(kinds) - kinds.count(tree.FOLDER))
             self._queue.run_with_room(self._lookup.take_new, items)
 
     def _is_left_out(self, entry: tree.Entry) -> bool:
@@ -329,9 +321,16 @@ class PlanWalk(threading.Thread):
             self._queue.run_alone(lambda: self._items.results.lines.leave_out(where, entry.kind))
         return True
 
-    def _refuse_for(self, entry: tree.Entry, error: Exception) -> None:
-        kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
-        self._refuse(failures.data(kind, entry.path, str(error)), entry)
+    def _unless_refused(
+        self, entry: tree.Entry, step: Callable[[_T], PlannedEntry], given: _T
+    ) -> PlannedEntry | None:
+        """Return what the step returns; None where it refuses the entry, which is reported."""
+        try:
+            return step(given)
+        except _REFUSALS as error:
+            kind = error.kind if isinstance(error, failures.Refusal) else failures.UNSAFE
+            self._refuse(failures.data(kind, entry.path, str(error)), entry)
+            return None
 
     def _land(self, entry: tree.Entry) -> PlannedEntry:
         self._rules.check(entry)
@@ -340,13 +339,14 @@ class PlanWalk(threading.Thread):
             self._see(item)
         return item
 
-    def _check_name(self, item: PlannedEntry) -> None:
+    def _check_name(self, item: PlannedEntry) -> PlannedEntry:
         """Raise Refusal for a name that cannot be given to this entry."""
         self._names.check(item.entry)
         self._terms.job.check_kind(item.entry)
         why = self._refusal(item.entry.path) if item.entry.kind != tree.FOLDER else ""
         if why:
             raise failures.Refusal(failures.DESTINATION, item.entry.path, why)
+        return item
 
     def _refusal(self, path: str) -> str:
         """Return why nothing but a folder may get this path, "" for no reason."""
@@ -386,7 +386,7 @@ class PlanWalk(threading.Thread):
         marked = answers.from_source(failure)
         if known is not None:  # by its path alone it could be of another source
             marked["place"] = self._terms.places.of_entry(known)
-        self._counters.add(files_total=1)
+        self._terms.counters.add(files_total=1)
         self._queue.run_alone(lambda: self._items.results.failed(marked))
 
     def _look(self) -> None:
