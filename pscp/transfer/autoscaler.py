@@ -118,12 +118,13 @@ class Autoscaler:
 
     def lesson(self, known: PathRecord) -> PathRecord:
         """Return what the next copy should know, with what this one has learned."""
-        if self._tuner is None or not self._tuner.has_judged:
+        tuner = self._tuner
+        if tuner is None or not tuner.has_judged:
             return known
-        _, congestion, enough_bytes_s = self._tuner.lesson
-        lanes, bytes_s = self._tuner.found
+        lanes, bytes_s = tuner.found
         if lanes:
             known = known.after(lanes, bytes_s, usual_lanes(self._terms.path))
+        congestion, enough_bytes_s = tuner.best_congestion, tuner.enough_bytes_s
         return known._replace(congestion=congestion, enough_bytes_s=enough_bytes_s)
 
     def _look(self) -> None:

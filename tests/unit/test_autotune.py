@@ -96,7 +96,8 @@ def ran(model: Model, size: int, fixed: int | None = None, enough: float = 0.0) 
             )
             said += [sentence] if sentence else []
             count = tuner.count
-    return Ran(now_s, count, said, tuner.lesson)
+    lesson = tuner.found[0], tuner.best_congestion, tuner.enough_bytes_s
+    return Ran(now_s, count, said, lesson)
 
 
 def best_fixed(model: Model, size: int) -> float:

@@ -204,10 +204,10 @@ class Tuner:
         self.awaited = 0  # lanes that did not come in time, and are welcome as long as they try
         self.needs_window = False  # only the channel's window holds lanes up
         self.congestion = congestion  # the congestion control of lanes that are added
-        # What the next copy over this path should begin with, and its `enough_bytes_s`.
-        self.lesson = count, congestion, enough_bytes_s
+        # What the next copy over this path should begin with, and its `enough_bytes_s`:
+        self.best_congestion, self.enough_bytes_s = congestion, enough_bytes_s
         self.found = 0, 0.0  # the lanes that were seen to be good, and their rate; 0: none
-        self.has_judged = False  # until then the lesson is only what this copy began with
+        self.has_judged = False  # until then these three are only what this copy began with
         self.is_done = False
         self._usual, self._known_bytes_s = usual_lanes(path), known_bytes_s
         self._is_loaded = False  # processors here were busy during a measurement
@@ -263,14 +263,12 @@ class Tuner:
         of_cpus = _of_cpus(self._path) if self._path.rtt_s < FAR_S else self.count
         if is_busy and self._before is None and self.count > of_cpus:
             self.count, self.is_done = of_cpus, True
-            self.lesson = self.count, *self.lesson[1:]
             self._learn(of_cpus, 0.0, is_seen=True)
             return f"{moved} and keep the processors here busy: going on with {self.count}"
         if self._before is None:
             if self.count > self._usual and rate * _ALIKE < self._known_bytes_s:
                 earlier, self._known_bytes_s = self._known_bytes_s, 0.0
-                self.count = self._usual
-                self.lesson = self.count, self.lesson[1], 0.0
+                self.count, self.enough_bytes_s = self._usual, 0.0
                 self._learn(self.count, 0.0, is_seen=True)
                 self._meter.restart(seen.now_s)
                 return f"{moved}, and {_mb(earlier)} in an earlier copy: going on with {self.count}"
@@ -282,16 +280,16 @@ class Tuner:
             count, slower = self._before
             if rate < _WORTH * slower:
                 self.count, self.congestion, self.is_done = count, "", True
-                self.lesson = *self.lesson[:2], slower
+                self.enough_bytes_s = slower
                 self._learn(count, slower, is_seen=True)
                 return f"{moved}, and {count} moved {_mb(slower)}: back to {count}"
             fair = 1 + _FAIR * (self.count / count - 1)
-            is_trial = self.congestion != self.lesson[1]  # then all can have it the next time
-            self.lesson = count if is_trial else self.count, self.congestion, 0.0
-            self._learn(self.lesson[0], rate, is_seen=True)
+            is_trial = self.congestion != self.best_congestion  # all can have it the next time
+            self.best_congestion, self.enough_bytes_s = self.congestion, 0.0
+            self._learn(count if is_trial else self.count, rate, is_seen=True)
             if rate < fair * slower:
                 self.is_done = True
-                self.lesson = *self.lesson[:2], rate
+                self.enough_bytes_s = rate
                 return f"{moved}, and {count} moved {_mb(slower)}: enough"
         reason = self._reason_to_stop(seen, rate, is_busy)
         if reason:
@@ -306,10 +304,9 @@ class Tuner:
 
         If it is not, that one is forgotten.
         """
-        *_, enough = self.lesson
-        if enough / _ALIKE < rate < enough * _ALIKE:
+        if self.enough_bytes_s / _ALIKE < rate < self.enough_bytes_s * _ALIKE:
             return True
-        self.lesson = *self.lesson[:2], 0.0
+        self.enough_bytes_s = 0.0
         return False
 
     def _step(self, seen: CopyState, rate: float) -> str:
