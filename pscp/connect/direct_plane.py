@@ -23,8 +23,7 @@ from typing import NamedTuple
 from pscp.connect import direct_sockets
 from pscp.connect.agent_program import plane_modules
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.direct_sockets import DirectAgent, Identity, Keys
-from pscp.connect.direct_sockets import NoDirectLane as NoDirectLane
+from pscp.connect.direct_sockets import DirectAgent, Identity, Keys, NoDirectLane
 from pscp.connect.known.host_setup import DirectPath
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures

@@ -196,7 +196,7 @@ class OneHost(Connections):
             self._note = note
         if not _is_for_direct(far, options):
             return
-        from pscp.connect.direct_plane import NoDirectLane  # here: few copies need it
+        from pscp.connect.direct_sockets import NoDirectLane  # here: few copies need it
 
         plane = self._direct_plane(options)
         why_not = self._why_not_direct(options, far)
