@@ -40,7 +40,7 @@ _ENDING_S = 10.0
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (mover, "_KEPT_S", 0.02),
     (dispatcher, "_COLLECT_S", 0.005),
-    (dispatcher, "_LEAST_BYTES", 96 * 1024),
+    (dispatcher, "_FIRST_BYTES", 96 * 1024),
 )
 
 
