@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pscp.connect.bootstrap import RemoteAgent, shaped
@@ -213,8 +214,7 @@ class LaneTraffic:
         self.near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
 
     def _send_pack(self, number: int, pack: Pack) -> None:
-        def take(rows: object) -> bool:
-            return self.take_rows(number, pack, rows)
+        take = partial(self.take_rows, number, pack)
 
         def send(rows: list[source.Row], bodies: list[bytes]) -> None:
             if take(rows):
@@ -238,11 +238,8 @@ class LaneTraffic:
             self.far.send(wire.ASK, number, 0, requests.to_json(request))
             return
 
-        def reply(answer: object, is_failed: bool) -> None:
-            self._answered(number, ask, answer, is_failed)
-
         with self._near_lock:
-            self.near.answer(request, reply)
+            self.near.answer(request, partial(self._answered, number, ask))
 
     # --- receiving
 

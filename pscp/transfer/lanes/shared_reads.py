@@ -181,9 +181,8 @@ class SharingSource(source.Source):
                 payload = counted + wire.to_json(failure)
                 send(wire.DIGEST, id_, offset + length, payload, wire.FAILED)
                 return
-            assert (
-                known.digest is not None
-            )  # blocks() raises FileChanged for a file that is shorter
+            # blocks() raises FileChanged for a file that is shorter.
+            assert known.digest is not None
             send(wire.DIGEST, id_, offset, counted + known.digest)
 
     def _send_blocks(
