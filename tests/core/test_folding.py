@@ -54,6 +54,18 @@ def test_a_name_beside_one_that_is_unchanged(
         assert (trees.to / one).read_bytes() == (trees.source / one).read_bytes()
 
 
+def test_a_file_beside_a_folder_that_the_walk_has_left(trees: Trees, is_push: bool) -> None:
+    """A mirror deleted the folder for it, with what this copy had brought."""
+    for name in ("k/D/x", "z/y"):
+        trees.file(name, 10)
+    trees.copied(is_push, archive=True, delete=True)
+    trees.file("k/D/x", 20)
+    trees.file("k/d", 10)
+    result = trees.copy(is_push, archive=True, delete=True)
+    assert refused(result) == {"k/d": ONE}
+    assert (trees.to / "k/D/x").read_bytes() == (trees.source / "k/D/x").read_bytes()
+
+
 def test_a_folder_that_cannot_tell_whether_names_are_one(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,12 +149,16 @@ class _Batch:
         self._queue.put(Ask(False, request, self._compared, failed, cost_bytes=cost_bytes))
 
     def rest(self) -> Iterator[tree.Entry]:
-        """Yield what may have to be copied, once that is known."""
+        """Yield what may have to be copied, once that is known, in the order of the walk: names of
+        one folder are compared while the walk is in it (names.py).
+        """
         if self._queue.wait_until(lambda: self.is_done):
-            for place, entry in enumerate(self._entries):
+            found = [*enumerate(self._entries), *((_NO_PLACE, each) for each in self._described)]
+            if self._described:
+                found.sort(key=lambda each: tree.place(each[1].top, each[1].path))
+            for place, entry in found:
                 if place not in self._same or not self._check.passes(self._same[place]):
                     yield entry
-            yield from self._described
 
     # --- the queue runs these
 
