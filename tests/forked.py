@@ -5,8 +5,9 @@ has takes a tenth of that. run() and start() are called as subprocess's run() an
 process is a child of the caller, with its own signals, group, folder, environment and descriptors.
 What cannot be had so (another program, an environment that changes how Python starts) is begun as
 usual. With Program in the place of subprocess.Popen so are the programs that pscp starts for a
-connection, and the servers. Where a program needs more that takes long to load, it is forked from a
-process of its own, which has that loaded as well.
+connection, and the servers; also what a forked program starts for a connection that is not ssh's,
+for which it has a process below it. A program that loads more, which takes long, is forked from a
+process of its own that has it loaded.
 
 A test of how a program starts or ends uses subprocess with `python -c`. Read next: e2e/ways.py.
 """
@@ -46,6 +47,7 @@ _PYTHON = sys.executable  # a test may set another
 _OVER_SFTP = channel._MAIN
 _SERVERS = [[str(Path(__file__).parent / name)] for name in
             ("sftp_servers.py", "servers/logins.py", "servers/paramiko_server.py")]  # fmt: skip
+_NOT_SSH = {"asyncssh", "paramiko", "sftp"}  # values of options: what a command starts is Python
 _ARGV_BYTES = 8192  # of a command line at most, as others see it
 _ABOVE = 500  # no descriptor that is passed has a number as high
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(*sys.argv[2:4])"
@@ -73,6 +75,7 @@ class Program(subprocess.Popen[Any]):
             "argv": [os.fsdecode(word) for word in call["args"]], "fds": [0, 1, 2, *passed],
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
+            "cpus": sorted(os.sched_getaffinity(0)),
         }  # fmt: skip
         self.pid = _ask(self._loads, asked, [*fds, *passed])
         # Behind it: _mother() looks for new processes itself, and has not seen this one.
@@ -127,6 +130,7 @@ def run(
 
 # A child that is executed goes on ignoring these where its parent does.
 _INHERITED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OF_A_GROUP = (signal.SIGINT, signal.SIGHUP)  # also those get it that have nothing to end
 
 
 def _can_be_forked(call: Mapping[str, Any]) -> bool:
@@ -176,12 +180,13 @@ def close() -> None:
 
 
 _asking = threading.Lock()
+_below: socket.socket | None = None  # to the process that forks what a forked program starts
 
 
 def _ask(loads: str, asked: dict[str, Any], fds: list[int]) -> int:
     text = json.dumps(asked).encode()
     with _asking:
-        ours, _ = _mother(loads)
+        ours = _below or _mother(loads)[0]
         socket.send_fds(ours, [b"%08d" % len(text)], fds)
         ours.sendall(text)
         return int(ours.recv(_LENGTH_BYTES))
@@ -205,6 +210,10 @@ def serve(fd: str, loads: str) -> None:
     assert threading.active_count() == 1
     asking = socket.socket(fileno=int(fd))
     asking.sendall(b"r")
+    _fork_for(asking)
+
+
+def _fork_for(asking: socket.socket) -> None:
     while True:
         length, fds, _, _ = socket.recv_fds(asking, _LENGTH_BYTES, _FDS_MAX)
         if not length:
@@ -237,11 +246,15 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     """Be the process that was asked for."""
     status = 1
     try:
-        _show(asked["argv"])
         if asked["session"]:
             os.setsid()
         if asked["umask"] >= 0:
             os.umask(asked["umask"])
+        os.sched_setaffinity(0, asked["cpus"])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_A_GROUP)
+        if not _NOT_SSH.isdisjoint(asked["argv"]):
+            _fork_below(fds)
+        _show(asked["argv"])
         os.chdir(asked["cwd"])
         above = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE) for fd in fds]
         for fd in fds:
@@ -264,6 +277,22 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     os._exit(status)
+
+
+def _fork_below(fds: list[int]) -> None:
+    """Have a process below this one, as it is now, fork the connections' programs it will start."""
+    global _below
+    ours, its = socket.socketpair()
+    if os.fork() == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_A_GROUP)
+        for fd in (*fds, ours.detach()):
+            os.close(fd)
+        _fork_for(its)
+        os._exit(0)
+    its.close()
+    _below = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, _ABOVE))
+    ours.close()
+    subprocess.Popen = Program  # type: ignore[misc]
 
 
 def _show(argv: list[str]) -> None:
