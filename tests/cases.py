@@ -8,11 +8,11 @@ Not here: trees (tree_data.py), what must come of a copy (oracle.py), which are 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tree_data import FOLDER, Node, Tree
+from tree_data import FOLDER, Node, Tree, join
 
 OWN = (b".pscp-part", b".pscp-run", b".pscp-mark")  # what names of pscp's own end in
 FACTS = frozenset({"mode", "mtime_ns", "owner"})
@@ -33,12 +33,34 @@ class Case:
     first: Tree | None = None  # what lay there before the first run, if this is not the first
     over_sftp: bool = False  # times are whole seconds; a pull makes no hard links; no devices
     to_sftp: bool = False  # the destination is behind SFTP, which makes no FIFOs
+    # Makes alike what the destination takes for one path; None: only what is one.
+    fold: Callable[[bytes], bytes] | None = None
 
     def has(self, name: str) -> Any:
         """Return the option's value, if it is given or implied."""
         return self.options.get(name) or (
             name in ("recursive", "preserve") and self.options.get("archive")
         )
+
+    def key(self, path: bytes) -> bytes:
+        """Return what all spellings of a path have in common that are one at the destination."""
+        return path if self.fold is None else self.fold(path)
+
+    def spelt_as(self, there: Tree, names: Collection[bytes]) -> Tree:
+        """Return what is at the destination under each of these names that it takes for its own."""
+        if self.fold is None:
+            return there
+        spellings: dict[bytes, list[bytes]] = {}
+        for name in names:
+            spellings.setdefault(self.fold(name), []).append(name)
+        found: dict[bytes, Node] = {}
+        ways: dict[bytes, list[bytes]] = {b"": [b""]}
+        for path in sorted(there):
+            above, _, name = path.rpartition(b"/")
+            plain = [join(each, name) for each in ways.get(above, [above])]
+            ways[path] = spellings.get(self.fold(path), plain) if path else [b""]
+            found |= dict.fromkeys(ways[path], there[path])
+        return found
 
     def is_whole(self, path: bytes) -> bool:
         """Is a folder that was named so, in a list or with -R, copied with all that is in it?"""
@@ -117,10 +139,12 @@ class Verdict:
     leaves: dict[bytes, bool | None] = field(default_factory=dict)  # the source; None: it may
     outcomes: dict[bytes, set[str]] = field(default_factory=dict)  # of files and links
     fails: set[bytes] = field(default_factory=set)
+    refused: set[bytes] = field(default_factory=set)  # whose names are others' there
     places: dict[bytes, bytes] = field(default_factory=dict)  # destination -> source, all entries
 
     def complaints(self, case: Case, source: Tree, there: Tree, code: int) -> Iterator[str]:
         """Say what is not as it must be; nothing where all is right."""
+        there = case.spelt_as(there, self.there.keys())
         if code not in self.codes:
             yield f"exit code {code}, not one of {sorted(self.codes)}; {sorted(self.fails)}"
         lists = any(map(case.has, ("check", "dry_run", "transfer_test")))

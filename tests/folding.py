@@ -30,42 +30,40 @@ _BOTH = {"link": ("src_dir_fd", "dst_dir_fd"), "rename": ("src_dir_fd", "dst_dir
          "symlink": ("", "dir_fd")}  # fmt: skip
 _listdir, _lstat, _readlink = os.listdir, os.lstat, os.readlink  # before they are replaced
 
-
-def by_case(name: bytes) -> bytes:
-    return _folded(name, lambda text: unicodedata.normalize("NFD", text).casefold())
-
-
-def by_form(name: bytes) -> bytes:
-    return _folded(name, lambda text: unicodedata.normalize("NFD", text))
-
-
-def _folded(name: bytes, fold: Callable[[str], str]) -> bytes:
-    return fold(name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-
-
 Fold = Callable[[bytes], bytes]
-KINDS: Mapping[str, Fold] = {"case": by_case, "form": by_form}
 
 
-# Names that are one where case counts for nothing, and where the form of an accent does not count.
+def fold(name: bytes) -> bytes:
+    """Return what all spellings of a name, or of a path, have in common."""
+    text = unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape"))
+    return text.casefold().encode("utf-8", "surrogateescape")
+
+
 ALIKE = (b"A", b"a"), (b"caf\xc3\xa9", b"cafe\xcc\x81")
 _BETWEEN = (b"B", b"M", b"b", b"cb")  # so that a listing of a few names has one of two alike
 _AS_THEY_ARE = {b"new", b"far", b"down", b"today", b"yesterday"}  # that a DEST is spelt with
 
 
-def plant_alike(rng: random.Random, root: bytes, place: bytes, now_ns: int) -> None:
-    """Have names below a folder that may be one at the destination, and others between them."""
+def draw_alike(rng: random.Random, place: bytes, now_ns: int) -> dict[bytes, Made]:
+    """Draw names that may be one at the destination, others between them, and second names."""
     made = {place + name: _file(rng, now_ns) for name in _BETWEEN if rng.random() < 0.5}
     for names in ALIKE:
-        are_folders = rng.random() < 0.3
+        are_same, own, most = rng.random() < 0.3, _file(rng, now_ns), rng.choice((0.0, 0.3, 1.0))
         for name in names if rng.random() < 0.8 else ():
             path = place + name
-            if are_folders:
-                made |= {path: Made(FOLDER, mode=0o755, mtime_ns=now_ns)}
-                made |= {path + b"/x": _file(rng, now_ns), path + b"/" + name: _file(rng, now_ns)}
+            if rng.random() < most:
+                made |= {path: Made(FOLDER, mode=0o755, mtime_ns=now_ns), path + b"/x": own}
+                made |= {} if are_same else {path + b"/" + name.hex().encode(): _file(rng, now_ns)}
             else:
-                made[path] = _file(rng, now_ns)
-    os.makedirs(os.path.join(root, place), exist_ok=True)
+                made[path] = own if are_same else _file(rng, now_ns)
+                made |= {path + b"2": Made(FILE, same_as=path)} if rng.random() < 0.3 else {}
+    return made
+
+
+def plant_in(root: bytes, made: Mapping[bytes, Made]) -> None:
+    """Make them, and the folders that they are in."""
+    for path in made:
+        os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
     plant(root, made)
 
 
@@ -73,7 +71,7 @@ def _file(rng: random.Random, now_ns: int) -> Made:
     return Made(FILE, rng.randrange(3), rng.choice((40, 5000)), mtime_ns=now_ns)
 
 
-def make_one(rng: random.Random, root: bytes, fold: Fold) -> None:
+def make_one(rng: random.Random, root: bytes) -> None:
     """Leave one of the names that are one, often with another spelling than it had."""
     for folder, folders, names in os.walk(root):
         status, kept = os.lstat(folder), dict[bytes, bytes]()
@@ -107,11 +105,9 @@ def _remove(path: bytes) -> None:
 class Folding:
     """The functions of `os` in this process, once install() was called."""
 
-    def __init__(
-        self, root: bytes, fold: Fold, lock: contextlib.AbstractContextManager[Any]
-    ) -> None:
+    def __init__(self, root: bytes, lock: contextlib.AbstractContextManager[Any]) -> None:
         """`lock` is what calls below take (model/calls.py): they look at names, too."""
-        self._below, self._fold, self._lock = root + b"/", fold, lock
+        self._below, self._lock = root + b"/", lock
 
     def install(self, put: Callable[[Any, str, Any], None] = setattr) -> None:
         """Have them take their place; `put` is what gives a module's function another one."""
@@ -164,7 +160,7 @@ class Folding:
             names = _listdir(folder)
         except OSError:
             return name
-        return next((each for each in names if self._fold(each) == self._fold(name)), name)
+        return next((each for each in names if fold(each) == fold(name)), name)
 
 
 def _is_there(path: bytes) -> bool:

@@ -23,6 +23,7 @@ TAKEN = {"copied", "unchanged", "linked", "metadata"}
 
 def judge(case: Case) -> Verdict:
     """Return what must hold after this copy, if nothing disturbs it."""
+    case = _as_spelt(case)
     verdict = Verdict()
     for path, node in case.there.items():  # a folder's time changes with what is in it
         facts = FACTS if node.kind == FILE else FACTS - {"mtime_ns"}
@@ -33,9 +34,9 @@ def judge(case: Case) -> Verdict:
     walk.run()
     if case.has("delete"):
         walk.mirror()
-    verdict.codes = {1} if verdict.fails else verdict.codes
+    verdict.codes = {1} if verdict.fails or verdict.refused else verdict.codes
     if case.has("check"):
-        verdict.codes = {1} if walk.differs or verdict.fails else {0}
+        verdict.codes = {1} if walk.differs or verdict.fails or verdict.refused else {0}
     if case.has("check") or case.has("dry_run") or case.has("transfer_test"):
         verdict.there = before
         verdict.codes |= {0} if case.has("transfer_test") else set()
@@ -44,39 +45,57 @@ def judge(case: Case) -> Verdict:
     return verdict
 
 
+def _as_spelt(case: Case) -> Case:
+    """Return the case with the source's spelling of what is at the destination."""
+    if case.fold is None:
+        return case
+    first = case.there if case.first is None else case.first
+    options = {name: case.options[name] for name in case.options if name != "existing"}
+    walk = _Walk(replace(case, options=options, there={}, first=first), Verdict())
+    walk.run()
+    names = {*walk.verdict.places, *walk.verdict.fails}
+    taken = {*map(case.fold, names)}
+    names |= {name for name in walk.left_out if case.fold(name) not in taken}
+    return replace(case, there=case.spelt_as(case.there, names))
+
+
 def permitted(case: Case, source: Tree, there: Tree, ever: Sequence[Tree]) -> Iterator[str]:
     """Say what must not be after a kill or a fault at any moment of this copy.
 
     `ever` has each version of the source that there was, the first and the last among them.
     """
     whole: dict[bytes, set[tuple[str, bytes]]] = {}
+    old_there = {case.key(path): node for path, node in case.there.items()}
     for version in ever:
         case = replace(case, source=version)
         for to, at in judge(case).places.items():
             found = real(version, at) if case.follows else at
-            whole.setdefault(to, set()).add(version[at if found is None else found].what)
-            whole[to] |= _believed(case, at)
+            key = case.key(to)
+            whole.setdefault(key, set()).add(version[at if found is None else found].what)
+            whole[key] |= _believed(case, at)
     olds = _older(case)
     for path, node in there.items():
-        before = case.there.get(path)
+        before = old_there.get(case.key(path))
         is_old = before is not None and before.what == node.what
         if node.kind == FOLDER or path.endswith(OWN) or is_old or node.what in olds:
             continue
-        if node.what not in whole.get(path, ()):
+        if node.what not in whole.get(case.key(path), ()):
             yield f"destination {path!r} is neither the old file nor a whole new one"
-    for path in case.there.keys() - there.keys():
+    left = {case.key(path): node for path, node in there.items()}
+    for path in (path for path in case.there if case.key(path) not in left):
         if not case.has("delete") or _stays(case, path):  # of the last version
             yield f"destination {path!r} is gone"
     for path in ever[-1].keys() - source.keys():
-        held = (to for to, at in judge(case).places.items() if at == path)
-        landed = {there[to].what for to in held if to in there}
+        held = (case.key(to) for to, at in judge(case).places.items() if at == path)
+        landed = {left[to].what for to in held if to in left}
         if not case.has("remove_source_files") or ever[-1][path].what not in landed:
             yield f"source {path!r} is gone, and is not at the destination"
 
 
 def _stays(case: Case, path: bytes) -> bool:
     """Has a mirror's source this name, for a thing of the kind that lies there?"""
-    at = judge(case).places.get(path)
+    places = {case.key(to): at for to, at in judge(case).places.items()}
+    at = places.get(case.key(path))
     found = real(case.source, at) if at is not None and case.follows else at
     return found is not None and case.source[found].kind == case.there[path].kind
 
@@ -89,7 +108,8 @@ def _believed(case: Case, at: bytes) -> set[tuple[str, bytes]]:
     if not (case.has("archive") and node.inode):
         return set()
     names = (to for to, its in judge(case).places.items() if case.source[its].inode == node.inode)
-    old = [case.there[to] for to in names if to in case.there]
+    keys = set(map(case.key, names))
+    old = [node for to, node in case.there.items() if case.key(to) in keys]
     return {o.what for o in old if o.size == node.size and case.is_same_time(node, o)}
 
 
@@ -116,6 +136,7 @@ class _Walk:
         self.replaced: set[bytes] = set()  # files that make way for folders
         self.blocked: dict[bytes, tuple[bytes, Node, bytes]] = {}  # by what the mirror may delete
         self.is_whole = True  # no source is missing
+        self.named: dict[bytes, bytes] = {}  # names of this copy that the destination has by now
         self.differs = False
         self.root = case.to.rstrip(b"/")
 
@@ -124,6 +145,9 @@ class _Walk:
         is_into = case.to.endswith(b"/") or len(case.sources) > 1
         if case.listed or case.has("relative"):
             self._make_above(join(self.root, b"x"))
+            found = [path for path in case.sources if path.strip(b"/") in case.source]
+            for path in () if case.listed else found:  # all folders above sources come first
+                self._is_passed_above(b"", path.strip(b"/"))
             for path in case.listed or case.sources:
                 base = case.sources[0].removesuffix(b"/.") if case.listed else b""
                 self._whole_path(base, path.strip(b"/"), case.is_whole(path))
@@ -154,18 +178,26 @@ class _Walk:
             self.verdict.there[above] = Expected((Node(FOLDER),))
 
     def _whole_path(self, base: bytes, path: bytes, is_deep: bool) -> None:
+        is_there = join(base, path) in self.case.source
+        if (is_there or self.case.listed) and self._is_passed_above(base, path):
+            return
+        if is_there:
+            self._entry(join(base, path), join(self.root, path), path, is_deep)
+        elif not self.case.comes_with_a_folder(path):
+            self.verdict.fails.add(join(self.root, path))
+
+    def _is_passed_above(self, base: bytes, path: bytes) -> bool:
+        """Take the folders above a path. Does none come of it, as none does of one of them?"""
         names = path.split(b"/")
         for count in range(1, len(names)):
             above = b"/".join(names[:count])
             if join(base, above) in self.case.source:
                 self._entry(join(base, above), join(self.root, above), above, False)
-            if join(self.root, above) in self.left_out:
-                self.left_out.add(join(self.root, path))
-                return
-        if join(base, path) in self.case.source:
-            self._entry(join(base, path), join(self.root, path), path, is_deep)
-        elif not self.case.comes_with_a_folder(path):
-            self.verdict.fails.add(join(self.root, path))
+            for passed in (self.left_out, self.verdict.refused, self.verdict.fails):
+                if join(self.root, above) in passed:
+                    passed.add(join(self.root, path))
+                    return True
+        return False
 
     def _entry(
         self, at: bytes, to: bytes, name: bytes, is_deep: bool, above: tuple[bytes, ...] = ()
@@ -182,8 +214,8 @@ class _Walk:
             self.left_out.add(to)
         elif found is None or lead is None or lead in above:
             self.verdict.fails.add(to)
-        elif self._is_left_out(found):
-            self.left_out.add(to)
+        elif self._is_passed_over(to, found):
+            pass
         elif old and not is_left and case.has("delete") and _is_in_the_way(found, old):
             self.blocked[to] = at, found, name
         elif is_folder and old and is_deep and self._makes_way(to, old):
@@ -199,6 +231,26 @@ class _Walk:
             for child in children(case.source, lead) if is_folder and is_deep else ():
                 below = (join(lead, child), join(to, child), join(name, child))
                 self._entry(*below, True, (*above, lead))
+
+    def _is_passed_over(self, to: bytes, node: Node) -> bool:
+        """Is it left out, or refused for its name? Then note it."""
+        if self._is_left_out(node):
+            self.left_out.add(to)
+        elif self._is_taken(to):
+            self.verdict.refused.add(to)
+        else:
+            return False
+        return True
+
+    def _is_taken(self, to: bytes) -> bool:
+        """Is it the name of another entry there, which came first?"""
+        case = self.case
+        if case.has("check") or case.has("dry_run") or case.has("transfer_test"):
+            return False
+        above = posixpath.dirname(to)
+        if case.has("existing") and above and above not in case.there:
+            return False  # nothing is made in it
+        return self.named.setdefault(case.key(to), to) != to
 
     def _is_left_out(self, node: Node) -> bool:
         if node.kind == SPECIAL:
@@ -356,10 +408,11 @@ class _Walk:
         if not self.is_whole:
             return
         gone: list[bytes] = []
+        kept = {*verdict.places, *self.left_out, *verdict.fails, *verdict.refused}
         for to, name in self.folders.items():
             for child in children(case.there, to):
                 path = join(to, child)
-                if not {path} & {*verdict.places, *self.left_out, *verdict.fails}:
+                if path not in kept:
                     self._doom(path, join(name, child), gone)
         freed = [to for to, (_, _, name) in self.blocked.items() if self._doom(to, name, gone)]
         self.differs = self.differs or bool(gone)

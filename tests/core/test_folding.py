@@ -25,7 +25,7 @@ ONE = "the destination takes this name and another of this copy for one"
 def folds(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
     """The destination takes names for one that differ by case alone."""
     root = os.fsencode(trees.to.parent)
-    folding.Folding(root, folding.by_case, threading.RLock()).install(monkeypatch.setattr)
+    folding.Folding(root, threading.RLock()).install(monkeypatch.setattr)
 
 
 def refused(result: object) -> dict[str, str]:

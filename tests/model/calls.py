@@ -62,7 +62,7 @@ class Calls:
         self, root: bytes, disturbance: Disturbance | None, log: Log, change: Callable[[], None]
     ) -> None:
         self._root, self._disturbance, self._log, self._change = root, disturbance, log, change
-        self._lock = threading.RLock()  # so that the log has the order in which things happened
+        self.lock = threading.RLock()  # so that the log has the order in which things happened
         self._left = disturbance.nth if disturbance else -1
         self._real: dict[str, Any] = {}
         self._acting = False
@@ -86,7 +86,7 @@ class Calls:
             if path is None:
                 return real(*args, **more)
             is_folder = name == "fsync" and os.path.isdir(path)
-            with self._lock:
+            with self.lock:
                 if self._meet(FOLDER_SYNC if is_folder else group, path) == SHORT and name in (
                     "pwrite",
                     "write",

@@ -118,6 +118,17 @@ FOCI = {
     "over": Focus(ARCHIVE, (Step(fates=(workers.LATE,) * 4),), workers=2),
     "able": Focus(ARCHIVE, (Step(fates=(workers.SHUT_OUT,) * 4),), workers=2),
     "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),
+    "alike": Focus(ARCHIVE, (Step(), Step()), folds=True),
+    "alike unread": Focus(ARCHIVE, (Step(), Step()), history="same", folds=True),
+    "alike untold": Focus(
+        {"remove_source_files": True},
+        (Step(Disturbance(calls.FAIL, "remove", of="there")), Step()), folds=True,
+    ),
+    "alike above": Focus(
+        {"remove_source_files": True, "relative": True}, (Step(), Step()), folds=True
+    ),
+    "alike mirrored": Focus(ARCHIVE_MIRROR, (Step(), Step()), folds=True),
+    "alike deleted": Focus({"delete": True}, (Step(), Step()), folds=True),
     "one place": Focus(
         ARCHIVE, (Step(A_PART.disturbance, host=HOSTS[0]), Step(host=HOSTS[2]))
     ),
@@ -127,6 +138,7 @@ MOST = {
     calls.FOLDER_SYNC: 9,
     "metadata": 20,
     "write": 14,
+    "remove": 4,
 }  # calls among which one is drawn
 
 

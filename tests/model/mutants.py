@@ -249,6 +249,57 @@ MUTANTS = (
         "files that a try was refused, since another one has begun, fail",
     ),
     Mutant(
+        "alike", "transfer/walk/names.py",
+        'self._folds(prefix[:-1]) if may_be_one else ""', '""',
+        "of two names that are one the second replaces the first",
+    ),
+    Mutant(
+        "alike", "endpoint/there/sameness.py",
+        "for place, name in enumerate(folded) if counts[name] > 1", "for place, name in ()",
+        "of two names that are one the listing has the first alone",
+    ),
+    Mutant(
+        "alike", "endpoint/there/listings.py",
+        "alike(names) if len(names) > NAMES_MOST else []", "[]",
+        "so it is where the first is in another stretch",
+    ),
+    Mutant(
+        "alike", "transfer/walk/plan_walk.py",
+        "            self._queue.run_alone(lambda: self._items.results.leave_to_next(item))\n", "",
+        "a name that is another's takes all names of its file with it",
+    ),
+    Mutant(
+        "alike", "transfer/walk/folder_check.py",
+        "            if self._described:\n", "            if False:\n",
+        "files come when the names in their folder are forgotten",
+    ),
+    Mutant(
+        "alike untold", "transfer/walk/plan_walk.py",
+        'return "" if is_sure else', 'return "" if True else',
+        "names are not one where that cannot be told",
+    ),
+    Mutant(
+        "alike above", "transfer/walk/plan_walk.py",
+        "                self._names.check(item.entry)\n            except",
+        "                pass\n            except",
+        "folders above sources are not compared",
+    ),
+    Mutant(
+        "alike mirrored", "endpoint/there/mirror.py",
+        "same = _keys(fd, listed - there)", "same = _keys(fd, ())",
+        "a mirror deletes what has another spelling there",
+    ),
+    Mutant(
+        "alike deleted", "transfer/walk/plan_walk.py",
+        "            of_folder = _ALL_STAYS\n", "",
+        "a mirror deletes by a folder that is another one there",
+    ),
+    Mutant(
+        "alike unread", "transfer/walk/plan_walk.py",
+        "            self._names.check(folder)\n", "            pass\n",
+        "a file's name may be that of a folder that is the same",
+    ),
+    Mutant(
         "one place", "transfer/terms/tokens.py",
         '            state.remember_entry("tokens", own, (own,), token)\n', "            pass\n",
         "a copy to several hosts does not go on with another of them",

@@ -107,17 +107,23 @@ def _copy(path: bytes, to: bytes) -> None:
         os.mkfifo(to)
 
 
-def cut(log: bytes, rng: random.Random, roots: list[bytes]) -> int:
+def cut(
+    log: bytes,
+    rng: random.Random,
+    roots: list[bytes],
+    fold: Callable[[bytes], bytes] = lambda path: path,
+) -> int:
     """Undo what a power cut may; all of it, or a part that is drawn. Returns how much that is.
 
-    It meets one of the machines that have these roots, or all of them.
+    It meets one of the machines that have these roots, or all of them. Paths are one that `fold`
+    makes alike.
     """
     rows = list(_rows(log))
     roots = rng.choice([roots, *([each] for each in roots)])
     takes_all = rng.random() < 0.5
     count = _zero(rows, roots, rng, takes_all)
     undone = []
-    for group in _pending(rows, roots):
+    for group in _pending(rows, roots, fold):
         kept = 0 if takes_all else rng.randrange(len(group) + 1)
         undone += group[kept:]
     for at in sorted(undone, reverse=True):
@@ -125,7 +131,9 @@ def cut(log: bytes, rng: random.Random, roots: list[bytes]) -> int:
     return count + len(undone)
 
 
-def _pending(rows: list[Row], roots: list[bytes]) -> list[list[int]]:
+def _pending(
+    rows: list[Row], roots: list[bytes], fold: Callable[[bytes], bytes]
+) -> list[list[int]]:
     """Return the changes of names that are not synced: those of the same names together, in order.
 
     POSIX promises no order of different names, of one folder or of several.
@@ -134,7 +142,8 @@ def _pending(rows: list[Row], roots: list[bytes]) -> list[list[int]]:
     groups: list[tuple[set[bytes], list[int]]] = []
     for at, row in enumerate(rows):
         if _is_pending(row, at, last) and _is_below(row[1], roots):
-            names, places = set(row[1:3] if row[0] == b"moved" else row[1:2]), [at]
+            names = set(map(fold, row[1:3] if row[0] == b"moved" else row[1:2]))
+            places = [at]
             for group in [each for each in groups if each[0] & names]:
                 names |= group[0]
                 places = group[1] + places

@@ -26,18 +26,20 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import calls
 import distributed  # noqa: F401 - once, and not in each process of a run
 import draws
+import folding
 import oracle
 import power
 import soak.trial
 import workers
 from calls import Calls, Disturbance
-from cases import check_clean
+from cases import Case, check_clean
 from core.link import QUICK, STRETCH_BYTES, Bench, Fault
 from soak.trial import Trial, Way, is_own
 from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
@@ -65,6 +67,8 @@ LEFT_BY_KILLS = (
 )
 # A folder with the mode of one that is not finished is as good as new, and gets the source's.
 UNFINISHED = re.compile(r"mode \d+, not (960|1984)\b")
+# What a mirror has not deleted, nor kept in the folder of draws.SAMPLES["backup_dir"].
+STAYS = re.compile(r"^destination (.*, not None$|b'(.*/)?old/.*: None, not )")
 MOVES = "remove_source_files"
 KNOWN = [each for each in soak.trial.KNOWN if not re.match("N[0-9]", each[2])]
 
@@ -113,6 +117,7 @@ class Focus(NamedTuple):
     unread: bool = False  # and that of the same size and time
     has_clashes: bool = False  # names are another kind of thing at the destination
     workers: int = 0  # of a cluster, which move the bytes
+    folds: bool = False  # the destination takes names for one (../folding.py), and there are such
 
 
 LINKS = {
@@ -159,6 +164,9 @@ class World:
         self.is_same = True
         self.has_clones = rng.random() < 0.3
         self.names_most = rng.choice((rows.NAMES_MOST, 2))  # in a folder's listing
+        folds = rng.random() < 0.2 if focus is None else focus.folds
+        self.trial.fold = folding.fold if folds else None
+        self.trial.keeps_alike = folds and self.names_most < rows.NAMES_MOST
         self._first: dict[bytes, Node] = {}
         self._asked_late = Late({}, {}, [], True)
         # Before runs of which the log still has what was not synced: a kill loses none of it.
@@ -280,7 +288,10 @@ class World:
             os.environ["XDG_STATE_HOME"] = str(self.state)
             log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
             root = os.fsencode(self.trial.home)
-            Calls(root, step.disturbance, log, self._change).install()
+            failing = Calls(root, step.disturbance, log, self._change)
+            failing.install()
+            if self.trial.fold is not None:
+                folding.Folding(self.trial.there, failing.lock).install()
             vars(listings)["NAMES_MOST"] = self.names_most
             if self.has_clones:
                 vars(reuse)["fcntl"] = Cloning()
@@ -410,7 +421,8 @@ class World:
         changes = step.changes_meanwhile
         if step.is_power_cut:
             self.end(self.stopped)
-            power.cut(os.fsencode(self.log), self.rng, [trial.source, trial.there])
+            roots = [trial.source, trial.there]
+            power.cut(os.fsencode(self.log), self.rng, roots, trial.case.key)
         if changes and self.meanwhile.exists():  # a move may have removed it since
             trial.ever.append(pickle.loads(self.meanwhile.read_bytes()))
             trial.note_source()
@@ -483,6 +495,8 @@ class Whole(Trial):
         self.rng, self.focus = rng, focus
         self.large = b""
         self.client: Any = None  # of a cluster
+        self.fold: folding.Fold | None = None  # of the destination
+        self.keeps_alike = False  # a mirror deletes nothing that could be spelt otherwise
         self.may_leave = False  # parts of other runs, of which this one cannot know
 
     def fields(self) -> dict[str, Any]:
@@ -493,6 +507,41 @@ class Whole(Trial):
         super().draw(self.focus.history if self.focus else history, has_oddities)
         if self.focus or self.rng.random() < 0.5:
             self._draw_large()
+        if self.fold is not None:
+            self._draw_alike()
+
+    @property
+    def case(self) -> Case:
+        return replace(super().case, fold=self.fold)
+
+    def _draw_alike(self) -> None:
+        """Have names that are one at the destination, where there may be another spelling."""
+        place, when_ns = self.rng.choice((b"", b"k/", b"k/in/")), draws.LATELY_S * 10**9
+        made = folding.draw_alike(self.rng, place, when_ns)
+        folding.plant_in(os.path.join(self.source, b"t"), made)
+        if self.rng.random() < 0.5:
+            made = folding.draw_alike(self.rng, place, when_ns)
+        to = os.path.join(self.there, self.to.rstrip(b"/"))
+        roots = [each for each in (os.path.join(to, b"t"), to) if os.path.isdir(each)]
+        if roots and self.rng.random() < 0.7:  # a mirror keeps all names of a file spelt otherwise
+            folding.plant_in(roots[0], {p: each for p, each in made.items() if not each.same_as})
+        folding.make_one(self.rng, self.there)
+        self._is_drawn()
+        self._name_alike(place)
+
+    def _name_alike(self, place: bytes) -> None:
+        """Have -R, and a list of files, name some of those names."""
+        paths = sorted(path for path in self.now if path.startswith(b"t/" + place) and path[2:])
+        paths = [p for p in paths if self.now[p].kind == FILE and b"\n" not in p]
+        if self.given.get("relative") and self.rng.random() < 0.7:
+            self.sources = paths or self.sources
+        elif self.listed and self.rng.random() < 0.7:
+            self.listed = [path.removeprefix(b"t/") for path in paths] or self.listed
+
+    def _is_drawn(self) -> None:
+        self.before = self.first = scan(self.there)
+        self.ever.clear()
+        self.note_source()
 
     def spelling(self, made: Mapping[bytes, Made]) -> tuple[list[bytes], bytes, list[bytes]]:
         if self.focus and self.focus.to is not None:
@@ -530,9 +579,7 @@ class Whole(Trial):
             for root in roots[1:]:
                 plant(root, CLASHES_THERE)
         self.large = os.path.join(roots[0], b"big", b"large")
-        self.before = self.first = scan(self.there)
-        self.ever.clear()
-        self.note_source()
+        self._is_drawn()
 
     def change_large(self, how: str) -> None:
         """Change it, and keep the time of its folder; or remove the folder."""
@@ -588,6 +635,9 @@ class Whole(Trial):
         found = list(verdict.complaints(self.case, source, there, code))
         found += ["a traceback"] if "Traceback" in said else []
         found += self._unlisted(verdict, code)
+        names = {path: os.fsdecode(os.path.basename(path)) for path in verdict.refused}
+        untold = (path for path in names if f"{names[path]}: the destination" not in said)
+        found += [f"{path!r} is refused, and nothing told of it" for path in untold]
         if code == 0 and not self.may_leave:
             left = [path for root in (self.source, self.there) for path in scan(root)]
             found += [line for line in check_clean(left) if not _is_left_by_kills(line)]
@@ -595,6 +645,8 @@ class Whole(Trial):
 
     def is_known(self, complaint: str) -> bool:
         if UNFINISHED.search(complaint):
+            return True
+        if self.keeps_alike and "delete" in self.given and STAYS.search(complaint):
             return True
         return any(
             names <= {*self.given} and re.search(pattern, complaint) for names, pattern, _ in KNOWN
