@@ -65,7 +65,7 @@ class Calls:
         self.lock = threading.RLock()  # so that the log has the order in which things happened
         self._left = disturbance.nth if disturbance else -1
         self._real: dict[str, Any] = {}
-        self._acting = False
+        self._acting = 0  # the thread that changes something for what is drawn: no call of a copy
 
     def install(self) -> None:
         for name in _GROUP_OF:
@@ -80,7 +80,7 @@ class Calls:
         def call(*args: Any, **more: Any) -> Any:
             if name == "open" and not (args[1] if len(args) > 1 else more["flags"]) & _CREATES:
                 return real(*args, **more)
-            if self._acting:
+            if self._acting == threading.get_ident():
                 return real(*args, **more)
             path = self._path(name, args, more)
             if path is None:
@@ -133,11 +133,11 @@ class Calls:
         elif drawn.act == STOP:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif drawn.act == CHANGE:
-            self._acting = True
+            self._acting = threading.get_ident()
             try:
                 self._change()
             finally:
-                self._acting = False
+                self._acting = 0
         elif drawn.act == FAIL:
             raise OSError(drawn.errno, os.strerror(drawn.errno))
 
