@@ -3,6 +3,8 @@
 Each is a piece of pscp's text and what takes its place in a copy of the package. `scripts/soak
 mutants` runs the model over each (../soak/mutants.py), and prints how many examples it took.
 
+What only costs time, or is only told, the model does not see: those name the test that does.
+
 Not here: races of two lanes (test_model.py has A1 to A5, and takes their mends out), SFTP (A4).
 """
 
@@ -20,8 +22,10 @@ class Mutant(NamedTuple):
     is_race: bool = False  # of lanes: test_model.py finds it; a coordinator that stops with its
     # agents, as here, goes on too late for it, or not at all
     also: tuple[str, str, str] = ("", "", "")  # another one, where two mends each do
+    test: str = ""  # FILE::NAME below tests/, of what finds it where the model cannot
 
 
+_OF_FOLDERS = "core/test_folder_check.py::test_"
 COMMIT, PARTS, FENCE = (f"endpoint/writing/{name}.py" for name in ("commit", "parts", "fence"))
 
 MUTANTS = (
@@ -303,5 +307,62 @@ MUTANTS = (
         "one place", "transfer/terms/tokens.py",
         '            state.remember_entry("tokens", own, (own,), token)\n', "            pass\n",
         "a copy to several hosts does not go on with another of them",
+    ),
+    Mutant(
+        "after", "endpoint/there/listings.py", "name > after and ", "",
+        "a stretch of names is compared with what is before it",
+        test=_OF_FOLDERS + "stretches_of_a_folder_that_are_the_same",
+    ),
+    Mutant(
+        "up to", "endpoint/there/listings.py", " and (not up_to or name <= up_to)", "",
+        "a stretch of names is compared with what is behind it",
+        test=_OF_FOLDERS + "stretches_of_a_folder_that_are_the_same",
+    ),
+    Mutant(
+        "after", "transfer/ending/mirror.py", "        folder.low = of_folder.after\n", "",
+        "a mirror asks for what is before a stretch, too",
+        test=_OF_FOLDERS + "a_mirror_of_more_names_than_a_listing_takes",
+    ),
+    Mutant(
+        "up to", "transfer/ending/mirror.py", "folder.piece(of_folder.up_to)", 'folder.piece("")',
+        "a mirror asks for what is behind a stretch, too",
+        test=_OF_FOLDERS + "a_mirror_of_more_names_than_a_listing_takes",
+    ),
+    Mutant(
+        "up to", "transfer/ending/walked_folder.py",
+        'self.low = of_folder.up_to if of_folder is not None else ""', 'self.low = ""',
+        "a mirror keeps the names that a listing has",
+        test=_OF_FOLDERS + "a_mirror_of_more_names_than_a_listing_takes",
+    ),
+    Mutant(
+        "after", "transfer/ending/mirror.py", "folder.piece(of_folder.after)", 'folder.piece("")',
+        "what no listing has is asked for up to the folder's end",
+        test=_OF_FOLDERS + "stretches_that_no_listing_can_be_of",
+    ),
+    Mutant(
+        "bounds", "transfer/walk/folder_check.py",
+        "is_file and not check.bounds.hold(size, mtime_ns)", "False",
+        "what a size or an age leaves out is told as unchanged",
+        test=_OF_FOLDERS + "what_sizes_and_ages_leave_out_is_neither_copied_nor_unchanged",
+    ),
+    Mutant(
+        "bounds", "transfer/walk/folder_check.py", "bounds != NO_BOUNDS or ", "",
+        "sizes and ages are not looked at where the listing is the same",
+        test=_OF_FOLDERS + "what_sizes_and_ages_leave_out_is_neither_copied_nor_unchanged",
+    ),
+    Mutant(
+        "backups", "transfer/walk/folder_check.py", " and not self._gets_backups(item)", "",
+        "a folder that gets that of the backups does not keep its time",
+        test=_OF_FOLDERS + "a_folder_that_gets_that_of_the_backups_keeps_its_time",
+    ),
+    Mutant(
+        "backups", "transfer/walk/folder_check.py", " or refusal is not None\n", "\n",
+        "an unchanged file may have a backup's name",
+        test=_OF_FOLDERS + "no_backup_is_of_a_files_own_name",
+    ),
+    Mutant(
+        "tells", "transfer/walk/folder_check.py", "self.results.wants_files or ", "",
+        "-vv does not tell of what is unchanged",
+        test=_OF_FOLDERS + "each_file_is_told_of_though_only_its_folder_is_compared",
     ),
 )  # fmt: skip

@@ -42,6 +42,9 @@ def test_mends_are_where_they_are_looked_for() -> None:
     for mutant in mutants.MUTANTS:
         for file, old in ((mutant.file, mutant.old), mutant.also[:2]):
             assert not old or (ROOT / "pscp" / file).read_text().count(old) == 1, mutant
+        if mutant.test:
+            file, _, name = mutant.test.partition("::")
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(), mutant
 
 
 # --- a run that stands still, and goes on once another one has made DEST

@@ -30,7 +30,8 @@ def run(examples: int = 300, only: str | None = None, directed: bool = False) ->
     missed = 0
     for mutant in MUTANTS if directed else (NONE, *MUTANTS):
         if only is None or mutant.finding == only:
-            count, why = found(mutant, examples, mutant.finding if directed else "")
+            focus = mutant.finding if directed and not mutant.test else ""
+            count, why = found(mutant, examples, focus)
             missed += bool(why) if mutant is NONE else not (why or mutant.is_race)
             result = f"found after {count}" if why else f"NOT found in {count}"
             result += " (test_model.py does)" if mutant.is_race and not why else ""
@@ -48,6 +49,8 @@ def found(mutant: Mutant, examples: int, focus: str) -> tuple[int, str]:
                 text = (package / file).read_text()
                 assert text.count(old) == 1, f"{file} has no such place: {old}"
                 (package / file).write_text(text.replace(old, new))
+        if mutant.test:
+            return 1, _by_test(home, mutant.test)
         paths = [home, *(str(ROOT / each) for each in ("tests", "tests/model"))]
         program = _RUN.format(seconds=LIMIT_S, seed=FIRST_SEED, most=examples, focus=focus)
         done = subprocess.run(
@@ -60,3 +63,23 @@ def found(mutant: Mutant, examples: int, focus: str) -> tuple[int, str]:
     wrong = re.search(r"^    (run \d.*|the run .*)$", done.stdout, re.MULTILINE)
     bug = "BUG of the model" if "BUG" in done.stdout else ""
     return int(counts[1]), wrong[1] if wrong else bug
+
+
+def _by_test(home: str, test: str) -> str:
+    """Run a test with the package in this folder; return what failed, "" if nothing did."""
+    words = [
+        "-m",
+        "pytest",
+        "-qx",
+        "-p",
+        "no:cacheprovider",
+        "--timeout=60",
+        f"{ROOT}/tests/{test}",
+    ]
+    env = {**os.environ, "PYTHONPATH": home}
+    done = subprocess.run(
+        [sys.executable, *words], env=env, cwd=home, capture_output=True, text=True, check=False
+    )
+    failed = re.search("^FAILED (.*)$", done.stdout, re.MULTILINE)
+    assert failed or not done.returncode, done.stdout + done.stderr
+    return failed[1] if failed else ""
