@@ -286,7 +286,6 @@ class PlanWalk(threading.Thread):
         if item is None or self._is_left_out(entry):  # what `select` raises is no refusal
             return
         if self._unless_refused(entry, self._check_name, item) is None:
-            self._queue.run_alone(lambda: self._items.results.leave_to_next(item))
             return
         if entry.kind == tree.FOLDER:
             self._items.ending.swept.add([item.entry.path])
@@ -341,7 +340,11 @@ class PlanWalk(threading.Thread):
 
     def _check_name(self, item: PlannedEntry) -> PlannedEntry:
         """Raise Refusal for a name that cannot be given to this entry."""
-        self._names.check(item.entry)
+        try:
+            self._names.check(item.entry)
+        except failures.Refusal:  # which is about this name of its file alone
+            self._queue.run_alone(lambda: self._items.results.leave_to_next(item))
+            raise
         self._terms.job.check_kind(item.entry)
         why = self._refusal(item.entry.path) if item.entry.kind != tree.FOLDER else ""
         if why:
