@@ -74,7 +74,7 @@ async def _run_on_each(
 
 
 class _Workers:
-    """This machine, which shows, and the workers, which look (one_place.Asked)."""
+    """Asks this machine to show its place to the workers of a cluster, which look for it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

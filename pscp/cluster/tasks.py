@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Errand(NamedTuple):
-    """What is the same for all tasks of one run."""
+    """Where the tasks of one run read and write, and with which options."""
 
     is_push: bool
     host: Location  # the far end
@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 
 class ChunkOutcome(NamedTuple):
-    """What became of a chunk: it landed, arrived damaged (no digest), or failed."""
+    """Says whether a chunk has landed, was damaged on the way (no digest), or has failed."""
 
     digest: str = ""
     receipt: int = 0
@@ -55,14 +55,14 @@ class ChunkOutcome(NamedTuple):
 
 
 class PackOutcome(NamedTuple):
-    """What became of a pack: the source's rows, and what failed of it."""
+    """The rows that the source wrote of a pack's files, and the files that failed."""
 
     rows: list[object]
     failed: list[tuple[int, Failure]]
 
 
 class Outcome(NamedTuple):
-    """What became of a task; a piece that is not in it was not done."""
+    """The chunks and packs that a worker has done of a task, and how it ended."""
 
     worker: str  # the machine's name and the process
     chunks: dict[tuple[int, int], ChunkOutcome]  # by the places of file and extent

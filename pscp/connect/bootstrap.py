@@ -57,7 +57,7 @@ class FirstSteps(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an agent has told of its machine in its HELLO."""
+    """The far host's Python, system and hashes, as an agent told them in its HELLO."""
 
     hello: Mapping[str, object] = {}
     hashes: Mapping[str, float] = {}  # the MB/s of each digest that it has
@@ -141,7 +141,7 @@ class RemoteAgent:
 
     @property
     def hello(self) -> Mapping[str, object]:
-        """What the agent tells of itself."""
+        """The fields of the agent's HELLO (docs/protocol.md)."""
         return self.facts.hello
 
     @property

@@ -36,7 +36,7 @@ Note = Callable[[str], None]  # shows people a line
 
 
 class Ahead(NamedTuple):
-    """What a copy can begin before its first connection is up: other logins, and one request."""
+    """The logins and the request that a copy begins before its first connection is up."""
 
     # Returns for a round trip in seconds how many connections the copy will have, as far as is
     # known; None: one.

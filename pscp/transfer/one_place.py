@@ -67,7 +67,7 @@ def admit_by_fence(connections: Connections, root: str, token: str) -> None:
 
 @dataclass(frozen=True)
 class Admission:
-    """What shows that a host sees the copy's files: its answer to a request."""
+    """Admits a host to a copy if its answer to a request shows that it sees the copy's files."""
 
     request: requests.Request
     sources: object = None  # what the first host answered; None: any answer but null will do
@@ -83,7 +83,7 @@ class Admission:
 
 
 class Asked(Protocol):
-    """Those who are to see one place: the first shows, and the others look."""
+    """Asks several hosts whether they see one place: the first shows it, the others look."""
 
     def first(self, request: requests.Request, /) -> object:
         """Return the first one's answer. Raises DestinationError for a failure."""

@@ -6,7 +6,6 @@ Not here: the fence of a task's tries (../unit/test_tries.py), which clusters th
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -24,6 +23,7 @@ import forked
 import pytest
 from compare import assert_same_tree
 from conftest import MakeServer, unavailable
+from dask_client import DaskClient
 from many_hosts_world import Cluster
 from servers import why_no_mounts
 
@@ -225,28 +225,16 @@ def test_a_worker_begins_the_next_task_beside_its_first_one(push: Way, workers: 
     assert_whole(push)
 
 
-class Twice:
+class Twice(DaskClient):
     """A client whose first task is done twice: it seems lost when it is about to send, and comes
     back when the copy is over.
     """
 
-    status = "running"
-
     def __init__(self, breaking: Breaking) -> None:
+        super().__init__(["one"])
         self._breaking = breaking
         self.threads: list[threading.Thread] = []
         self.late: list[Outcome] = []
-
-    def scheduler_info(self, **more: object) -> dict[str, Any]:
-        return {"address": "inproc://test", "workers": {"one": {"nthreads": 1}}}
-
-    def sync(self, call: Callable[..., Any], *args: object) -> Any:
-        return asyncio.run(call(*args))
-
-    async def run(
-        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
-    ) -> dict[str, object]:
-        return {"one": call(*args)}
 
     def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Any:
         future: Any = concurrent.futures.Future()

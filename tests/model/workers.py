@@ -9,7 +9,6 @@ Not here: what becomes of the copy (whole.py), workers that are processes
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import itertools
 import threading
@@ -20,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from core.link import Bench, MemoryOpener
+from dask_client import DaskClient
 
 from pscp.cluster import dispatcher, mover
 from pscp.cluster.tasks import Outcome, pack
@@ -54,26 +54,13 @@ class Future(concurrent.futures.Future[bytes]):
         return "error" if self.exception() is not None else "finished"
 
 
-class Tries:
+class Tries(DaskClient):
     """The client of a cluster. The fates are those of the first tasks; the others have none."""
 
-    status = "running"
-
     def __init__(self, bench: Bench, fates: Sequence[str]) -> None:
+        super().__init__([f"inproc://model/{number}" for number in range(2)])
         self._bugs, self._fates = bench.bugs, itertools.chain(fates, itertools.repeat(ONCE))
         self._threads: list[threading.Thread] = []
-
-    def scheduler_info(self, **more: object) -> dict[str, Any]:
-        workers = {f"inproc://model/{number}": {"nthreads": 1} for number in range(2)}
-        return {"address": "inproc://model", "workers": workers}
-
-    def sync(self, call: Callable[..., Any], *args: object) -> Any:
-        return asyncio.run(call(*args))
-
-    async def run(
-        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
-    ) -> dict[str, object]:
-        return {address: call(*args) for address in workers}
 
     def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Future:
         future = Future()

@@ -67,19 +67,12 @@ def found(mutant: Mutant, examples: int, focus: str) -> tuple[int, str]:
 
 def _by_test(home: str, test: str) -> str:
     """Run a test with the package in this folder; return what failed, "" if nothing did."""
-    words = [
-        "-m",
-        "pytest",
-        "-qx",
-        "-p",
-        "no:cacheprovider",
-        "--timeout=60",
-        f"{ROOT}/tests/{test}",
-    ]
+    words = ["-m", "pytest", "-qx", "-p", "no:cacheprovider", "--timeout=60"]
     env = {**os.environ, "PYTHONPATH": home}
     done = subprocess.run(
-        [sys.executable, *words], env=env, cwd=home, capture_output=True, text=True, check=False
-    )
+        [sys.executable, *words, f"{ROOT}/tests/{test}"],
+        env=env, cwd=home, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     failed = re.search("^FAILED (.*)$", done.stdout, re.MULTILINE)
     assert failed or not done.returncode, done.stdout + done.stderr
     return failed[1] if failed else ""

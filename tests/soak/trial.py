@@ -31,6 +31,11 @@ from pscp.ground.errors import PscpError
 LIMIT_S = 90.0  # a copy of some files that has not ended by then never does
 PSCP = (sys.executable, "-m", "pscp")
 RUN = (sys.executable, "-c", "from pscp.cli.start import pscp_run; pscp_run()")
+
+# What Python tells of a SIGINT that comes before it runs our first line.
+_AT_THE_START = re.compile(
+    r'Traceback .*\n(?:  .*\n)*?  File "<frozen site>".*\n(?:  .*\n)*KeyboardInterrupt\b'
+)
 WORDS = {
     "min_size_bytes": "--min-size", "max_size_bytes": "--max-size", "min_age_s": "--min-age",
     "max_age_s": "--max-age", "chunk_bytes": "--chunk-size",
@@ -279,7 +284,8 @@ class Trial:
         runs our first line, and of the process that keeps its locks for workers of a cluster, where
         a fault ends that.
         """
-        known = ["_get_module_lock", '"<frozen site>"']
+        said = _AT_THE_START.sub("", said)
+        known = ["_get_module_lock"]
         known += ["multiprocessing/resource_tracker"] * (self.way.workers > 0)
         return "Traceback" in said and not any(each in said for each in known)
 

@@ -5,7 +5,6 @@ Not here: a copy over one (../faults/test_cluster.py).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import importlib.util
@@ -22,6 +21,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from dask_client import DaskClient
 
 import pscp
 from pscp.cli.copy import parse
@@ -186,22 +186,12 @@ def test_without_the_package_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch
 # --- workers that hash
 
 
-class Hashing:
+class Hashing(DaskClient):
     """A client whose one worker is this process, and ends so."""
 
     def __init__(self, end: str = "finished") -> None:
-        self.end, self.keys, self.status = end, list[str](), "running"
-
-    def scheduler_info(self, **more: object) -> dict[str, Any]:
-        return {"address": "inproc://here", "workers": {"inproc://here/1": {}}}
-
-    def sync(self, call: Callable[..., Any], *args: object) -> Any:
-        return asyncio.run(call(*args))
-
-    async def run(
-        self, call: Callable[..., object], *args: object, workers: list[str], on_error: str
-    ) -> dict[str, object]:
-        return {worker: call(*args) for worker in workers}
+        super().__init__(["inproc://here/1"])
+        self.end, self.keys = end, list[str]()
 
     def submit(self, call: Callable[..., object], *args: object, key: str, pure: bool) -> Any:
         self.keys.append(key)

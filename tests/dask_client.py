@@ -1,0 +1,28 @@
+"""A Dask client for tests, whose workers are in this process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class DaskClient:
+    """What pscp asks of a client, apart from submit() and cancel()."""
+
+    status = "running"
+
+    def __init__(self, workers: Sequence[str]) -> None:
+        self.workers = workers  # their addresses
+
+    def scheduler_info(self, **more: object) -> dict[str, Any]:
+        return {
+            "address": "inproc://test",
+            "workers": {address: {"nthreads": 1} for address in self.workers},
+        }
+
+    def sync(self, call: Callable[..., Any], *args: object) -> Any:
+        return asyncio.run(call(*args))
+
+    async def run(
+        self, call: Callable[..., object], *args: object, workers: Sequence[str], on_error: str
+    ) -> dict[str, object]:
+        return {address: call(*args) for address in workers}
