@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -115,6 +114,8 @@ class PersistentConnections:
 
 def _hash(setup: HostSetup, address: str) -> str:
     """Return the hash of what makes a connection to the host what it is."""
+    import hashlib  # here: it takes 2 ms to load, and few commands keep connections
+
     options, ssh = setup.options, setup.ssh
     key = (
         setup_key(setup.host, dataclasses.replace(setup.absolute().options, debug=False)),

@@ -26,7 +26,7 @@ _COMMANDS = (
     r'"[^"]*"|try: ssh [^;]*|\S+ -m pip [^;]*|\b(?:ls|ssh|ssh-keygen) -[^;,)]*'
     r"|\bs(?:sh|ftp) HOST [^;,)]*|\bzfs (?:allow|clone|destroy|list|receive|send|set) [^;,)]*"
 )
-_OPTION = re.compile(
+_OPTION = (  # compiled where it is first used: it takes 1 ms, and few commands need it
     rf"""(?P<other>{_COMMANDS})|`?(?P<call>pscp\ --(?:clean|measure\ --save))\b`?"""
     r"""|(?<![\w-])(?P<word>--?[a-zA-Z][\w-]*)(?:\ (?P<value>'[^']*'|[^-\s,;:()][^\s,;:()]*))?"""
 )
@@ -115,7 +115,7 @@ def renamed(text: str, called: Callable[[str, str | None], str | None], *, lette
             return found[0]
         return called(word, found["value"]) or found[0]
 
-    return _OPTION.sub(turned, text)
+    return re.sub(_OPTION, turned, text)
 
 
 @functools.cache
