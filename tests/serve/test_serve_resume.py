@@ -140,21 +140,22 @@ def test_a_server_that_is_killed_while_files_land_has_none_by_half(serving: Serv
 def test_a_server_that_is_killed_just_before_a_file_lands(serving: Serving, tmp_path: Path) -> None:
     sha256 = random_file(tmp_path / "file", BIG_BYTES)
 
-    async def close(names: int) -> None:
+    async def close() -> None:
         connection = await serving.connect()
         client = await connection.start_sftp_client()
         file = await client.open(NAME, "wb")
         await file.write((tmp_path / "file").read_bytes())
-        fcntl.flock(names, fcntl.LOCK_EX)  # nothing gets its name until it is let go
-        closing = asyncio.create_task(file.close())
-        while stat.S_IMODE(parts(serving)[0].stat().st_mode) != 0o640:  # of a file that lands
-            await asyncio.sleep(0)
-        before = workers(serving)
-        for each in before:
-            os.kill(each, signal.SIGKILL)
-        until(partial(are_replaced, serving, before))
-        with pytest.raises((asyncssh.Error, OSError)):
-            await closing
+        with (serving.state / "names" / "alice").open() as names:
+            fcntl.flock(names, fcntl.LOCK_EX)  # nothing gets its name until it is let go
+            closing = asyncio.create_task(file.close())
+            while stat.S_IMODE(parts(serving)[0].stat().st_mode) != 0o640:  # of a file that lands
+                await asyncio.sleep(0)
+            before = workers(serving)
+            for each in before:
+                os.kill(each, signal.SIGKILL)
+            until(partial(are_replaced, serving, before))
+            with pytest.raises((asyncssh.Error, OSError)):
+                await closing
         connection.abort()
 
     async def resume() -> None:
@@ -163,8 +164,7 @@ def test_a_server_that_is_killed_just_before_a_file_lands(serving: Serving, tmp_
             assert (await client.stat(NAME)).size == BIG_BYTES
             await (await client.open(NAME, "r+b")).close()
 
-    with (serving.state / "names" / "alice").open() as names:
-        run(close(names.fileno()))
+    run(close())
     assert [part.stat().st_size for part in parts(serving)] == [BIG_BYTES]
     assert not (serving.home / NAME).exists()
     run(resume())
