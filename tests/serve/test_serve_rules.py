@@ -97,6 +97,9 @@ async def put(client: asyncssh.SFTPClient, name: str, data: bytes = b"x") -> Non
 
 
 def test_what_has_landed_stays_with_append_only(serving: Serving) -> None:
+    below = serving.folder / "adds" / "sub"
+    reference = (serving.folder / "alice.pub").stat().st_mtime_ns
+
     async def tries() -> None:
         async with As(serving, "adds") as client:
             await client.mkdir("sub")
@@ -112,6 +115,7 @@ def test_what_has_landed_stays_with_append_only(serving: Serving) -> None:
             ):  # fmt: skip
                 with pytest.raises((*REFUSED, asyncssh.SFTPFileAlreadyExists)):
                     await attempt
+            until(lambda: (below / "one").stat().st_mtime_ns == reference)  # after-upload is over
             await client.utime("sub/one", (1, 1))  # what its own session has uploaded
             await client.rename("sub/one.filepart", "sub/two")
         async with As(serving, "adds") as client:
@@ -119,7 +123,6 @@ def test_what_has_landed_stays_with_append_only(serving: Serving) -> None:
                 await client.utime("sub/one", (2, 2))
 
     run(tries())
-    below = serving.folder / "adds" / "sub"
     assert {each.name for each in below.iterdir()} == {"one", "other", "two"}
     assert (below / "one").read_text() == "first" and (below / "one").stat().st_mtime == 1
 
