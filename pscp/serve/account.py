@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pscp.serve.folder import QUICK
+from pscp.serve.programs import none_starting
 from pscp.serve.settings import User
 
 _FORM = struct.Struct("<qqd")
@@ -34,7 +35,7 @@ class Account:
     """The counters of one user. Any thread may use them."""
 
     def __init__(self, state: str, user: User) -> None:
-        self._user, self._lock = user, threading.Lock()
+        self._state, self._user, self._lock = state, user, threading.Lock()
         self._naming, self._depth = threading.RLock(), 0
         self._fd, self._names_fd = _opened(state, "accounts", user), _opened(state, "names", user)
         self._has_quota = (user.quota_bytes, user.quota_files) != (None, None)
@@ -124,9 +125,14 @@ class Account:
         """Close a file that this session has locked, and give back its bytes if it is gone so."""
         with self.naming():
             status = os.fstat(fd)
-            if not status.st_nlink and is_locked(fd, fcntl.LOCK_EX):
+            if not status.st_nlink and self.has_alone(fd):
                 self.charge(-status.st_size)
             os.close(fd)
+
+    def has_alone(self, fd: int) -> bool:
+        """Lock a file for this session alone. Return whether no other has it open."""
+        with none_starting(self._state):
+            return is_locked(fd, fcntl.LOCK_EX)
 
     @property
     def used(self) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """What happens to a file that has landed: it is told, handed to a command, listed for a job.
 
-Not here: how it lands (landing.py). Read next: events.py.
+Not here: how it lands (landing.py), how a command is started (programs.py). Read next: events.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from pscp.serve.events import Events
 from pscp.serve.landing import Landed
+from pscp.serve.programs import run
 from pscp.serve.rules import is_told
 from pscp.serve.settings import Current, User
 
@@ -59,7 +60,7 @@ class AfterUpload:
         with slot.open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             try:
-                done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True)
+                done = run(self._current.settings.state, argv, stderr=subprocess.PIPE)
                 why = f"exit status {done.returncode}" if done.returncode else ""
             except OSError as error:
                 why = str(error)

@@ -75,7 +75,8 @@ class Place:
         if not flags & (FXF_TRUNC | FXF_EXCL):
             held = _opened_part(folder_fd, part)
             if held is not None:
-                is_alone = _is_alone(held)
+                is_alone = self.account.has_alone(held)
+                is_locked(held, fcntl.LOCK_SH)
                 if is_alone or self._is_shared(held):
                     return held, None, is_alone
                 # Another session has it, maybe one whose client is gone: it may not write this.
@@ -234,20 +235,13 @@ def _mode(fd: int) -> int:
     return stat.S_IMODE(os.fstat(fd).st_mode)
 
 
-def _is_open(folder_fd: int, part: bytes) -> bool:
+def _is_open(account: Account, folder_fd: int, part: bytes) -> bool:
     """Has a session a part open?"""
     fd = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
     try:
-        return not is_locked(fd, fcntl.LOCK_EX)
+        return not account.has_alone(fd)
     finally:
         os.close(fd)
-
-
-def _is_alone(fd: int) -> bool:
-    """Lock a part for this session. Return whether no other has it."""
-    is_alone = is_locked(fd, fcntl.LOCK_EX)
-    is_locked(fd, fcntl.LOCK_SH)
-    return is_alone
 
 
 def is_marked(folder_fd: int, name: bytes, rules: Rules) -> bool:
@@ -277,6 +271,6 @@ def sweep(user: User, account: Account, keep_s: float) -> int:
     for folder_fd, name, status in entries(user.folder):
         if rules.lands_as(name) is not None and status.st_mtime < before_s:
             with account.naming(), contextlib.suppress(FileNotFoundError):
-                if not _is_open(folder_fd, name):
+                if not _is_open(account, folder_fd, name):
                     swept += discard(account, folder_fd, name)
     return swept

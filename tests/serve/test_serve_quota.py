@@ -15,6 +15,7 @@ import asyncssh
 import pytest
 
 from pscp.serve import content as contents
+from pscp.serve import programs
 from pscp.serve.account import Account
 from pscp.serve.settings import User
 from serve.server import Serving, run, until
@@ -219,6 +220,37 @@ def test_a_full_disk_costs_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         content.write(0, [bytes(5000)], 5000)
     assert account.used[0] - before_bytes == 1000
     content.close()
+    account.close()
+
+
+def test_what_a_program_has_open_that_is_being_started_is_given_back(tmp_path: Path) -> None:
+    """It has all files of its process until it runs."""
+    (tmp_path / "file").write_bytes(bytes(50))
+    account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
+    account.charge(50, 1)
+    folder_fd, (begun, begins), (go, goes) = os.open(tmp_path, os.O_PATH), os.pipe(), os.pipe()
+    held = account.opened(b"file", folder_fd)
+
+    def is_started() -> None:
+        os.write(begins, b"x")
+        os.read(go, 1)
+
+    def lose() -> None:
+        with account.losing(folder_fd, b"file"):
+            os.unlink(b"file", dir_fd=folder_fd)
+
+    with ThreadPoolExecutor(2) as pool:
+        started = pool.submit(programs.run, str(tmp_path), ["true"], preexec_fn=is_started)
+        os.read(begun, 1)
+        account.release(held)
+        lost = pool.submit(lose)
+        wait([lost], timeout=0.2)  # until it is done; where it may not be yet, it waits for us
+        os.write(goes, b"x")
+        assert started.result().returncode == 0
+        lost.result()
+    assert account.used == (0, 0)
+    for fd in (folder_fd, begun, begins, go, goes):
+        os.close(fd)
     account.close()
 
 

@@ -23,6 +23,7 @@ import argon2
 import asyncssh
 
 from pscp.ground.errors import UsageError
+from pscp.serve.programs import run
 from pscp.serve.server import gate
 from pscp.serve.server.config import NAME, user_of
 from pscp.serve.session import Sessions
@@ -89,7 +90,9 @@ class Logins(asyncssh.SSHServer):
             command = [*settings.command, username]
             async with turn(self._address):
                 loop = asyncio.get_running_loop()
-                user = await loop.run_in_executor(_ASKING, asked, command, self._address)
+                user = await loop.run_in_executor(
+                    _ASKING, asked, self._current.settings.state, command, self._address
+                )
         if user is not None and not self._is_from(user):
             self._refuse(username, "not from this address")
             user = None
@@ -206,12 +209,11 @@ def _is_right(known: str, password: str) -> bool:
         return False
 
 
-def asked(command: list[str], address: str) -> User | None:
+def asked(state: str, command: list[str], address: str) -> User | None:
     """Ask a command for its last argument: it prints a user's table as JSON, or fails for none."""
     environment = {**os.environ, "PSCP_ADDRESS": address}
-    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     try:
-        done = subprocess.run(command, env=environment, timeout=_COMMAND_S, **how)
+        done = run(state, command, timeout_s=_COMMAND_S, env=environment)
         return user_of(command[-1], json.loads(done.stdout)) if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError, UsageError):
         return None
