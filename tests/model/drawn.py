@@ -116,7 +116,15 @@ FOCI = {
         history="mixed", workers=2,
     ),
     "over": Focus(ARCHIVE, (Step(fates=(workers.LATE,) * 4),), workers=2),
-    "able": Focus(ARCHIVE, (Step(fates=(workers.SHUT_OUT,) * 4),), workers=2),
+    "able": Focus(
+        ARCHIVE, (Step(fates=(workers.Fate(told=workers.SHUT_OUT),) * 4),), workers=2
+    ),
+    "taken back": Focus(
+        ARCHIVE,
+        (Step(fates=(workers.Fate(told=workers.NOTHING), *(workers.TAKEN_OVER,) * 4)),), workers=2,
+    ),
+    "silent": Focus(ARCHIVE, (Step(looks=workers.SILENT),), workers=2),
+    "elsewhere": Focus(ARCHIVE, (Step(looks=workers.ELSEWHERE),), workers=2),
     "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),
     "alike": Focus(ARCHIVE, (Step(), Step()), folds=True),
     "alike unread": Focus(ARCHIVE, (Step(), Step()), history="same", folds=True),
@@ -206,15 +214,34 @@ def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
         ))  # fmt: skip
     last = steps[-1]
     steps[-1] = last._replace(disturbance=None, fault=None, is_power_cut=False)
-    return [step._replace(fates=draw_fates(rng)) for step in steps] if trial.way.workers else steps
+    return [of_cluster(rng, step) for step in steps] if trial.way.workers else steps
 
 
-def draw_fates(rng: random.Random) -> tuple[str, ...]:
-    fates = rng.choices(workers.FATES, k=rng.randrange(6))
-    given_up = [place for place, fate in enumerate(fates) if fate in workers.GIVEN_UP]
-    return tuple(
-        workers.ONCE if place in given_up[2:] else fate for place, fate in enumerate(fates)
-    )
+def of_cluster(rng: random.Random, step: Step) -> Step:
+    """Draw what becomes of a cluster's workers, their first tasks, and a connection."""
+    looks = rng.choice(("", "", workers.SILENT, workers.ELSEWHERE))
+    fault = step.fault
+    if step.disturbance is not None and fault is None and rng.random() < 0.5:
+        fault = draw_fault(rng)
+    return step._replace(
+        fates=draw_fates(rng, is_whole=looks != workers.ELSEWHERE), looks=looks, fault=fault,
+        hurries=rng.random() < 0.3,
+    )  # fmt: skip
+
+
+def draw_fates(rng: random.Random, *, is_whole: bool) -> tuple[workers.Fate, ...]:
+    """Draw fates of tasks that the copy survives, of which the workers are left that it needs.
+
+    Unless it `is_whole`, a worker of the cluster does nothing.
+    """
+    fates, fruitless = [], 0 if is_whole else 2
+    for _ in range(rng.randrange(7)):
+        told = rng.choice(workers.TOLD if is_whole else (workers.DONE, workers.SHUT_OUT))
+        fruitless += told in workers.FRUITLESS
+        if fruitless > 2:
+            told = workers.DONE
+        fates.append(workers.Fate(rng.choice(workers.FIRSTS), told, rng.random() < 0.3))
+    return tuple(fates)
 
 
 def with_hosts(rng: random.Random, steps: list[Step]) -> list[Step]:

@@ -247,6 +247,19 @@ MUTANTS = (
         "a try that begins once its task is over changes a folder that is finished",
     ),
     Mutant(
+        "taken back", "cluster/dispatcher.py", "            task.workers = []\n", "",
+        "a task of which all workers are lost ends the copy",
+    ),
+    Mutant(
+        "silent", "cluster/place.py",
+        "if isinstance(each, OSError):", "if isinstance(each, ConnectionError):",
+        "a worker that does not answer is taken for one that cannot run pscp",
+    ),
+    Mutant(
+        "elsewhere", "cluster/mover.py", "if not _sees_place(errand):", "if False:",
+        "a worker that was silent at first copies what it has under the same names",
+    ),
+    Mutant(
         "refused", "cluster/mover.py",
         "            if not self.is_refused(*(failure for _, failure in failed)):\n",
         "            if True:\n",

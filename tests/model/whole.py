@@ -22,6 +22,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -88,7 +89,9 @@ class Step(NamedTuple):
     # with all.
     large: str = ""
     host: str = ALONE  # or several that see one place
-    fates: tuple[str, ...] = ()  # of a cluster's tasks, the first ones (workers.py)
+    fates: tuple[workers.Fate, ...] = ()  # of a cluster's tasks, the first ones (workers.py)
+    looks: str = ""  # how one of its workers meets the copy
+    hurries: bool = False  # an idle lane of a task does what another one is at
 
     @property
     def changes_meanwhile(self) -> bool:
@@ -282,9 +285,10 @@ class World:
             gc.disable()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             sys.setswitchinterval(0.0005)
-            for module, name, value in (*QUICK, *SOONER, *workers.QUICK):
+            for module, name, value in (*QUICK, *SOONER):
                 if name != "fsync":
                     setattr(module, name, value)
+            workers.stand_in(hurries=step.hurries)
             os.environ["XDG_STATE_HOME"] = str(self.state)
             log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
             root = os.fsencode(self.trial.home)
@@ -310,7 +314,8 @@ class World:
             os._exit(code)
 
     def _copied(self, bench: Bench, step: Step) -> tuple[int, str]:
-        tries = workers.Tries(bench, step.fates)
+        elsewhere = self._elsewhere() if step.looks == workers.ELSEWHERE else {}
+        tries = workers.Tries(bench, step.fates, step.looks, elsewhere)
         workers.connect_over(bench)
         self.trial.client = tries if self.trial.way.workers else None
         with bench.session() as session:
@@ -328,6 +333,24 @@ class World:
                 if thread.ident is not None:
                     thread.join(max(0.0, until_s - time.monotonic()))
         return code, said
+
+    def _elsewhere(self) -> dict[str, str]:
+        """Return folders that another machine has under the paths of the copy's: all names are the
+        same, and all files have other bytes.
+        """
+        roots = enumerate((self.trial.source, self.trial.there))
+        folders = {os.fsdecode(root): f"{self.home}/elsewhere-{number}" for number, root in roots}
+        for here, other in folders.items():
+            shutil.rmtree(other, ignore_errors=True)
+            subprocess.run(["cp", "-a", here, other], check=True)
+            for path, node in scan(os.fsencode(other)).items():
+                if node.kind == FILE:
+                    full = os.path.join(os.fsencode(other), path)
+                    os.unlink(full)
+                    Path(os.fsdecode(full)).write_bytes(b"elsewhere" * 1000)
+                    os.truncate(full, node.size)
+                    os.utime(full, ns=(node.mtime_ns, node.mtime_ns))
+        return folders
 
     # --- what happens meanwhile and between runs
 
@@ -671,7 +694,9 @@ class Cloning:
 
 def describe(step: Step) -> str:
     shown = [str(each) for each in (step.disturbance, step.fault) if each is not None]
-    shown += [f"tasks: {step.fates}"] if step.fates else []
+    shown += [f"tasks: {', '.join(map(str, step.fates))}"] if step.fates else []
+    shown += [f"a worker is {step.looks}"] if step.looks else []
+    shown += ["its lanes hurry"] if step.hurries else []
     shown += [f"to or from {step.host}"] if step.host != ALONE else []
     shown += ["the power goes"] if step.is_power_cut else []
     return "; ".join(shown) or "undisturbed"

@@ -1,47 +1,117 @@
 """A cluster of Dask's in the copy's process: each task is tried by threads, as its fate is drawn.
 
 A worker that seems lost, and whose task another one has got, goes on: at the same time, before the
-other begins, or once that is over; what it says nobody hears.
+other begins, once that is over, or when the whole copy is; what it says nobody hears. It may stand
+still meanwhile: no clock is waited for, since the scheduler here gives it up at that very moment.
+Where a worker is gone that alone may do a task, the dispatcher gives the task's work to others.
 
-Not here: what becomes of the copy (whole.py), workers that are processes
-(../faults/test_cluster.py).
+Not here: what becomes of the copy (whole.py), a try that outlives its run (survivor.py), workers
+that are processes (../faults/test_cluster.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from core.link import Bench, MemoryOpener
 from dask_client import DaskClient
 
-from pscp.cluster import dispatcher, mover
-from pscp.cluster.tasks import Outcome, pack
+from pscp.cluster import dispatcher, mover, place
+from pscp.cluster.tasks import Outcome, errand_of, pack
 from pscp.connect.connections import Connections
 from pscp.connect.one_host import OneHost
 from pscp.ground.errors import CopyError
 from pscp.ground.locations import Location
 from pscp.transfer import far_hosts
 
-ONCE = "once"
-TOGETHER, UNTOLD, LATE = "two tries at once", "done, and told to nobody", "a try when it is over"
-LOST, LOST_LATE = "given up amid a try", "given up, and a try then"
+# What a first try does, of which nothing is heard.
+NONE, BEFORE, BESIDE = "none", "all of it before", "all of it meanwhile"
+BEGUN, AMID = "stands still once it has begun", "stands still amid its work"
+AFTER = "begins when that is over"
+FIRSTS = NONE, BEFORE, BESIDE, BEGUN, AMID, AFTER
+# What the dispatcher hears of the task.
+DONE, FAILED, NOTHING = "done", "given up", "nothing done"
 SHUT_OUT = "shut out by a try of which nothing is heard"
-FATES = ONCE, TOGETHER, UNTOLD, LATE, LOST, LOST_LATE, SHUT_OUT
-GIVEN_UP = LOST, LOST_LATE  # where nothing comes of three tasks, the copy ends
+GONE = "its worker is gone"  # if no other may do it, nothing: the dispatcher takes it back
+TOLD = DONE, FAILED, NOTHING, SHUT_OUT, GONE
+FRUITLESS = FAILED, NOTHING  # of three such tasks the copy ends
+SILENT, ELSEWHERE = "silent at first", "silent at first, and sees other files"
+
+
+class Fate(NamedTuple):
+    """What becomes of a task."""
+
+    first: str = NONE
+    told: str = DONE
+    to_the_end: bool = False  # the first try stands still, or does not begin, until all is over
+
+    def __str__(self) -> str:
+        return f"{self.told}, first {self.first}{', to the end' * self.to_the_end}"
+
+
+ONCE, TOGETHER, LATE = Fate(), Fate(BESIDE), Fate(AFTER)
+LOST, LOST_LATE = Fate(BESIDE, FAILED), Fate(AFTER, FAILED)
+TAKEN_OVER = Fate(BESIDE, GONE)
 _ENDING_S = 10.0
 # What takes seconds over a network, and tasks of some chunks.
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (mover, "_KEPT_S", 0.02),
+    (place, "_ANSWER_S", 0.0),  # who answers does so at once
+    (dispatcher, "_LOOK_S", 0.02),
     (dispatcher, "_COLLECT_S", 0.005),
     (dispatcher, "_FIRST_BYTES", 96 * 1024),
 )
+HURRY_S = 0.001  # until an idle lane of a task sends another one's chunk as well
+_here = threading.local()  # of a try's thread: the worker's address, and the try's gate
+
+
+class Gate:
+    """Where a try stands still, if it comes there."""
+
+    def __init__(self, first: str) -> None:
+        self._first = first
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def pass_by(self, first: str) -> None:
+        if first == self._first and not self.reached.is_set():
+            self.reached.set()
+            self.opened.wait()
+
+
+class Standing(mover._Moving):
+    """A task at a worker, which may stand still."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._gate: Gate | None = getattr(_here, "gate", None)
+
+    def _work(self, *given: Any) -> None:
+        self._pass_by(BEGUN)
+        super()._work(*given)
+
+    def is_refused(self, *given: Any) -> bool:
+        self._pass_by(AMID)  # a piece is done, which the outcome has not yet
+        return super().is_refused(*given)
+
+    def _pass_by(self, first: str) -> None:
+        if self._gate is not None:
+            self._gate.pass_by(first)
+
+
+def worker_here() -> Any:
+    """Return the worker that this thread is one of."""
+    address = getattr(_here, "address", None)
+    state = SimpleNamespace(nthreads=1 << 16)
+    return SimpleNamespace(address=address, state=state) if address is not None else None
 
 
 class Future(concurrent.futures.Future[bytes]):
@@ -49,47 +119,150 @@ class Future(concurrent.futures.Future[bytes]):
 
     @property
     def status(self) -> str:
+        if self.cancelled():
+            return "cancelled"
         if not self.done():
             return "pending"
         return "error" if self.exception() is not None else "finished"
 
 
-class Tries(DaskClient):
-    """The client of a cluster. The fates are those of the first tasks; the others have none."""
+class Given(NamedTuple):
+    """A task that the dispatcher has handed out."""
 
-    def __init__(self, bench: Bench, fates: Sequence[str]) -> None:
+    call: Callable[..., bytes]
+    args: tuple[Any, ...]
+    future: Future
+    workers: Sequence[str] | None  # those that may do it; None: all
+
+    def tell(self, outcome: bytes) -> None:
+        if self.future.set_running_or_notify_cancel():  # else it was taken back
+            self.future.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def wait(self) -> None:
+        """Wait until it is taken back."""
+        is_over = threading.Event()
+        self.future.add_done_callback(lambda _: is_over.set())
+        is_over.wait()
+
+
+class Tries(DaskClient):
+    """The client of a cluster. The fates are those of the first tasks; the others have none.
+
+    Args:
+        looks: how the last worker meets the copy: "", SILENT or ELSEWHERE.
+        elsewhere: folders that it has in place of those that the copy is of, where it is ELSEWHERE.
+    """
+
+    def __init__(
+        self, bench: Bench, fates: Sequence[Fate], looks: str, elsewhere: Mapping[str, str]
+    ) -> None:
         super().__init__([f"inproc://model/{number}" for number in range(2)])
         self._bugs, self._fates = bench.bugs, itertools.chain(fates, itertools.repeat(ONCE))
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()  # guards what follows, and the workers
+        self._numbers, self._gates = itertools.count(2), list[Gate]()
+        self._silent = self.workers[-1] if looks else ""
+        self._elsewhere = elsewhere if looks == ELSEWHERE else {}
 
-    def submit(self, call: Callable[..., bytes], *args: Any, **more: object) -> Future:
-        future = Future()
-        self._start(partial(self._do, next(self._fates), partial(call, *args), future))
-        return future
+    async def run(
+        self, call: Callable[..., object], *args: object, workers: Sequence[str], on_error: str
+    ) -> dict[str, object]:
+        if self._silent in workers:
+            await asyncio.Event().wait()
+        return await super().run(call, *args, workers=workers, on_error=on_error)
+
+    def submit(
+        self, call: Callable[..., bytes], *args: Any, workers: Any = None, **more: object
+    ) -> Future:
+        task = Given(call, args, Future(), workers)
+        if call is mover.move:
+            self._start(partial(self._do, next(self._fates), task))
+        else:  # it hashes, and changes nothing
+            self._start(lambda: task.tell(call(*args)))
+        return task.future
 
     def cancel(self, futures: Sequence[Future], *, force: bool) -> None:
-        """Let them go on, as workers that were cut off."""
+        """Forget these tasks. Their tries go on, as of workers that were cut off."""
+        for future in futures:
+            future.cancel()
 
     def finish(self) -> None:
-        """Wait for what comes late."""
+        """Have all go on that stand still, and wait for what comes late."""
+        for gate in self._gates:
+            gate.opened.set()
         until_s = time.monotonic() + _ENDING_S
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 
-    def _do(self, fate: str, attempt: Callable[[], bytes], future: Future) -> None:
-        if fate in (TOGETHER, LOST):
-            self._start(attempt)
-        if fate == UNTOLD:
-            attempt()
-        if fate == SHUT_OUT:
+    # --- a task, on a thread of its own
+
+    def _do(self, fate: Fate, task: Given) -> None:
+        address = self._choose(task)
+        if address is None:  # Dask keeps it until the dispatcher takes it back
+            return
+        gate = self._begin_first(fate, task, address)
+        if fate.told == GONE:
+            self._lose(address)
+        other = self._choose(task, but=address)
+        if fate.told == SHUT_OUT:
             nothing = CopyError("another try has begun")
-            future.set_result(pack(Outcome("one", {}, {}, nothing, is_shut_out=True)))
-        elif fate in GIVEN_UP:
-            future.set_exception(RuntimeError("a worker died four times"))
+            task.tell(pack(Outcome("one", {}, {}, nothing, is_shut_out=True, address=address)))
+        elif fate.told == NOTHING:
+            task.tell(pack(Outcome("one", {}, {}, CopyError("no network"), address=address)))
+        elif fate.told == FAILED:
+            task.fail(RuntimeError("a worker died four times"))
+        elif other is not None:
+            task.tell(self._try(task, other))
         else:
-            future.set_result(attempt())
-        if fate in (LATE, LOST_LATE):
-            attempt()
+            task.wait()
+        if not fate.to_the_end:
+            gate.opened.set()
+        if fate.first == AFTER:
+            gate.opened.wait()
+            self._try(task, address)
+
+    def _begin_first(self, fate: Fate, task: Given, address: str) -> Gate:
+        """Have the try that nobody hears of come where it is to stand still."""
+        gate = Gate(fate.first)
+        self._gates.append(gate)
+
+        def act() -> None:
+            try:
+                self._try(task, address, gate)
+            finally:
+                gate.reached.set()
+
+        if fate.first == BEFORE:
+            act()
+        elif fate.first in (BESIDE, BEGUN, AMID):
+            self._start(act)
+            if fate.first != BESIDE:
+                gate.reached.wait()
+        return gate
+
+    def _try(self, task: Given, address: str, gate: Gate | None = None) -> bytes:
+        _here.address, _here.gate = address, gate
+        version, errand, work = task.args
+        if address == self._silent and self._elsewhere:
+            errand = _as_elsewhere(errand, self._elsewhere)
+        return task.call(version, errand, work)
+
+    def _choose(self, task: Given, but: str = "") -> str | None:
+        """Return a worker for a task, another one if there is any; None where none may do it."""
+        with self._lock:
+            may = [each for each in self.workers if task.workers is None or each in task.workers]
+            self.workers = [*self.workers[1:], *self.workers[:1]]  # in turn
+        return next((each for each in may if each != but), may[0] if may else None)
+
+    def _lose(self, address: str) -> None:
+        """Have Dask take a worker for lost; another one begins in its place."""
+        with self._lock:
+            others = [each for each in self.workers if each != address]
+            self.workers = [*others, f"inproc://model/{next(self._numbers)}"]
 
     def _start(self, act: Callable[[], object]) -> None:
         def run() -> None:
@@ -102,6 +275,22 @@ class Tries(DaskClient):
         self._threads[-1].start()
 
 
+def _as_elsewhere(errand: bytes, folders: Mapping[str, str]) -> bytes:
+    """Return an errand as a worker means it that has other folders under the same paths."""
+
+    def there(path: str) -> str:
+        for here, other in folders.items():
+            if path == here or path.startswith(here + "/"):
+                return other + path[len(here) :]
+        return path
+
+    its = errand_of(errand)
+    tops = [top._replace(path=there(top.path)) for top in its.of_source.tops] if its.is_push else []
+    if its.is_push:
+        return pack(its._replace(of_source=its.of_source._replace(tops=tops)))
+    return pack(its._replace(of_sink=its.of_sink._replace(root=there(its.of_sink.root))))
+
+
 def connect_over(bench: Bench) -> None:
     """Have the workers, and several hosts, connect over links of this bench."""
 
@@ -109,3 +298,12 @@ def connect_over(bench: Bench) -> None:
         return OneHost(place, MemoryOpener(bench))
 
     vars(far_hosts)["OneHost"] = connections
+
+
+def stand_in(*, hurries: bool) -> None:
+    """Have this process's tasks be of workers that are threads, and may stand still."""
+    for module, name, value in QUICK:
+        setattr(module, name, value)
+    if hurries:
+        vars(mover)["_TAKEOVER_S"] = HURRY_S
+    vars(mover).update(_worker_here=worker_here, _Moving=Standing)
