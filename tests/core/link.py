@@ -2,8 +2,9 @@
 
 Each connection is a Link: the coordinator has one end of it as its Channel, an Agent in a thread
 has the other, and two threads carry frames between them. A Fault says what happens to one frame of
-a connection: it is lost with the connection, stands still, comes late, comes twice, has a wrong
-bit, or is something else. The pauses of the program are short here (QUICK), and nothing is synced.
+a connection: it is lost with the connection, or with all of its host's, stands still, comes late,
+comes twice, has a wrong bit, or is something else. The pauses of the program are short here
+(QUICK), and nothing is synced.
 
 Not here: connections through a real ssh that fail in these ways (tests/faults), the endpoint on a
 simulated kernel (tests/model).
@@ -33,6 +34,7 @@ from pscp.connect.openers import Opener
 from pscp.endpoint.frames import wire
 from pscp.endpoint.serving import agent
 from pscp.ground.errors import PscpError
+from pscp.ground.locations import Location
 from pscp.progress.progress import Reporter
 from pscp.transfer import lane_pool, negotiation
 from pscp.transfer.lanes import in_flight, worker
@@ -53,6 +55,7 @@ TO, FROM = "to", "from"  # the agent
 START = "start"
 KILL, CUT, STALL, HOLD, LATE = "kill", "cut", "stall", "hold", "late"
 TWICE, FLIP, NONSENSE, CALL = "twice", "flip", "nonsense", "call"
+HOST = "host"  # is lost with all its connections, and refuses the next `at`
 
 # Frames of the first connection before it is a lane: HELLO, the first question, and a Ping.
 QUESTIONS = {TO: 2, FROM: 3}
@@ -91,7 +94,7 @@ class Fault(NamedTuple):
     way: str  # TO or FROM the agent; START
     nth: int
     do: str
-    at: int = 0  # which bit is wrong; which nonsense it is
+    at: int = 0  # which bit is wrong; which nonsense it is; how many connections are refused
     type: int | None = None  # of frames that match (endpoint/frames/wire.py); None: any but TICK
     contains: str = ""  # only frames with this in their payload match
 
@@ -131,6 +134,7 @@ class Bench:
         self.is_released = False
         self._moved_s = time.monotonic()
         self.held = 0  # frames that stand still, or did
+        self._refusals: dict[str, int] = {}  # connections that a host refuses
 
     # --- what a test does
 
@@ -139,8 +143,12 @@ class Bench:
         sizes = {"chunk_bytes": CHUNK_BYTES, "block_bytes": BLOCK_BYTES}
         chosen = {"connections": 2, "timeout_s": 1, **sizes}  # a login has two seconds
         session = pscp.Session("bench:", batch=True, remote="agent", **{**chosen, **fields})
-        session.connections = OneHost(session.host, MemoryOpener(self))
+        session.connections = self.one_host(session.host)
         return session
+
+    def one_host(self, place: Location) -> OneHost:
+        """Return the connections to a host, which are links of this bench."""
+        return OneHost(place, MemoryOpener(self, place.host or ""))
 
     def copy(self, from_: Path, to: Path, is_push: bool, **fields: Any) -> pscp.Result:
         """Copy what is in one folder to another; raises what the copy raises.
@@ -215,12 +223,21 @@ class Bench:
 
     # --- what links do
 
-    def connect(self) -> Link:
+    def connect(self, host: str) -> Link:
         with self.changed:
-            link = Link(self, len(self.links))
+            link = Link(self, len(self.links), host, is_refused=self._refusals.get(host, 0) > 0)
+            self._refusals[host] = max(0, self._refusals.get(host, 0) - 1)
             self.links.append(link)
         link.start()
         return link
+
+    def lose_host(self, host: str, refusals: int) -> None:
+        """Lose all connections to a host, which then refuses so many."""
+        with self.changed:
+            self._refusals[host] = refusals
+            lost = [link for link in self.links if link.host == host]
+        for link in lost:
+            link.kill()
 
     def moved(self) -> None:
         with self.changed:
@@ -257,14 +274,14 @@ class MemoryOpener(Opener):
 
     logs_in = False
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, bench: Bench, host: str) -> None:
+        self._bench, self._host = bench, host
 
     def open(
         self, setup: HostSetup, *, is_sftp: bool, may_prompt: bool, shared: Control | None = None
     ) -> MemoryChannel:
         assert not is_sftp
-        return self._bench.connect().channel
+        return self._bench.connect(self._host).channel
 
 
 class MemoryChannel(Channel):
@@ -297,8 +314,9 @@ class MemoryChannel(Channel):
 class Link:
     """One connection: its agent, and the threads that carry frames to it and from it."""
 
-    def __init__(self, bench: Bench, number: int) -> None:
-        self._bench, self.number = bench, number
+    def __init__(self, bench: Bench, number: int, host: str, *, is_refused: bool) -> None:
+        self._bench, self.number, self.host = bench, number, host
+        self._is_refused = is_refused
         near, self._near = socket.socketpair()
         self._of_agent, self._far = socket.socketpair()
         error_fd, self._error_fd = os.pipe()
@@ -365,6 +383,8 @@ class Link:
 
     def _say(self, nth: int, said: bytes) -> None:
         """Say what comes before frames, which may come late, or never."""
+        if self._is_refused:
+            self.kill()
         for fault in self._bench.faults:
             if fault[:3] == (self.number, START, nth):
                 if fault.do == KILL:
@@ -435,8 +455,8 @@ class Link:
 
     def _meet(self, fault: Fault, way: str, frames: list[bytearray]) -> list[bytearray]:
         """What becomes of this frame."""
-        if fault.do == KILL:
-            self.kill()
+        if fault.do in (KILL, HOST):
+            self._lose(fault)
             return []
         if fault.do == CUT:
             with self._lock:
@@ -458,6 +478,11 @@ class Link:
         elif fault.do == NONSENSE:
             return [nonsense(each, fault.at) for each in frames]
         return frames
+
+    def _lose(self, fault: Fault) -> None:
+        if fault.do == HOST:
+            self._bench.lose_host(self.host, fault.at)
+        self.kill()
 
     def _held(self, way: str, frames: list[bytearray]) -> list[bytearray]:
         """Wait until all is released. An answer to somebody who has hung up is lost."""

@@ -17,10 +17,11 @@ import calls
 import draws
 import workers
 from calls import Disturbance
-from core.link import CUT, FLIP, FROM, KILL, LATE, START, TO, TWICE, Fault
+from core.link import CUT, FLIP, FROM, HOST, KILL, LATE, START, TO, TWICE, Fault, asking
 from soak.trial import Trial, Way
 from whole import ALONE, Focus, Step, World, run_steps
 
+from pscp.endpoint.asking import requests
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 
@@ -29,6 +30,7 @@ ARCHIVE_MIRROR = {"archive": True, "delete": True}
 A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
 LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
+REVOKING = Fault(0, TO, 0, HOST, contains=asking(requests.Revoke))  # its host is lost with that
 AT_ONCE = (workers.TOGETHER,) * 6
 GIVEN_UP = (workers.LOST, workers.LOST_LATE)
 HOSTS = "bench,bench-2", "bench-2,bench", ALONE  # all of which a copy to the first one may mean
@@ -123,6 +125,10 @@ FOCI = {
         ARCHIVE,
         (Step(fates=(workers.Fate(told=workers.NOTHING), *(workers.TAKEN_OVER,) * 4)),), workers=2,
     ),
+    "host lost": Focus(
+        {"archive": True, "backup": True, "resume": False},
+        (Step(fates=(workers.LATE,) * 4, fault=REVOKING), Step()), history="mixed", workers=2,
+    ),
     "silent": Focus(ARCHIVE, (Step(looks=workers.SILENT),), workers=2),
     "elsewhere": Focus(ARCHIVE, (Step(looks=workers.ELSEWHERE),), workers=2),
     "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),
@@ -191,10 +197,10 @@ def draw_disturbance(rng: random.Random) -> Disturbance:
 def draw_fault(rng: random.Random) -> Fault:
     if rng.random() < 0.1:
         return Fault(rng.randrange(3), START, rng.randrange(2), rng.choice((KILL, LATE)))
-    do = rng.choice((KILL, CUT, LATE, TWICE, FLIP))
+    do = rng.choice((KILL, CUT, LATE, TWICE, FLIP, HOST))
     connection = rng.choice((0, 1, 2, rng.randrange(10)))
-    return Fault(connection, rng.choice((TO, FROM)), rng.randrange(30), do,
-                 at=rng.randrange(4096))  # fmt: skip
+    most = 8 if do == HOST else 4096
+    return Fault(connection, rng.choice((TO, FROM)), rng.randrange(30), do, at=rng.randrange(most))
 
 
 def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
@@ -268,13 +274,15 @@ def other_options(rng: random.Random, trial: Trial) -> dict[str, Any]:
 
 
 def focused_steps(rng: random.Random, focus: Focus) -> list[Step]:
-    """Draw at which call it happens."""
+    """Draw at which call it happens, and which of the copy's own two lanes a fault is of."""
     steps = []
     for step in focus.steps:
-        found = step.disturbance
+        found, fault = step.disturbance, step.fault
         if found is not None:
             found = found._replace(nth=rng.randrange(MOST[found.group]))
-        steps.append(step._replace(disturbance=found))
+        if fault is not None and fault.contains:
+            fault = fault._replace(connection=rng.randrange(2))
+        steps.append(step._replace(disturbance=found, fault=fault))
     return steps
 
 

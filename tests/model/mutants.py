@@ -251,6 +251,11 @@ MUTANTS = (
         "a task of which all workers are lost ends the copy",
     ),
     Mutant(
+        "host lost", "cluster/dispatcher.py",
+        "ignored, ignored, is_prompt=True)", "ignored, ignored, lost=lambda: None)",
+        "what shuts a task's tries out is not asked again when the far host is lost",
+    ),
+    Mutant(
         "silent", "cluster/place.py",
         "if isinstance(each, OSError):", "if isinstance(each, ConnectionError):",
         "a worker that does not answer is taken for one that cannot run pscp",

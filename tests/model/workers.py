@@ -22,15 +22,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from core.link import Bench, MemoryOpener
+from core.link import Bench
 from dask_client import DaskClient
 
 from pscp.cluster import dispatcher, mover, place
 from pscp.cluster.tasks import Outcome, errand_of, pack
-from pscp.connect.connections import Connections
-from pscp.connect.one_host import OneHost
 from pscp.ground.errors import CopyError
-from pscp.ground.locations import Location
 from pscp.transfer import far_hosts
 
 # What a first try does, of which nothing is heard.
@@ -160,11 +157,13 @@ class Tries(DaskClient):
     def __init__(
         self, bench: Bench, fates: Sequence[Fate], looks: str, elsewhere: Mapping[str, str]
     ) -> None:
-        super().__init__([f"inproc://model/{number}" for number in range(2)])
+        self._numbers = itertools.count()
+        # One that is elsewhere does nothing, and another one may seem to on a busy machine.
+        super().__init__([self._address() for _ in range(3 if looks == ELSEWHERE else 2)])
         self._bugs, self._fates = bench.bugs, itertools.chain(fates, itertools.repeat(ONCE))
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()  # guards what follows, and the workers
-        self._numbers, self._gates = itertools.count(2), list[Gate]()
+        self._gates: list[Gate] = []
         self._silent = self.workers[-1] if looks else ""
         self._elsewhere = elsewhere if looks == ELSEWHERE else {}
 
@@ -262,7 +261,10 @@ class Tries(DaskClient):
         """Have Dask take a worker for lost; another one begins in its place."""
         with self._lock:
             others = [each for each in self.workers if each != address]
-            self.workers = [*others, f"inproc://model/{next(self._numbers)}"]
+            self.workers = [*others, self._address()]
+
+    def _address(self) -> str:
+        return f"inproc://model/{next(self._numbers)}"
 
     def _start(self, act: Callable[[], object]) -> None:
         def run() -> None:
@@ -293,11 +295,7 @@ def _as_elsewhere(errand: bytes, folders: Mapping[str, str]) -> bytes:
 
 def connect_over(bench: Bench) -> None:
     """Have the workers, and several hosts, connect over links of this bench."""
-
-    def connections(place: Location) -> Connections:
-        return OneHost(place, MemoryOpener(bench))
-
-    vars(far_hosts)["OneHost"] = connections
+    vars(far_hosts)["OneHost"] = bench.one_host
 
 
 def stand_in(*, hurries: bool) -> None:

@@ -54,6 +54,19 @@ def test_a_further_try_shuts_out_those_before_it(root_fd: int, tmp_path: Path) -
         assert all(may_change(root_fd, lane) for lane in (last + 1, last + 900, other + 1, 1, 2))
 
 
+def test_a_try_that_has_lost_lanes_is_shut_out_by_the_next(root_fd: int, tmp_path: Path) -> None:
+    """They are no tries."""
+    first = begin_try(tmp_path, 1)
+    assert isinstance(first, int)
+    for lost in (first + 1, first + 3):
+        fence.revoke(root_fd, TOKEN, RUN, lost)
+        assert not may_change(root_fd, lost) and may_change(root_fd, first + 2)
+    second = begin_try(tmp_path, 1)
+    assert isinstance(second, int)
+    assert not may_change(root_fd, first + 2) and may_change(root_fd, second + 1)
+    assert begin_try(tmp_path, 1) != second and not may_change(root_fd, second + 1)
+
+
 def test_a_task_that_is_given_back_is_shut_out_whole(root_fd: int, tmp_path: Path) -> None:
     """So what the coordinator gives to others is not done by any try of it that comes late."""
     numbers = [begin_try(tmp_path, 7), begin_try(tmp_path, 7)]

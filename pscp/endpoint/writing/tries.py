@@ -29,7 +29,8 @@ def _begin_try(of: object, request: BeginTry) -> int:
     first = request.task * fence.TASK
 
     def begin(state: fence.State) -> int:
-        before = sum(first < lane < first + fence.TASK for lane in state["lost"])
+        own = range(first + fence.TRY, first + fence.TASK, fence.TRY)  # a lost lane is no try
+        before = sum(lane in own for lane in state["lost"])
         state["lost"].append(first + (before + 1) * fence.TRY)
         return first + (before + 2) * fence.TRY
 
