@@ -11,7 +11,7 @@ import types
 import pytest
 
 from core.link import FROM, KILL, LATE, TO, TWICE, Fault, asking
-from core.trees import Trees
+from core.trees import LARGE_BYTES, Trees
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.writing import backup
@@ -61,3 +61,20 @@ def test_another_user_s_file_in_a_sticky_folder_gets_no_further_name(
     assert [failure.path.endswith(name) for failure in result.failures] == [True]
     assert "not permitted" in result.failures[0].message
     assert old.read_bytes() == b"another user's" and old.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("is_push", [True, False])
+def test_the_same_command_once_more_keeps_what_was_there_first_at_all_names(
+    trees: Trees, is_push: bool
+) -> None:
+    """Of a large file that has several, and is sent anew."""
+    large = trees.file("large", LARGE_BYTES)
+    os.link(large, trees.source / "other")
+    for name in ("large", "other"):
+        (trees.to / name).write_bytes(b"old " * (LARGE_BYTES // 4) + b"!")
+    assert (trees.to / "large").stat().st_size == LARGE_BYTES
+    for _ in range(2):
+        trees.done(is_push, connections=2, archive=True, backup=True, resume=False)
+        assert (trees.to / "large").samefile(trees.to / "other")
+        for name in ("large", "other"):
+            assert (trees.to / f"{name}~").read_bytes().startswith(b"old ")

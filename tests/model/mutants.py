@@ -383,4 +383,16 @@ MUTANTS = (
         "-vv does not tell of what is unchanged",
         test=_OF_FOLDERS + "each_file_is_told_of_though_only_its_folder_is_compared",
     ),
+    Mutant(
+        "lost lanes", "endpoint/writing/tries.py", "lane in own for lane", "lane > first for lane",
+        "a try that has lost lanes goes on beside the next one",
+        test="unit/test_tries.py::test_a_try_that_has_lost_lanes_is_shut_out_by_the_next",
+    ),
+    Mutant(
+        "kept names", "endpoint/writing/backup.py",
+        "(compared or self._links.pop(path, None))", "compared",
+        "a large file that has several names, sent anew, replaces the backups of its further ones",
+        test="core/test_backup.py::"
+        "test_the_same_command_once_more_keeps_what_was_there_first_at_all_names",
+    ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers
 from ..frames import failures, wire
-from ..reading import tree
+from ..reading import files, tree
 from ..reading.paths import status_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
     found = _there(the_sink, value.path)
     is_there = None if found is None else os.path.samestat(found, wanted)
     if not is_there:
+        keeper = the_sink.settler.keeper
+        if keeper is not None and found is not None and found.st_size > files.PACK_FILE_BYTES:
+            keeper.compare_link(value.path, (from_fd, first))  # before the fence: it may take long
         the_sink.put(value.path, make, is_made)
     return is_there
 

@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 import threading
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..frames import failures, system
 from ..reading import files, xattrs
@@ -42,6 +42,7 @@ class Keeper:
         self._outside = ""  # the whole path of a folder that is not below the root
         self._making = threading.Lock()  # held to set `_opened`: the settler's thread keeps as well
         self._opened: Optional[Root] = None
+        self._links: Dict[str, Optional[Compared]] = {}  # by path: what is to be a name of a file
         if placing.is_beside(folder):
             self._outside, self._folder = placing.beside(path, folder), ""
 
@@ -75,12 +76,22 @@ class Keeper:
         """Return whether a large part has the contents of the file that it replaces, and which file
         that is; None where that cannot be read, or is no file: keep() sees what it is.
         """
+        return self._compare(part.entry.path, part.entry.size, part.fd)
+
+    def compare_link(self, path: str, file: files.Place) -> None:
+        """Do the same for a path that becomes a further name of this file: keep() knows it then."""
+        with contextlib.suppress(OSError):
+            file_fd = files.open_for_reading(file, False)
+            with system.closing(file_fd):
+                self._links[path] = self._compare(path, os.fstat(file_fd).st_size, file_fd)
+
+    def _compare(self, path: str, size: int, other_fd: int) -> Optional[Compared]:
         with contextlib.suppress(OSError, failures.Refusal):
-            place = self._root.at(part.entry.path)
+            place = self._root.at(path)
             with system.closing(files.open_for_reading(place, False)) as fd:
                 status = os.fstat(fd)
-                is_same = stat.S_ISREG(status.st_mode) and status.st_size == part.entry.size
-                return files.identity(status), is_same and _have_same_bytes(fd, part.fd)
+                is_same = stat.S_ISREG(status.st_mode) and status.st_size == size
+                return files.identity(status), is_same and _have_same_bytes(fd, other_fd)
         return None
 
     def keep(
@@ -99,7 +110,7 @@ class Keeper:
         before = status_of(folder_fd, name)
         if before is None:
             return
-        if compared == (files.identity(before), True):
+        if (compared or self._links.pop(path, None)) == (files.identity(before), True):
             return
         if not _are_alike(folder_fd, name, before, part):
             self._keep(folder_fd, name, path, before)
