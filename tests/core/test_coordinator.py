@@ -128,6 +128,15 @@ def test_a_tree_of_all_kinds(trees: Trees, is_push: bool) -> None:
     assert result.digests["folder/the same"] == hashlib.sha256(large).hexdigest()
 
 
+@pytest.mark.parametrize("nth", range(4))
+def test_a_fifo_that_a_lost_lane_has_made_is_no_obstacle(trees: Trees, nth: int) -> None:
+    """Its answer is lost, and the pack is sent again."""
+    trees.usual()
+    os.mkfifo(trees.source / "fifo")
+    trees.done(True, Fault(0, FROM, nth, KILL, 0, wire.REPLY, "[]"), connections=2, archive=True)
+    assert (trees.to / "fifo").is_fifo()
+
+
 def test_a_damaged_pack_is_sent_once_more(trees: Trees, is_push: bool) -> None:
     trees.usual()
     way = TO if is_push else FROM

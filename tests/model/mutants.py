@@ -389,6 +389,12 @@ MUTANTS = (
         test="unit/test_tries.py::test_a_try_that_has_lost_lanes_is_shut_out_by_the_next",
     ),
     Mutant(
+        "made already", "endpoint/writing/sink.py",
+        "None if value.kind == tree.LINK else is_made)", "None)",
+        "a FIFO that a lost lane has made fails",
+        test="core/test_coordinator.py::test_a_fifo_that_a_lost_lane_has_made_is_no_obstacle",
+    ),
+    Mutant(
         "kept names", "endpoint/writing/backup.py",
         "(compared or self._links.pop(path, None))", "compared",
         "a large file that has several names, sent anew, replaces the backups of its further ones",

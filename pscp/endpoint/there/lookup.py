@@ -215,7 +215,7 @@ def _is_seen_to_by_name(the_sink: "sink.Sink", value: tree.Entry) -> bool:
     with files.unopened(place, False) as path:
         is_same = _is_as_wanted(path, value, the_sink.policy)
     if not is_same:
-        the_sink.make_by_name(value, is_anew=True)
+        the_sink.make_by_name(value)
         the_sink.settler.sync(value.path.rpartition("/")[0])
     return True
 

@@ -264,8 +264,8 @@ class Sink(VerifyingSink):
         with self._fence.held():
             self.root.folder(value.path, make=True)
 
-    def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
-        """Make a link, a FIFO or a device; `is_anew`, in place of one that is the same."""
+    def make_by_name(self, value: tree.Entry) -> None:
+        """Make a link, a FIFO or a device, also where a lane that was lost has made it."""
 
         def make(part: bytes, folder_fd: int) -> None:
             if value.kind == tree.FIFO:
@@ -282,11 +282,12 @@ class Sink(VerifyingSink):
         def is_made(name: bytes, folder_fd: int) -> bool:
             if value.kind == tree.LINK:
                 return os.readlink(name, dir_fd=folder_fd) == to_bytes(value.target)
-            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-            is_one = value.kind == tree.FIFO or tree.device_of(status) == value.target
-            return tree.kind_of(status.st_mode) == value.kind and is_one
+            status = status_of(folder_fd, name)
+            if status is None or tree.kind_of(status.st_mode) != value.kind:
+                return False
+            return value.kind == tree.FIFO or tree.device_of(status) == value.target
 
-        self.put(value.path, make, is_made, is_made if is_anew else None)
+        self.put(value.path, make, is_made, None if value.kind == tree.LINK else is_made)
 
     def put(
         self,
