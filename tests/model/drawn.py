@@ -31,6 +31,7 @@ A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large f
 LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
 REVOKING = Fault(0, TO, 0, HOST, contains=asking(requests.Revoke))  # its host is lost with that
+OUTLIVES = Disturbance(calls.STOP, "sync", of="there")
 AT_ONCE = (workers.TOGETHER,) * 6
 GIVEN_UP = (workers.LOST, workers.LOST_LATE)
 HOSTS = "bench,bench-2", "bench-2,bench", ALONE  # all of which a copy to the first one may mean
@@ -126,8 +127,15 @@ FOCI = {
         (Step(fates=(workers.Fate(told=workers.NOTHING), *(workers.TAKEN_OVER,) * 4)),), workers=2,
     ),
     "host lost": Focus(
-        {"archive": True, "backup": True, "resume": False},
-        (Step(fates=(workers.LATE,) * 4, fault=REVOKING), Step()), history="mixed", workers=2,
+        ARCHIVE, (Step(fates=(workers.LATE,) * 8, fault=REVOKING),), history="new", workers=2,
+    ),
+    "outlives": Focus(
+        ARCHIVE,
+        (
+            Step(A_PART.disturbance, outlives=OUTLIVES, fates=(workers.Fate(workers.OUTLIVES),)),
+            Step(changes=3),
+        ),
+        history="new", workers=2,
     ),
     "silent": Focus(ARCHIVE, (Step(looks=workers.SILENT),), workers=2),
     "elsewhere": Focus(ARCHIVE, (Step(looks=workers.ELSEWHERE),), workers=2),
@@ -220,7 +228,10 @@ def draw_steps(rng: random.Random, trial: Trial) -> list[Step]:
         ))  # fmt: skip
     last = steps[-1]
     steps[-1] = last._replace(disturbance=None, fault=None, is_power_cut=False)
-    return [of_cluster(rng, step) for step in steps] if trial.way.workers else steps
+    if trial.way.workers:
+        steps = [of_cluster(rng, step) for step in steps]
+        steps = with_outliving(rng, steps) if rng.random() < 0.4 else steps
+    return steps
 
 
 def of_cluster(rng: random.Random, step: Step) -> Step:
@@ -233,6 +244,34 @@ def of_cluster(rng: random.Random, step: Step) -> Step:
         fates=draw_fates(rng, is_whole=looks != workers.ELSEWHERE), looks=looks, fault=fault,
         hurries=rng.random() < 0.3,
     )  # fmt: skip
+
+
+def with_outliving(rng: random.Random, steps: list[Step]) -> list[Step]:
+    """Have a worker outlive a run, most often one that is killed, and stand still amid a task."""
+    number = rng.randrange(len(steps))
+    step = steps[number]
+    told = rng.choice((workers.DONE, workers.GONE))
+    stands = Disturbance(calls.STOP, rng.choice(list(MOST)), rng.randrange(8), of="there")
+    is_killed = number + 1 < len(steps) and rng.random() < 0.8
+    killed = draw_disturbance(rng)._replace(act=calls.KILL) if is_killed else None
+    steps[number] = step._replace(
+        outlives=stands, fates=(workers.Fate(workers.OUTLIVES, told), *step.fates),
+        disturbance=killed,
+    )  # fmt: skip
+    # Nothing else that stands still, and no log of what two processes do at once.
+    return [
+        each._replace(
+            is_power_cut=False,
+            other_folder=False,
+            earlier_version=False,
+            disturbance=each.disturbance if not _stands(each.disturbance) else None,
+        )
+        for each in steps
+    ]
+
+
+def _stands(disturbance: Disturbance | None) -> bool:
+    return disturbance is not None and disturbance.act == calls.STOP
 
 
 def draw_fates(rng: random.Random, *, is_whole: bool) -> tuple[workers.Fate, ...]:
@@ -274,15 +313,17 @@ def other_options(rng: random.Random, trial: Trial) -> dict[str, Any]:
 
 
 def focused_steps(rng: random.Random, focus: Focus) -> list[Step]:
-    """Draw at which call it happens, and which of the copy's own two lanes a fault is of."""
+    """Draw at which call it happens, or at which of its frames, of the copy's two own lanes."""
     steps = []
     for step in focus.steps:
         found, fault = step.disturbance, step.fault
         if found is not None:
             found = found._replace(nth=rng.randrange(MOST[found.group]))
         if fault is not None and fault.contains:
-            fault = fault._replace(connection=rng.randrange(2))
-        steps.append(step._replace(disturbance=found, fault=fault))
+            fault = fault._replace(connection=rng.randrange(2), nth=rng.randrange(5))
+        if (stands := step.outlives) is not None:
+            stands = stands._replace(nth=rng.randrange(MOST[stands.group]))
+        steps.append(step._replace(disturbance=found, fault=fault, outlives=stands))
     return steps
 
 

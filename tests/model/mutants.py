@@ -256,6 +256,10 @@ MUTANTS = (
         "what shuts a task's tries out is not asked again when the far host is lost",
     ),
     Mutant(
+        "outlives", FENCE, "        if not self._is_ours():\n", "        if False:\n",
+        "a worker whose run was killed goes on beside the next run, and after it",
+    ),
+    Mutant(
         "silent", "cluster/place.py",
         "if isinstance(each, OSError):", "if isinstance(each, ConnectionError):",
         "a worker that does not answer is taken for one that cannot run pscp",

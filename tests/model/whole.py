@@ -22,12 +22,14 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +43,7 @@ import soak.trial
 import workers
 from calls import Calls, Disturbance
 from cases import Case, check_clean
-from core.link import QUICK, STRETCH_BYTES, Bench, Fault
+from core.link import HOST, QUICK, STRETCH_BYTES, Bench, Fault
 from soak.trial import Trial, Way, is_own
 from tree_data import FILE, FOLDER, LINK, Made, Node, plant, scan
 
@@ -92,6 +94,15 @@ class Step(NamedTuple):
     fates: tuple[workers.Fate, ...] = ()  # of a cluster's tasks, the first ones (workers.py)
     looks: str = ""  # how one of its workers meets the copy
     hurries: bool = False  # an idle lane of a task does what another one is at
+    # Where a worker stands still that outlives the run, and has its first task with OUTLIVES.
+    outlives: Disturbance | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """May what comes of it fall short? Not where a host is lost, and is there again at once."""
+        fault = self.fault
+        is_passing = fault is None or (fault.do, fault.at) == (HOST, 0)
+        return self.disturbance is not None or not is_passing
 
     @property
     def changes_meanwhile(self) -> bool:
@@ -162,6 +173,7 @@ class World:
         self.said: list[str] = []
         self.disturbed = 0
         self.stopped = 0  # the process of a run that stands still
+        self.outliving = 0  # that of a worker that does, whose run may have ended
         self._journals: dict[str, bytes] = {}  # of another time
         # Whether the last run is the same copy as all before it, of which the journal tells.
         self.is_same = True
@@ -182,12 +194,14 @@ class World:
         """Copy; return the exit code and what was told."""
         self.meanwhile.unlink(missing_ok=True)
         before, there = power.disturbances(os.fsencode(self.log)), scan(self.trial.there)
+        earlier, lent = self.outliving, self._start_outliving(step)
         read_fd, write_fd = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(read_fd)
-            self._child(step, write_fd)
+            self._child(step, write_fd, lent)
         os.close(write_fd)
+        lent.close()
         with open(read_fd, "rb") as pipe:
             code = self._wait(pid)
             if code is None:  # stopped: a later one finds it
@@ -198,6 +212,7 @@ class World:
             else:
                 raw = pipe.read() if code == 0 else b""
                 found = json.loads(raw) if raw else [code or FAILED, "killed"]
+        self._await_outliving(earlier)
         self.said.append(f"[{describe(step)}: {found[0]}] {found[1][-1500:]}")
         self.disturbed += power.disturbances(os.fsencode(self.log)) - before
         return found[0], found[1]
@@ -219,6 +234,49 @@ class World:
             time.sleep(pause_s)
             pause_s = min(0.005, pause_s * 1.5)
 
+    # --- a worker that outlives its run
+
+    def _start_outliving(self, step: Step) -> socket.socket:
+        """Start such a worker, if there is to be one; return by what it is given a task."""
+        lent, its = socket.socketpair()
+        if step.outlives is not None:
+            pid = os.fork()
+            if not pid:
+                lent.close()
+                self._outlive(step.outlives, its)
+            self.outliving = pid
+            trial = self.trial
+            self._asked_late = Late(dict(trial.given), trial.first, list(trial.ever), True)
+        its.close()
+        return lent
+
+    def _outlive(self, disturbance: Disturbance, its: socket.socket) -> None:
+        """Be the process of such a worker."""
+        code = FAILED
+        try:
+            self._prepare(disturbance)
+            bench = Bench()
+            workers.connect_over(bench)
+            workers.do_lent_task(its)
+            bench.release()
+            self._join(bench)
+            code = FAILED if bench.bugs else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _await_outliving(self, earlier: int) -> None:
+        """Wait until the worker that outlives a run has ended, or stands still.
+
+        An `earlier` run's goes on where the one that has just ended has let it.
+        """
+        if self.outliving and not (self.outliving == earlier and is_still(earlier)):
+            code = self._wait(self.outliving)
+            if code is not None:
+                assert code in (0, KILLED), f"a worker that outlives its run ends with {code}"
+                self.outliving = 0
+
     def _begins_elsewhere(self) -> bool:
         """Does a run that stood still find that DEST means another folder than it did?
 
@@ -234,7 +292,7 @@ class World:
 
         The run after it has ended with this code.
         """
-        self.stopped = 0 if self.stopped == pid else self.stopped
+        self._forget(pid)
         before = scan(self.trial.there), scan(self.trial.source)
         is_alike = dict(self.trial.given) == self._asked_late.given  # else it may do something else
         is_alike &= not self._begins_elsewhere()
@@ -278,29 +336,32 @@ class World:
         gone = (path for path, node in sources if node.kind == FILE and node.what in there)
         return {f"source {path!r} is gone, and is not at the destination" for path in gone}
 
-    def _child(self, step: Step, to_fd: int) -> None:
+    def _prepare(self, disturbance: Disturbance | None) -> None:
+        """Have this process be quick, and disturbed."""
+        gc.disable()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        sys.setswitchinterval(0.0005)
+        for module, name, value in (*QUICK, *SOONER):
+            if name != "fsync":
+                setattr(module, name, value)
+        workers.stand_in()
+        os.environ["XDG_STATE_HOME"] = str(self.state)
+        log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
+        failing = Calls(os.fsencode(self.trial.home), disturbance, log, self._change)
+        failing.install()
+        if self.trial.fold is not None:
+            folding.Folding(self.trial.there, failing.lock).install()
+        vars(listings)["NAMES_MOST"] = self.names_most
+        if self.has_clones:
+            vars(reuse)["fcntl"] = Cloning()
+
+    def _child(self, step: Step, to_fd: int, lent: socket.socket) -> None:
         """Be the process of one run."""
         code = FAILED
         try:
-            gc.disable()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            sys.setswitchinterval(0.0005)
-            for module, name, value in (*QUICK, *SOONER):
-                if name != "fsync":
-                    setattr(module, name, value)
-            workers.stand_in(hurries=step.hurries)
-            os.environ["XDG_STATE_HOME"] = str(self.state)
-            log = power.Log(os.fsencode(self.log), os.fsencode(self.kept))
-            root = os.fsencode(self.trial.home)
-            failing = Calls(root, step.disturbance, log, self._change)
-            failing.install()
-            if self.trial.fold is not None:
-                folding.Folding(self.trial.there, failing.lock).install()
-            vars(listings)["NAMES_MOST"] = self.names_most
-            if self.has_clones:
-                vars(reuse)["fcntl"] = Cloning()
+            self._prepare(step.disturbance)
             bench = Bench(*filter(None, [step.fault]))
-            told = self._copied(bench, step)
+            told = self._copied(bench, step, lent)
             if bench.bugs:
                 told = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
             raw = json.dumps(told).encode()
@@ -313,9 +374,14 @@ class World:
         finally:
             os._exit(code)
 
-    def _copied(self, bench: Bench, step: Step) -> tuple[int, str]:
+    def _copied(self, bench: Bench, step: Step, lent: socket.socket) -> tuple[int, str]:
         elsewhere = self._elsewhere() if step.looks == workers.ELSEWHERE else {}
         tries = workers.Tries(bench, step.fates, step.looks, elsewhere)
+        tries.lent = lent if step.outlives else None
+        if self.outliving and not step.outlives:  # by now this run has claimed the copy
+            tries.when_begun = partial(os.kill, self.outliving, signal.SIGCONT)
+        if step.hurries:
+            workers.hurry()
         workers.connect_over(bench)
         self.trial.client = tries if self.trial.way.workers else None
         with bench.session() as session:
@@ -327,12 +393,16 @@ class World:
             )
         bench.release()
         tries.finish()
+        self._join(bench)
+        return code, said
+
+    def _join(self, bench: Bench) -> None:
+        """Have what is late come before the process ends."""
         until_s = time.monotonic() + 5.0
-        for link in bench.links:  # what comes late has come before the process ends
+        for link in bench.links:
             for thread in link._threads:
                 if thread.ident is not None:
                     thread.join(max(0.0, until_s - time.monotonic()))
-        return code, said
 
     def _elsewhere(self) -> dict[str, str]:
         """Return folders that another machine has under the paths of the copy's: all names are the
@@ -440,7 +510,6 @@ class World:
         trial = self.trial
         wrong = [] if code in CUT_CODES | {KILLED} else [f"exit code {code}: {said[-3000:]}"]
         wrong += ["a traceback"] if "Traceback" in said else []
-        is_disturbed = step.disturbance is not None or step.fault is not None
         changes = step.changes_meanwhile
         if step.is_power_cut:
             self.end(self.stopped)
@@ -451,7 +520,7 @@ class World:
             trial.note_source()
         wrong += self._wrong_after_cut(step.is_power_cut)
         self.is_same &= not (step.is_power_cut or changes)
-        if not is_disturbed and not step.is_power_cut:
+        if not step.is_disturbed and not step.is_power_cut:
             trial.may_leave = not self.is_same
             wrong += trial.wrong(code, said)
         elif code == 0 and not changes and not step.is_power_cut:
@@ -491,15 +560,20 @@ class World:
 
     def end(self, pid: int) -> None:
         """Kill a run that stands still; 0: there is none."""
-        self.stopped = 0 if self.stopped == pid else self.stopped
+        self._forget(pid)
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
+    def _forget(self, pid: int) -> None:
+        self.stopped = 0 if self.stopped == pid else self.stopped
+        self.outliving = 0 if self.outliving == pid else self.outliving
+
     def close(self) -> None:
-        self.end(self.stopped)
+        for pid in (self.stopped, self.outliving):
+            self.end(pid)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -556,7 +630,7 @@ class Whole(Trial):
         """Have -R, and a list of files, name some of those names."""
         paths = sorted(path for path in self.now if path.startswith(b"t/" + place) and path[2:])
         paths = [p for p in paths if self.now[p].kind == FILE and b"\n" not in p]
-        if self.given.get("relative") and self.rng.random() < 0.7:
+        if self.given.get("relative") and not self.listed and self.rng.random() < 0.7:
             self.sources = paths or self.sources
         elif self.listed and self.rng.random() < 0.7:
             self.listed = [path.removeprefix(b"t/") for path in paths] or self.listed
@@ -692,11 +766,17 @@ class Cloning:
         return getattr(fcntl, name)
 
 
+def is_still(pid: int) -> bool:
+    """Has a signal stopped this process (proc_pid_stat(5))?"""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def describe(step: Step) -> str:
     shown = [str(each) for each in (step.disturbance, step.fault) if each is not None]
     shown += [f"tasks: {', '.join(map(str, step.fates))}"] if step.fates else []
     shown += [f"a worker is {step.looks}"] if step.looks else []
     shown += ["its lanes hurry"] if step.hurries else []
+    shown += [f"a worker outlives it: {step.outlives}"] if step.outlives else []
     shown += [f"to or from {step.host}"] if step.host != ALONE else []
     shown += ["the power goes"] if step.is_power_cut else []
     return "; ".join(shown) or "undisturbed"
@@ -707,7 +787,7 @@ def run_steps(world: World, steps: list[Step]) -> list[str]:
     for number, step in enumerate(steps):
         if number:  # one that stands still holds its journal; another machine's run has its own
             world.meddle(step._replace(journal="lost") if world.stopped else step)
-        late = world.stopped
+        late, worker = world.stopped, world.outliving
         code, said = world.run(step)
         if wrong := world.judged(step, code, said):
             return [f"run {number + 1}, {describe(step)}: {each}" for each in wrong]
@@ -715,4 +795,10 @@ def run_steps(world: World, steps: list[Step]) -> list[str]:
             world.end(late)
         elif late and (wrong := world.goes_on_late(late, code)):
             return [f"the run before run {number + 1}, late: {each}" for each in wrong]
+        is_last = number + 1 == len(steps)
+        worker = world.outliving if is_last or worker == world.outliving else 0
+        if worker and (wrong := world.goes_on_late(worker, code)):
+            return [
+                f"run {number + 1}, a worker of it or of one before, late: {each}" for each in wrong
+            ]
     return []

@@ -5,8 +5,8 @@ other begins, once that is over, or when the whole copy is; what it says nobody 
 still meanwhile: no clock is waited for, since the scheduler here gives it up at that very moment.
 Where a worker is gone that alone may do a task, the dispatcher gives the task's work to others.
 
-Not here: what becomes of the copy (whole.py), a try that outlives its run (survivor.py), workers
-that are processes (../faults/test_cluster.py).
+Not here: what becomes of the copy (whole.py), workers that are processes of Dask's
+(../faults/test_cluster.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import pickle
+import socket
 import threading
 import time
 import traceback
@@ -34,6 +36,7 @@ from pscp.transfer import far_hosts
 NONE, BEFORE, BESIDE = "none", "all of it before", "all of it meanwhile"
 BEGUN, AMID = "stands still once it has begun", "stands still amid its work"
 AFTER = "begins when that is over"
+OUTLIVES = "all of it by a process that outlives this one"  # the first such task alone
 FIRSTS = NONE, BEFORE, BESIDE, BEGUN, AMID, AFTER
 # What the dispatcher hears of the task.
 DONE, FAILED, NOTHING = "done", "given up", "nothing done"
@@ -164,6 +167,8 @@ class Tries(DaskClient):
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()  # guards what follows, and the workers
         self._gates: list[Gate] = []
+        self.lent: socket.socket | None = None  # to a process that does a task as well
+        self.when_begun: Callable[[], object] = lambda: None  # called before the first task
         self._silent = self.workers[-1] if looks else ""
         self._elsewhere = elsewhere if looks == ELSEWHERE else {}
 
@@ -177,6 +182,8 @@ class Tries(DaskClient):
     def submit(
         self, call: Callable[..., bytes], *args: Any, workers: Any = None, **more: object
     ) -> Future:
+        begun, self.when_begun = self.when_begun, lambda: None
+        begun()
         task = Given(call, args, Future(), workers)
         if call is mover.move:
             self._start(partial(self._do, next(self._fates), task))
@@ -237,6 +244,10 @@ class Tries(DaskClient):
 
         if fate.first == BEFORE:
             act()
+        elif fate.first == OUTLIVES and self.lent is not None:
+            lent, self.lent = self.lent, None
+            with lent, lent.makefile("wb") as file:
+                pickle.dump(task.args, file)
         elif fate.first in (BESIDE, BEGUN, AMID):
             self._start(act)
             if fate.first != BESIDE:
@@ -293,15 +304,28 @@ def _as_elsewhere(errand: bytes, folders: Mapping[str, str]) -> bytes:
     return pack(its._replace(of_sink=its.of_sink._replace(root=there(its.of_sink.root))))
 
 
+def do_lent_task(lent: socket.socket) -> None:
+    """Do the task that a run lends, if it does before it ends."""
+    with lent, lent.makefile("rb") as file:
+        if not file.peek():
+            return
+        args = pickle.load(file)
+    _here.address = "inproc://model/other"
+    mover.move(*args)
+
+
 def connect_over(bench: Bench) -> None:
     """Have the workers, and several hosts, connect over links of this bench."""
     vars(far_hosts)["OneHost"] = bench.one_host
 
 
-def stand_in(*, hurries: bool) -> None:
+def hurry() -> None:
+    """Have idle lanes of tasks do at once what others are at."""
+    vars(mover)["_TAKEOVER_S"] = HURRY_S
+
+
+def stand_in() -> None:
     """Have this process's tasks be of workers that are threads, and may stand still."""
     for module, name, value in QUICK:
         setattr(module, name, value)
-    if hurries:
-        vars(mover)["_TAKEOVER_S"] = HURRY_S
     vars(mover).update(_worker_here=worker_here, _Moving=Standing)
