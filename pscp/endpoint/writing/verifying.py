@@ -117,8 +117,8 @@ class VerifyingSink(source.FileTable, abc.ABC):
         """Make the folder, unfinished until finish_folder()."""
 
     @abc.abstractmethod
-    def make_by_name(self, value: tree.Entry, is_anew: bool = False) -> None:
-        """Make a link, a FIFO or a device; `is_anew`, in place of one that is the same."""
+    def make_by_name(self, value: tree.Entry) -> None:
+        """Make a link, a FIFO or a device, also where a lane that was lost has made it."""
 
     @abc.abstractmethod
     def _settle(self, parts: "List[Part]", done: failures.Done) -> None:
