@@ -35,6 +35,7 @@ from pscp.endpoint.reading.paths import to_text
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import seen, tries
 from pscp.endpoint.writing.fence import TASK, TRY, fence_name
+from pscp.ground import stops
 from pscp.ground.contexts import with_context
 from pscp.ground.counters import LiveCounters
 from pscp.ground.errors import Cancelled, CopyError, PscpError
@@ -110,13 +111,28 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     moving = _Moving(errand, task, address)
     problem: PscpError | None = None
     try:
-        with shaped():
+        with shaped(), _Wanted().here():
             moving.run()
     except PscpError as error:
         problem = error
     except OSError as error:
         problem = CopyError(f"{name_here()}: {error}")
     return pack(moving.outcome(problem))
+
+
+class _Wanted(stops.Stop):
+    """Ends the pauses between a task's attempts to connect, once nobody waits for the task."""
+
+    def check(self) -> None:
+        super().check()
+        if _is_cancelled():
+            raise Cancelled("the task was taken back")
+
+    def pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        super().pause(min(seconds, _LOOK_S))
+        while (left_s := until_s - time.monotonic()) > 0:
+            super().pause(min(left_s, _LOOK_S))
 
 
 class _KeptConnections:

@@ -1,4 +1,4 @@
-"""How much work a task of a cluster gets, and how long one took.
+"""How much work a task of a cluster gets, how long one took, and when it ends in vain.
 
 Not here: workers that do tasks (../faults/test_cluster.py), which of them get any
 (test_standing.py).
@@ -7,14 +7,20 @@ Not here: workers that do tasks (../faults/test_cluster.py), which of them get a
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from pscp.cluster import mover
 from pscp.cluster.dispatcher import Pace
+from pscp.cluster.tasks import Errand, Task, outcome_of, pack
+from pscp.connect.spare_logins import IdleConnections
+from pscp.ground import stops
+from pscp.ground.errors import Cancelled
 from pscp.ground.locations import parse_location
 from pscp.ground.values import MIB
+from pscp.options.arguments import version
+from pscp.options.options import Options
 
 THREADS = [2, 2]  # of two workers: twelve tasks are out at once
 
@@ -87,3 +93,30 @@ def test_a_task_is_counted_once_that_ran_beside_the_one_before(
         assert each._timer is not None
         each._timer.join()
     assert mover._kept == {}
+
+
+def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not only once --retry-for is over."""
+    attempts: list[int] = []
+
+    def take(*_: object) -> NoReturn:
+        while True:
+            attempts.append(len(attempts))
+            stops.pause(0.0 if len(attempts) < 3 else 3600.0)
+
+    def pass_by(*_: object, **__: object) -> None: ...
+
+    connections = SimpleNamespace(
+        idle=IdleConnections(), start_logins=pass_by, check_logins=pass_by, take=take, close=pass_by
+    )
+    monkeypatch.setattr(mover, "_KEPT_S", 0.0)
+    monkeypatch.setattr(mover, "connections_to", lambda _: connections)
+    monkeypatch.setattr(mover, "_sees_place", lambda _: True)
+    monkeypatch.setattr(mover, "_is_cancelled", lambda: len(attempts) == 3)
+    nothing: Any = None
+    host, options = parse_location("host:/in"), Options(retry_for_s=7200)
+    errand = Errand(True, host, options, nothing, nothing, nothing)
+    found = outcome_of(mover.move(version(), pack(errand), pack(Task(1, [], [], [], None))))
+    assert isinstance(found.problem, Cancelled) and attempts == [0, 1, 2]
