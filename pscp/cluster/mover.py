@@ -53,7 +53,8 @@ _KEPT_S = 5.0  # for which connections wait for the next task
 _LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next one may begin
 # At the end of each task lanes are idle, and that is no reason to send chunks twice: the next task
 # has work for this line. A lane that does so has answers to come, and gives no connection to it.
-_TAKEOVER_S = 10.0
+# But a chunk that takes three times as long as others may have a lane that stands still.
+_TAKEOVER_S, _TAKEOVER_MOST_S = 1.0, 10.0
 _AT_ONCE = 2  # tasks at work for each thread: one fills the line while the other begins or ends
 OTHER_PLACE = "it does not see this copy's files"
 
@@ -316,7 +317,7 @@ class _Moving:
     def _work(self, pool: LanePool, agents: list[RemoteAgent], kept: _KeptConnections) -> None:
         queue, errand = pool.queue, self._errand
         queue.when_lost(partial(revoke_first, queue.add, lambda failure: queue.stop(_as(failure))))
-        queue.take_over_after(_TAKEOVER_S)
+        queue.take_over_after(_TAKEOVER_S, _TAKEOVER_MOST_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         half_bytes = sum(work.cost_bytes for work in works) / 2
         for work in works:

@@ -181,6 +181,30 @@ def test_no_third_lane_takes_over(queue: WorkQueue) -> None:
     assert queue.try_take(lanes[2].share) is None
 
 
+@pytest.mark.parametrize(
+    ("flight_s", "after_s"), [(0.1, 1.0), (0.5, 1.5), (2.0, 6.0), (60.0, 10.0), (None, 10.0)]
+)
+def test_a_chunk_is_taken_over_that_takes_three_times_as_long_as_others(
+    monkeypatch: pytest.MonkeyPatch, flight_s: float | None, after_s: float
+) -> None:
+    """Within bounds; at most so long where nothing has landed yet."""
+    queue, now_s = WorkQueue(), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    queue.take_over_after(1.0, 10.0)
+    slow, idle = Lane(queue), Lane(queue)
+    for _ in range(5 if flight_s is not None else 0):
+        queue.put(Chunk(Job(), 0, 10))
+        number, _ = take(queue, idle)
+        now_s[0] += flight_s or 0.0
+        finish(queue, idle, number)
+    queue.put(Chunk(Job(), 0, 10))
+    _, chunk = take(queue, slow)
+    now_s[0] += after_s - 0.001
+    assert queue.try_take(idle.share) is None
+    now_s[0] += 0.002
+    assert take(queue, idle)[1] is chunk
+
+
 def test_a_lane_with_work_of_its_own_takes_nothing_over(queue: WorkQueue) -> None:
     slow, busy = Lane(queue), Lane(queue)
     queue.put(Chunk(Job(), 0, 10))

@@ -24,6 +24,7 @@ _ANSWER_S = 3.0  # for a request that takes a second; after it another lane make
 # take lately, and at least so long, it goes over another lane as well.
 _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # chunks over which that time is averaged
+_SLOW = 3  # times as long as chunks take is slow, where how long that is decides
 
 # Makes the request after which the lane of this number cannot do these pieces any more.
 Revocation = Callable[[int, list[Work]], Ask]
@@ -178,12 +179,14 @@ class InFlight:
         self.done_bytes = 0  # the cost of all pieces that were finished
         self.done_pieces = 0  # those that brought the copy on
         self.revocation: Revocation | None = None
-        self.takeover_s = _PATIENCE_S  # after it an idle lane sends another one's chunk as well
+        # After it an idle lane sends another one's chunk as well: at least, and at most.
+        self.takeover_s = _PATIENCE_S, _PATIENCE_S
         self._is_stream = is_stream
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
         self._prompt: dict[Ask, float] = {}  # when each request was made that is answered at once
         self._flight_s = _PATIENCE_S / _OVERDUE  # that a chunk was in flight lately, on average
+        self._flights = _FLIGHTS if is_stream else 0  # chunks of which that is the average
 
     def join(self, share: LaneShare) -> None:
         self._shares.append(share)
@@ -219,7 +222,8 @@ class InFlight:
     def finish(self, work: Work, age_s: float) -> bool:
         """Count a piece as finished by one lane. Return False if another one was first."""
         if isinstance(work, Chunk):
-            self._flight_s += (age_s - self._flight_s) / _FLIGHTS
+            self._flights = min(self._flights + 1, _FLIGHTS)
+            self._flight_s += (age_s - self._flight_s) / self._flights
         work.takers -= 1
         if work.is_over:
             return False
@@ -259,9 +263,10 @@ class InFlight:
 
     def patience_s(self) -> float:
         """Return how long a chunk may be in flight before another lane takes it over."""
-        if not self._is_stream:
-            return self.takeover_s
-        return max(_OVERDUE * self._flight_s, _OVERDUE_S)
+        if self._is_stream:
+            return max(_OVERDUE * self._flight_s, _OVERDUE_S)
+        least_s, most_s = self.takeover_s
+        return min(max(_SLOW * self._flight_s, least_s), most_s) if self._flights else most_s
 
     def is_behind(self, share: LaneShare) -> bool:
         """Return whether another lane has finished what this one still has in flight.

@@ -236,9 +236,11 @@ class WorkQueue:
         """Set the function that returns what goes before a lost lane's exclusive work."""
         self._in_flight.revocation = revocation
 
-    def take_over_after(self, seconds: float) -> None:
-        """Set for how long a lane has a chunk until an idle one sends it as well."""
-        self._in_flight.takeover_s = seconds
+    def take_over_after(self, least_s: float, most_s: float) -> None:
+        """Set for how long a lane has a chunk until an idle one sends it as well: three times as
+        long as chunks took lately, at least and at most so long.
+        """
+        self._in_flight.takeover_s = least_s, most_s
 
     # --- taking
 
