@@ -137,6 +137,7 @@ FOCI = {
         ),
         history="new", workers=2,
     ),
+    "goes on": Focus(ARCHIVE, (A_PART, Step()), history="new"),
     "silent": Focus(ARCHIVE, (Step(looks=workers.SILENT),), workers=2),
     "elsewhere": Focus(ARCHIVE, (Step(looks=workers.ELSEWHERE),), workers=2),
     "refused": Focus(ARCHIVE, (Step(fates=AT_ONCE),), workers=2),

@@ -260,6 +260,11 @@ MUTANTS = (
         "a worker whose run was killed goes on beside the next run, and after it",
     ),
     Mutant(
+        "goes on", "transfer/walk/file_job.py",
+        "list(subtract([(0, item.entry.size)], done))", "[(0, item.entry.size)]",
+        "what the journal says has landed is sent once more",
+    ),
+    Mutant(
         "silent", "cluster/place.py",
         "if isinstance(each, OSError):", "if isinstance(each, ConnectionError):",
         "a worker that does not answer is taken for one that cannot run pscp",

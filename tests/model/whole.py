@@ -102,7 +102,8 @@ class Step(NamedTuple):
         """May what comes of it fall short? Not where a host is lost, and is there again at once."""
         fault = self.fault
         is_passing = fault is None or (fault.do, fault.at) == (HOST, 0)
-        return self.disturbance is not None or not is_passing
+        # A worker that stands still may hold a part: its file fails.
+        return self.disturbance is not None or self.outlives is not None or not is_passing
 
     @property
     def changes_meanwhile(self) -> bool:
@@ -182,6 +183,9 @@ class World:
         folds = rng.random() < 0.2 if focus is None else focus.folds
         self.trial.fold = folding.fold if folds else None
         self.trial.keeps_alike = folds and self.names_most < rows.NAMES_MOST
+        # Whether all runs before were killed, so that this one goes on with what they noted.
+        self._goes_on, self._goes_on_now = True, False
+        self._noted_bytes = self._sent_bytes = 0  # in journals before a run; and by it, at its end
         self._first: dict[bytes, Node] = {}
         self._asked_late = Late({}, {}, [], True)
         # Before runs of which the log still has what was not synced: a kill loses none of it.
@@ -193,7 +197,9 @@ class World:
     def run(self, step: Step) -> tuple[int, str]:
         """Copy; return the exit code and what was told."""
         self.meanwhile.unlink(missing_ok=True)
+        self._noted_bytes, self._sent_bytes = noted_bytes(self.state), 0
         before, there = power.disturbances(os.fsencode(self.log)), scan(self.trial.there)
+        self._goes_on_now = self._goes_on
         earlier, lent = self.outliving, self._start_outliving(step)
         read_fd, write_fd = os.pipe()
         pid = os.fork()
@@ -211,7 +217,8 @@ class World:
                 found: list[Any] = [KILLED, "stands still"]
             else:
                 raw = pipe.read() if code == 0 else b""
-                found = json.loads(raw) if raw else [code or FAILED, "killed"]
+                *found, self._sent_bytes = json.loads(raw) if raw else [code or FAILED, "killed", 0]
+        self._goes_on &= found[0] == KILLED and not (self.stopped or step.outlives)
         self._await_outliving(earlier)
         self.said.append(f"[{describe(step)}: {found[0]}] {found[1][-1500:]}")
         self.disturbed += power.disturbances(os.fsencode(self.log)) - before
@@ -361,9 +368,10 @@ class World:
         try:
             self._prepare(step.disturbance)
             bench = Bench(*filter(None, [step.fault]))
-            told = self._copied(bench, step, lent)
+            code, said = self._copied(bench, step, lent)
             if bench.bugs:
-                told = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
+                code, said = FAILED, "\n".join(["Traceback of an agent", *bench.bugs])
+            told = code, said, self.trial.sent_bytes
             raw = json.dumps(told).encode()
             with contextlib.suppress(BrokenPipeError):  # a late one is no more listened to
                 while raw:
@@ -522,7 +530,7 @@ class World:
         self.is_same &= not (step.is_power_cut or changes)
         if not step.is_disturbed and not step.is_power_cut:
             trial.may_leave = not self.is_same
-            wrong += trial.wrong(code, said)
+            wrong += [*trial.wrong(code, said), *self._sent_again(code)]
         elif code == 0 and not changes and not step.is_power_cut:
             trial.may_leave = True
             wrong += trial.wrong_but_times(code, said)  # what cannot be removed stays
@@ -548,6 +556,21 @@ class World:
         """All that is there now is on the disk."""
         self.log.unlink(missing_ok=True)
         self._unsynced.clear()
+
+    def _sent_again(self, code: int) -> list[str]:
+        """Say whether a run that goes on has sent what was there, by the journals of those before.
+
+        What a killed run had in flight, which it has not noted, may be sent once more.
+        """
+        trial = self.trial
+        goes_on = self._goes_on_now and self.is_same and trial.given.get("resume", True)
+        if code or not goes_on or trial.given.get("copy_links"):  # by which a file comes twice
+            return []
+        source_bytes = sum(node.size for node in trial.now.values() if node.kind == FILE)
+        most_bytes = source_bytes - self._noted_bytes
+        if self._sent_bytes <= most_bytes:
+            return []
+        return [f"{self._sent_bytes} bytes are sent, and not {most_bytes} at most"]
 
     def _lost_backups(self) -> list[str]:
         """Say which files that were there first have no name any more, though backups are kept."""
@@ -764,6 +787,21 @@ class Cloning:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(fcntl, name)
+
+
+def noted_bytes(state: Path) -> int:
+    """Return how many bytes of files have landed by the journals there (terms/journal.py)."""
+    extents = set[tuple[Any, ...]]()
+    for path in state.glob("pscp/*.journal"):
+        files: dict[int, Any] = {}
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):  # the last one may be cut short
+                kind, number, *rest = json.loads(line)
+                if kind == "file":
+                    files[number] = rest[0]
+                elif kind == "chunk":
+                    extents.add((files[number], *rest[:2]))
+    return sum(length for _, _, length in extents)
 
 
 def is_still(pid: int) -> bool:

@@ -84,6 +84,7 @@ class Trial:
         self.rng = random.Random(seed)
         self.ever: list[dict[bytes, Node]] = []
         self.has_known = False
+        self.sent_bytes = 0  # by by_session(), of files
         self.twin = self
 
     def draw(self, history: str | None = None, has_oddities: bool = True) -> None:
@@ -259,6 +260,7 @@ class Trial:
             )  # fmt: skip
         except PscpError as error:
             return error.exit_code, f"{type(error).__name__}: {error.message}"
+        self.sent_bytes = done.bytes_sent
         said = [f"{each.path}: {each.message}" for each in done.failures]
         wrong = list(self._wrong_outcomes(events)) if is_steady else []
         is_wrong = wrong and not self.is_known("outcome")
