@@ -217,7 +217,8 @@ class World:
                 found: list[Any] = [KILLED, "stands still"]
             else:
                 raw = pipe.read() if code == 0 else b""
-                *found, self._sent_bytes = json.loads(raw) if raw else [code or FAILED, "killed", 0]
+                found = json.loads(raw) if raw else [code or FAILED, "killed"]
+                self._sent_bytes = found[2] if raw else 0
         self._goes_on &= found[0] == KILLED and not (self.stopped or step.outlives)
         self._await_outliving(earlier)
         self.said.append(f"[{describe(step)}: {found[0]}] {found[1][-1500:]}")
