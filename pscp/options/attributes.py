@@ -59,10 +59,14 @@ class Attributes(NamedTuple):
         """Return the entry as it is to arrive."""
         if entry.kind in (tree.FILE, tree.FOLDER, tree.FIFO, tree.DEVICE):
             entry = entry._replace(mode=changed_mode(entry.mode, entry.kind, self.modes))
-        owner = entry.extra.get("o")
+        owner = self.owner(entry.extra.get("o"))
+        return entry if owner is None else entry._replace(extra={**entry.extra, "o": owner})
+
+    def owner(self, owner: object) -> list[object] | None:
+        """Return an owner, as entries and listings have it, as it is to arrive; None for none."""
         if not isinstance(owner, list) or len(owner) != 4:
             if None in self.ids:
-                return entry
+                return None
             owner = [0, 0, "", ""]
         uid, gid, user, group = owner
         if self.numeric:
@@ -71,7 +75,7 @@ class Attributes(NamedTuple):
             uid, user = self.ids.uid, ""
         if self.ids.gid is not None:
             gid, group = self.ids.gid, ""
-        return entry._replace(extra={**entry.extra, "o": [uid, gid, user, group]})
+        return [uid, gid, user, group]
 
 
 def changed_mode(mode: int, kind: str, changes: Sequence[ModeChange]) -> int:

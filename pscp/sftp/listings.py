@@ -127,7 +127,7 @@ async def _compare(sink: Sink, entry: tree.Entry, request: Compare) -> object:
     differing = await _differing(sink, path, rows, there, of_folder.owner)
     is_same = not differing and _is_same_folder(sink, status, entry)
     is_more = request.extras and has_more(there, rows, of_folder)
-    return is_same, list(filter(rows.is_file, differing)), 0, is_more
+    return is_same, list(filter(rows.is_file, differing)), [], is_more
 
 
 async def _differing(

@@ -284,8 +284,7 @@ class Run:
     ) -> CopyTerms:
         request, root, far = self._request, agreed.target.root, agents[0]
         can_check_folders = not (
-            (request.reporter.wants_files and self._options.link_dest)  # which tells no names
-            or not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
+            not (agreed.target.existing or self._options.link_dest)  # nothing to compare with
             or request.job.select is not None  # each file is asked about
         )
         return CopyTerms(

@@ -314,15 +314,17 @@ def test_the_main_thread_of_a_program_keeps_its_working_folder(tmp_path: Path) -
 def test_a_place_that_a_listing_has_not() -> None:
     text = Rows([b"a", b"f"], [stat.S_IFREG, stat.S_IFDIR], [1, 0], [3, 0], {}).pack()
     of_folder = Listing(text, 1, True, None, "")
-    assert folder_check.differing(of_folder, [False, [0], 0, True]) == (["a"], False, 0, True)
-    assert folder_check.differing(of_folder, None) == (["a"], False, 0, True)
-    assert folder_check.differing(of_folder, [False, [], 1, False]) == ([], False, 1, False)
-    for linked in (-1, 2, None):
-        with pytest.raises(ValueError, match=r"linked|integer"):
+    assert folder_check.differing(of_folder, [False, [0], [], True]) == (["a"], False, [], True)
+    assert folder_check.differing(of_folder, None) == (["a"], False, [], True)
+    assert folder_check.differing(of_folder, [False, [], [0], False]) == ([], False, ["a"], False)
+    for linked in ([-1], [2], [None], 1):
+        with pytest.raises(ValueError, match=r"place|integer|list"):
             folder_check.differing(of_folder, [False, [], linked, False])
+    with pytest.raises(ValueError, match="linked"):
+        folder_check.differing(of_folder, [False, [0], [0], False])
     for places in ([2], [-1], ["0"]):
         with pytest.raises(ValueError, match=r"place|integer"):
-            folder_check.differing(of_folder, [False, places, 0, False])
+            folder_check.differing(of_folder, [False, places, [], False])
 
 
 @given(

@@ -52,7 +52,7 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
         return os.path.samestat(wanted, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
 
     wanted = os.stat(first, dir_fd=from_fd, follow_symlinks=False)
-    found = _there(the_sink, value.path)
+    found = status_there(the_sink, value.path)
     is_there = None if found is None else os.path.samestat(found, wanted)
     if not is_there:
         keeper = the_sink.settler.keeper
@@ -62,7 +62,7 @@ def hard_link(the_sink: "sink.Sink", value: tree.Entry) -> Optional[bool]:
     return is_there
 
 
-def _there(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
+def status_there(the_sink: "sink.Sink", path: str) -> Optional[os.stat_result]:
     """Return the status of what has this path, if anything. Raises OSError, Refusal."""
     try:
         return status_of(*the_sink.root.at(path))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set
 from ..frames import failures, system
 from ..reading import files, tree, xattrs
 from ..reading.paths import Root, to_bytes, to_text
-from . import sameness
+from . import hardlinks, sameness
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -113,9 +113,12 @@ class Linker:
             found = files.digest_of(fd, (0, status.st_size), algorithm, self._room)
             return found is not None and found.hex() == digest
 
-    def _name(self, path: str, from_fd: int, name: bytes, status: os.stat_result) -> bool:
+    def _name(
+        self, path: str, from_fd: int, name: bytes, status: os.stat_result, replaces: bool = True
+    ) -> bool:
         """Give the file this path as well. Return whether it is that very file, unchanged, and not
-        another that was put in its place meanwhile.
+        another that was put in its place meanwhile. Raises FileExistsError where another file has
+        the path, unless it `replaces` that.
         """
 
         def make(there: bytes, folder_fd: int) -> None:
@@ -133,6 +136,8 @@ class Linker:
             try:
                 make(there, folder_fd)
             except FileExistsError:
+                if not replaces:
+                    raise
                 self._sink.put(path, make, is_made)
                 return True
             return is_made(there, folder_fd)
@@ -156,7 +161,8 @@ class Linker:
         places: List[int],
         differing: Callable[[int], List[int]],
     ) -> Set[int]:
-        """Link those of the places in a folder's listing that are the same in another folder.
+        """Link those of the places in a folder's listing that are the same in another folder. What
+        has the name of one already is not replaced: that is decided file by file.
 
         `differing` returns the places that differ in the folder of a descriptor. Returns the places
         that were linked.
@@ -173,7 +179,7 @@ class Linker:
                 with self._sink.held():  # once for several: it costs as much as a link
                     for place in same[begin : begin + _HELD_MOST]:
                         name = names[place]
-                        if self._link_place("%s/%s" % (path, to_text(name)), fd, name):
+                        if self._link_place(os.path.join(path, to_text(name)), fd, name):
                             linked.add(place)
         if not linked or self._is_dry:
             return linked
@@ -185,7 +191,9 @@ class Linker:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if self._sink.policy.archive and self._attributes(fd, name, status):
                 return False
-            return self._is_dry or self._name(path.lstrip("/"), fd, name, status)
+            if self._is_dry:
+                return hardlinks.status_there(self._sink, path) is None
+            return self._name(path, fd, name, status, replaces=False)
         except (OSError, failures.Refusal) as error:
             _check_owned(error)
             return False

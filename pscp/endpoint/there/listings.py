@@ -67,7 +67,7 @@ class WalkFolders(NamedTuple):
 
 
 Names = List[Tuple[int, str, List[str]]]
-Compared = Tuple[bool, List[int], int, bool]
+Compared = Tuple[bool, List[int], List[int], bool]
 
 
 class Describe(NamedTuple):
@@ -79,10 +79,10 @@ class Describe(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """Ask what differs at the destination, once --link-dest has linked what it can. Answer: per
-    folder `[whether it is the same itself, with all in it, [places in the listing of files and
-    links that differ], how many were linked, whether it has names that the listing has not]`; null
-    where that is not known.
+    """Ask what differs at the destination, once --link-dest has linked what it can of what is not
+    there. Answer: per folder `[whether it is the same itself, with all in it, [places in the
+    listing of files and links that differ], [places of those that were linked], whether it has
+    names that the listing has not]`; null where that is not known.
     """
 
     folders: List[tree.Entry]  # each with a Listing as `list` of its extra
@@ -352,10 +352,10 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
             places = list(filter(rows.is_file, differing))
             is_more = asked.extras and _has_more(fd, rows, there, is_all=not differing)
             if the_sink.linker is None or not places:
-                return is_same, places, 0, is_more
+                return is_same, places, [], is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
             left = [place for place in places if place not in linked]
-            return is_same, left, len(linked), is_more
+            return is_same, left, sorted(linked), is_more
     except OSError:
         return None
     except failures.Refusal as error:

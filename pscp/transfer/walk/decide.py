@@ -254,11 +254,7 @@ def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str,
 # its own.
 _MORE_ASKED = (
     "strong", "checksum", "size_only", "ignore_existing", "transfer_test", "files_from",
-    "relative", "remove_source_files", "chmod", "chown", "numeric_ids",
-)  # fmt: skip
-# With these a file is asked about before it is linked, which with --link-dest the check does.
-_ASKED_FIRST = (
-    "update", "existing", "backup", "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s",
+    "remove_source_files",
 )  # fmt: skip
 
 
@@ -266,8 +262,8 @@ def may_check_folders(options: Options) -> bool:
     """Return whether a whole folder may be taken for unchanged: size, time, mode and owner are all
     that is to be compared.
     """
-    more = _MORE_ASKED + (_ASKED_FIRST if options.link_dest else ())
-    is_more = any(getattr(options, name) not in (None, False) for name in more)
+    is_more = any(getattr(options, name) not in (None, False) for name in _MORE_ASKED)
+    is_more |= bool(options.link_dest and options.existing)  # the check would link what is new
     return options.preserve and options.recursive and options.resume and not is_more
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pscp.endpoint.asking.entries import entry as checked_entry
@@ -19,9 +19,10 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.wire import WireError
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes, to_text
-from pscp.endpoint.reading.rows import Listing, unpack
+from pscp.endpoint.reading.rows import Listing, Rows, as_listing, unpack
 from pscp.endpoint.there.counting import NO_BOUNDS, Bounds
 from pscp.endpoint.there.listings import Compare, Describe, listing
+from pscp.options.attributes import Attributes, ModeChange, changed_mode
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import MEMORY_BYTES, Ask, Failure, PlannedEntry
 from pscp.transfer.walk.items import Items
@@ -49,6 +50,7 @@ class FolderCheck:
         place: Place,
         passes: Callable[[tree.Entry], bool],
         *,
+        attributes: Attributes | None,
         bounds: Bounds,
         refusal: Callable[[str], str] | None,
         mirror: Mirror | None,
@@ -60,16 +62,21 @@ class FolderCheck:
                 mirror it gets all entries, else listed folders.
             passes: gets the folders that are the same, as they land, and says whether none is to
                 come of them.
+            attributes: what the copy changes of modes and owners.
             bounds: of the files that the copy takes.
             refusal: returns why no file may get a path at the destination, "" for no reason.
             mirror: is told where more is there than is listed.
         """
-        self.terms, self.results = items.terms, items.results
-        self.place, self.passes, self.bounds = place, passes, bounds
-        self.refusal, self.mirror = refusal, mirror
-        # Whether it matters which files are unchanged, and not only how many.
-        self.tells = self.results.wants_files or items.terms.counts_ahead
-        self.tells = self.tells or bounds != NO_BOUNDS or refusal is not None
+        self.items, self.terms, self.results = items, items.terms, items.results
+        self.place, self.passes = place, passes
+        self.attributes, self.bounds, self.refusal, self.mirror = (
+            attributes, bounds, refusal, mirror,
+        )  # fmt: skip
+        options, picks = self.terms.options, bounds != NO_BOUNDS or refusal is not None
+        self.hides = picks and bool(options.link_dest)
+        # Whether it matters which files are unchanged or linked, and not only how many.
+        self.tells = self.results.wants_files or self.terms.counts_ahead or options.itemize
+        self.tells = self.tells or picks
 
     def changed(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
         """Yield the entries that are not, by their folder's listing, there already."""
@@ -133,8 +140,10 @@ class _Batch:
         if not self._listed:
             self.is_done = True
             return
-        lands = [(item.entry, each) for _, item, each in self._listed]
-        folders = [e._replace(extra={**e.extra, "list": each}) for e, each in lands]
+        folders = []
+        for _, item, of_folder in self._listed:
+            listed = as_it_lands(self._check, item, of_folder)
+            folders.append(item.entry._replace(extra={**item.entry.extra, "list": listed}))
         request = Compare(
             folders,
             parts=bool(self._terms.earlier),
@@ -170,12 +179,13 @@ class _Batch:
             names, is_same, linked, has_more = differing(of_folder, row)
             here = of_folder.files
             if self._check.tells:
-                found = sort(item.entry.path, of_folder, names, self._check)
+                found = sort(item.entry.path, of_folder, names, linked, self._check)
                 names, left_out = found.wanted, left_out + found.left_out
                 here, unneeded_bytes = here - found.left_out, unneeded_bytes + found.bytes
                 self._check.results.unchanged(found.unchanged)
-            unchanged += here - len(names) - linked
-            all_linked += linked
+                self._check.items.tell_linked([(path, "") for path in found.linked])
+            unchanged += here - len(names) - len(linked)
+            all_linked += len(linked)
             if has_more and self._mirror is not None:
                 self._mirror.has_more(item, of_folder)
             elif is_same and of_folder.is_whole and not names and not self._gets_backups(item):
@@ -237,19 +247,70 @@ def whole_folder(path: str, after: str) -> str:
     return folder
 
 
-def differing(of_folder: Listing, row: object) -> tuple[list[str], bool, int, bool]:
-    """Return the names of files and links that differ, whether the folder is the same, how many of
-    it were linked, and whether it may have more there.
+def as_it_lands(check: FolderCheck, item: PlannedEntry, of_folder: Listing) -> Listing:
+    """Return the listing that the sink compares: with the modes and the owner that the files get,
+    and nothing said of those that --link-dest must not link unasked.
+    """
+    attributes = check.attributes
+    if attributes is None and not check.hides:
+        return of_folder
+    rows, owner = unpack(of_folder.text), of_folder.owner
+    landing = rows
+    if attributes is not None:
+        owner = attributes.owner(owner) or owner
+        arriving = {mode: _arriving(mode, attributes.modes) for mode in set(rows.modes)}
+        landing = rows._replace(modes=[arriving[mode] for mode in rows.modes])
+    if check.hides:
+        landing = _without(_not_linked(item.entry.path, landing, check), landing)
+    if landing.modes == rows.modes:
+        return of_folder._replace(owner=owner)
+    listed = as_listing(landing, owner, of_folder.is_whole, of_folder.up_to, of_folder.after)
+    return of_folder._replace(text="") if listed is None else listed  # "": it is not compared
+
+
+def _arriving(mode: int, changes: Sequence[ModeChange]) -> int:
+    """Return the mode that a file gets which has this one; of all else the same."""
+    if not stat.S_ISREG(mode):
+        return mode
+    return stat.S_IFREG | changed_mode(stat.S_IMODE(mode), tree.FILE, changes)
+
+
+def _not_linked(folder: str, rows: Rows, check: FolderCheck) -> set[int]:
+    """Return the places of what the copy leaves out, and of what it may refuse for its name."""
+    above, refusal = f"{folder}/" if folder else "", check.refusal
+    places = set()
+    for place, (name, mode, size, mtime_ns) in enumerate(zip(*rows[:4], strict=True)):
+        is_out = stat.S_ISREG(mode) and not check.bounds.hold(size, mtime_ns)
+        if is_out or (refusal is not None and refusal(above + to_text(name))):
+            places.add(place)
+    return places
+
+
+def _without(places: set[int], rows: Rows) -> Rows:
+    """Return the rows, but of the files and links at these places nothing but their names."""
+    hidden = set(filter(rows.is_file, places))
+    modes = [0 if place in hidden else mode for place, mode in enumerate(rows.modes)]
+    targets = {place: target for place, target in rows.targets.items() if place not in hidden}
+    return rows._replace(modes=modes, targets=targets)
+
+
+Found = tuple[list[str], bool, list[str], bool]
+
+
+def differing(of_folder: Listing, row: object) -> Found:
+    """Return the names of files and links that differ, whether the folder is the same, the names of
+    those that were linked, and whether it may have more there.
     """
     if row is None:
         wanted = unpack(of_folder.text)
-        return _files(of_folder, range(len(wanted.names))), False, 0, True
-    is_same, places, linked, has_more = answers.items(row)
+        return _files(of_folder, range(len(wanted.names))), False, [], True
+    is_same, places, linked_places, has_more = answers.items(row)
     found = [answers.integer(place) for place in answers.items(places)]
+    linked = [answers.integer(place) for place in answers.items(linked_places)]
+    if not set(found).isdisjoint(linked):
+        raise ValueError("a place that differs and was linked")
     names = _files(of_folder, found) if found else []
-    if not 0 <= answers.integer(linked) <= of_folder.files - len(names):
-        raise ValueError("more linked than there is")
-    return names, is_same is True, answers.integer(linked), has_more is True
+    return names, is_same is True, _files(of_folder, linked) if linked else [], has_more is True
 
 
 class Sorted(NamedTuple):
@@ -257,15 +318,23 @@ class Sorted(NamedTuple):
 
     wanted: list[str]  # names that get entries
     unchanged: list[str]  # paths at the destination
+    linked: list[str]  # also paths
     left_out: int
-    bytes: int  # of the unchanged files
+    bytes: int  # of the unchanged and linked files
 
 
-def sort(folder: str, of_folder: Listing, names: Iterable[str], check: FolderCheck) -> Sorted:
-    """Sort a folder's files and links, of which those with these names differ."""
+def sort(
+    folder: str,
+    of_folder: Listing,
+    names: Iterable[str],
+    linked_names: Iterable[str],
+    check: FolderCheck,
+) -> Sorted:
+    """Sort a folder's files and links, of which those with these names differ, or were linked."""
     rows, differing = unpack(of_folder.text), set(map(to_bytes, names))
+    were_linked = set(map(to_bytes, linked_names))
     above, refusal = f"{folder}/" if folder else "", check.refusal
-    wanted, unchanged = list[str](), list[str]()
+    wanted, unchanged, linked = list[str](), list[str](), list[str]()
     left_out = all_bytes = 0
     for place, (name, mode, size, mtime_ns) in enumerate(zip(*rows[:4], strict=True)):
         is_file, path = stat.S_ISREG(mode), above + to_text(name)
@@ -276,9 +345,9 @@ def sort(folder: str, of_folder: Listing, names: Iterable[str], check: FolderChe
         elif name in differing or (refusal is not None and refusal(path)):
             wanted.append(to_text(name))
         else:
-            unchanged.append(path)
+            (linked if name in were_linked else unchanged).append(path)
             all_bytes += size if is_file else 0
-    return Sorted(wanted, unchanged, left_out, all_bytes)
+    return Sorted(wanted, unchanged, linked, left_out, all_bytes)
 
 
 def _files(of_folder: Listing, places: Iterable[int]) -> list[str]:

@@ -185,12 +185,16 @@ class Items:
         """Count names of files in other folders; those with digests were verified."""
         self._counters.add(files_linked=len(items), bytes_unneeded=_bytes_of(items))
         self._counters.add(chunks_verified=sum(map(bool, digests)))
-        if self._options.dry_run and self._options.itemize:
-            for item in items:
-                self._show(f"{'linked':<9} {item.entry.path}")
         self._found(items, digests)
-        paths = (item.entry.path for item in items)
-        self.results.record_outcome("linked", zip(paths, self._known(digests), strict=True))
+        paths = [item.entry.path for item in items]
+        self.tell_linked([*zip(paths, self._known(digests), strict=True)])
+
+    def tell_linked(self, files: list[tuple[str, str]]) -> None:
+        """Tell of files that were linked, by path and SHA-256, if each is to be told of."""
+        if self._options.dry_run and self._options.itemize:
+            for path, _ in files:
+                self._show(f"{'linked':<9} {path}")
+        self.results.record_outcome("linked", files)
 
     def _known(self, digests: list[str]) -> list[str]:
         return digests if self._options.strong else [""] * len(digests)

@@ -89,7 +89,7 @@ class PlanWalk(threading.Thread):
         # A program's `select` may wait for what was found before.
         self._new_most = _NEW_ITEMS if self._terms.job.select is None else 1
         self._names = Names(self._folds, above=self._terms.above)
-        self._walked_folders = Names(self._folds, self._names.refused)
+        self._walked_folders = Names(self._folds, self._names.refused, self._terms.above)
 
     def _walk(self) -> None:
         try:
@@ -132,6 +132,7 @@ class PlanWalk(threading.Thread):
             item = PlannedEntry(entry, entry._replace(path=path))
             try:
                 self._names.check(item.entry)
+                self._walked_folders.check(item.entry)
             except failures.Refusal as error:
                 self._refuse(failures.data(error.kind, path, str(error)))
                 continue
@@ -226,6 +227,7 @@ class PlanWalk(threading.Thread):
                 self._items,
                 self._placed,
                 self._has_its_name,
+                attributes=self._attributes,
                 bounds=self._selection.bounds,
                 refusal=self._refusal if refuses else None,
                 mirror=self._mirror,
@@ -247,7 +249,7 @@ class PlanWalk(threading.Thread):
             return None
         try:
             self._rules.check(entry)
-            item = self._terms.placement.place(entry)
+            item = self._changed(self._terms.placement.place(entry))
             self._see(item, of_folder)
             return item
         except _REFUSALS:
