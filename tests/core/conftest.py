@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from core.asked import Asked
 from core.link import QUICK, Bench, Fault
 from core.trees import Trees
 
@@ -50,3 +51,8 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for bench in made:
         bench.close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)

@@ -1,5 +1,5 @@
-"""Copies that are drawn, once with whole folders compared, and once file by file: the same must come
-of both.
+"""Copies that are drawn, once with whole folders compared, and once file by file: of both must come
+the same.
 
 Not here: what that must be (../oracle.py), which folders are compared (test_folder_check.py).
 """
@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pscp.endpoint.there import listings
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer import copy
+from pscp.transfer.walk.decide import may_check_folders
 
 EXAMPLES = int(os.environ.get("PSCP_FOLDERS_EXAMPLES", 60))
 SEED = int(os.environ.get("PSCP_FOLDERS_SEED", 1))
@@ -138,11 +140,8 @@ class Pair:
             sources, to = self.trial.locations("bench")
             bench, told = Bench(), Told(self.wants_files)
             with bench.session(verbose="itemize" in self.given) as session:
-                result = bench.ends(
-                    lambda session=session, told=told: session.copy(  # type: ignore[misc]
-                        sources, to, reporter=told, raises=False, **self.given
-                    )
-                )
+                do = partial(session.copy, sources, to, reporter=told, raises=False, **self.given)
+                result = bench.ends(do)
             bench.close()
             found.append((self._told(result), told.all, facts(self.trial.there, self.since_ns)))
         shutil.rmtree(self.trial.there)
@@ -157,7 +156,7 @@ class Pair:
 def test_of_folders_that_are_compared_comes_what_does_file_by_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_check, compare = copy.may_check_folders, listings._compare
+    compare = listings._compare
     compared = linked = 0
 
     def counted(*args: Any) -> Any:
@@ -174,7 +173,7 @@ def test_of_folders_that_are_compared_comes_what_does_file_by_file(
         with monkeypatch.context() as patch:
             patch.setattr(listings, "NAMES_MOST", pair.rng.choice((2, 16384)))
             of_each = []
-            for check in (may_check, lambda _: False):
+            for check in (may_check_folders, lambda _: False):
                 patch.setattr(copy, "may_check_folders", check)
                 of_each.append(pair.done())
                 shutil.rmtree(tmp_path / "state", ignore_errors=True)
@@ -188,7 +187,7 @@ def test_of_folders_that_are_compared_comes_what_does_file_by_file(
 
 
 def differences(one: Any, other: Any) -> list[Any]:
-    """Return what one has, and what the other."""
+    """Return what one has and the other has not, of each."""
     if isinstance(one, dict):
         one, other = one.items(), other.items()
-    return [[each for each in one if each not in other], [each for each in other if each not in one]]
+    return [[row for row in mine if row not in its] for mine, its in ((one, other), (other, one))]

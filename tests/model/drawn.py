@@ -27,6 +27,7 @@ from pscp.options.options import Options
 
 ARCHIVE = {"archive": True}
 ARCHIVE_MIRROR = {"archive": True, "delete": True}
+SNAPSHOT = {"archive": True, "link_dest": ("../yesterday",)}
 A_PART = Step(Disturbance(calls.KILL, "write", of="there"))  # some of a large file is written
 LATE_RUN = Step(Disturbance(calls.STOP, "write", of="there"))
 NOT_SYNCED = Disturbance(calls.FAIL, calls.FOLDER_SYNC, of="there", stays=True)
@@ -152,6 +153,14 @@ FOCI = {
     ),
     "alike mirrored": Focus(ARCHIVE_MIRROR, (Step(), Step()), folds=True),
     "alike deleted": Focus({"delete": True}, (Step(), Step()), folds=True),
+    "snapshot": Focus({**SNAPSHOT, "update": True}, (Step(), Step()), history="newer"),
+    "snapshot of some": Focus({**SNAPSHOT, "max_size_bytes": 4999}, (Step(), Step())),
+    "snapshot mirrored": Focus(
+        {**SNAPSHOT, "delete": True, "backup": True, "backup_dir": "old"},
+        (Step(Disturbance(calls.KILL, "write", of="there")), Step()), history="mixed",
+    ),
+    "snapshot kept": Focus({**SNAPSHOT, "backup": True}, (Step(), Step()), has_clashes=True),
+    "other modes": Focus({"archive": True, "chmod": "D755,F640"}, (Step(), Step()), history="same"),
     "one place": Focus(
         ARCHIVE, (Step(A_PART.disturbance, host=HOSTS[0]), Step(host=HOSTS[2]))
     ),
@@ -171,7 +180,9 @@ MEETING = (
     {"archive": True, "ignore_existing": True}, {"archive": True, "update": True, "resume": False},
     {"archive": True, "update": True, "checksum": True},
     {"archive": True, "delete": True, "ignore_existing": True}, {"existing": True},
-    {"backup": True, "resume": False},
+    {"backup": True, "resume": False}, {**SNAPSHOT, "update": True}, {**SNAPSHOT, "delete": True},
+    {**SNAPSHOT, "backup": True}, {**SNAPSHOT, "min_size_bytes": 41},
+    {"archive": True, "chmod": "D755,F640"}, {"archive": True, "relative": True},
     {"remove_source_files": True}, {"archive": True, "remove_source_files": True}, {"strong": True},
 )  # fmt: skip
 

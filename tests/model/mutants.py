@@ -26,6 +26,7 @@ class Mutant(NamedTuple):
 
 
 _OF_FOLDERS = "core/test_folder_check.py::test_"
+_OF_SNAPSHOTS = "core/test_snapshot_folders.py::test_"
 COMMIT, PARTS, FENCE = (f"endpoint/writing/{name}.py" for name in ("commit", "parts", "fence"))
 
 MUTANTS = (
@@ -218,7 +219,7 @@ MUTANTS = (
     ),
     Mutant(
         "more again", "transfer/walk/folder_check.py",
-        "range(len(wanted.names))), False, 0, True", "range(len(wanted.names))), False, 0, False",
+        "range(len(wanted.names))), False, [], True", "range(len(wanted.names))), False, [], False",
         "what a folder has that could not be compared stays",
     ),
     Mutant(
@@ -312,8 +313,7 @@ MUTANTS = (
     ),
     Mutant(
         "alike above", "transfer/walk/plan_walk.py",
-        "                self._names.check(item.entry)\n            except",
-        "                pass\n            except",
+        "self._names.check(item.entry)\n                self._walked", "self._walked",
         "folders above sources are not compared",
     ),
     Mutant(
@@ -330,6 +330,21 @@ MUTANTS = (
         "alike unread", "transfer/walk/plan_walk.py",
         "            self._names.check(folder)\n", "            pass\n",
         "a file's name may be that of a folder that is the same",
+    ),
+    Mutant(
+        "snapshot", "endpoint/there/linkdest.py", "                if not replaces:\n",
+        "                if False:\n",
+        "what is there and newer is yesterday's file afterwards, with -u",
+    ),
+    Mutant(
+        "snapshot of some", "transfer/walk/folder_check.py",
+        "picks and bool(options.link_dest)", "False",
+        "what a size leaves out is linked",
+    ),
+    Mutant(
+        "other modes", "transfer/walk/folder_check.py",
+        "if attributes is None and not check.hides:", "if not check.hides:",
+        "a file that has its source's mode does not get that of --chmod",
     ),
     Mutant(
         "one place", "transfer/terms/tokens.py",
@@ -410,5 +425,22 @@ MUTANTS = (
         "a large file that has several names, sent anew, replaces the backups of its further ones",
         test="core/test_backup.py::"
         "test_the_same_command_once_more_keeps_what_was_there_first_at_all_names",
+    ),
+    Mutant(
+        "linked names", "transfer/walk/folder_check.py",
+        "(refusal is not None and refusal(above + to_text(name)))", "False",
+        "what may be replaced by a backup is linked",
+        test=_OF_SNAPSHOTS + "what_has_a_backups_name_is_not_linked",
+    ),
+    Mutant(
+        "owners", "transfer/walk/folder_check.py", "attributes.owner(owner) or owner", "owner",
+        "a file that has its source's owner does not get that of --chown",
+        test=_OF_SNAPSHOTS + "what_has_the_owner_that_it_is_to_get_is_not_asked_about",
+    ),
+    Mutant(
+        "dry run", "endpoint/there/linkdest.py",
+        "return hardlinks.status_there(self._sink, path) is None", "return True",
+        "-n says of what is there and differs that it would be linked",
+        test=_OF_SNAPSHOTS + "what_is_there_and_differs_is_decided_file_by_file",
     ),
 )  # fmt: skip
