@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "more", "endpoint/there/listings.py",
-        "is_more = asked.extras and", "is_more = False and",
+        "is_more = is_there and", "is_more = False and",
         "what a folder has beside its listing stays",
     ),
     Mutant(

@@ -145,14 +145,11 @@ class Linker:
     # --- a folder with its listing
 
     def folder(self, path: str) -> int:
-        """Open a folder of the destination, which is made where it is missing; return its
-        descriptor.
-        """
-        with self._sink.held():
-            try:
-                return os.dup(self._sink.root.folder(path, make=not self._is_dry))
-            except FileNotFoundError:
-                return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # there is nothing in it
+        """Open a folder of the destination; return its descriptor, or one with nothing below it."""
+        try:
+            return os.dup(self._sink.root.folder(path))
+        except FileNotFoundError:
+            return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def link_listed(
         self,

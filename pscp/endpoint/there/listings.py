@@ -340,7 +340,8 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
         return None  # the coordinator, which reads it then, says so
     try:
         with system.closing(_open_folder(the_sink, entry.path)) as fd:
-            if asked.parts and any(map(is_pscps_own, names_in(fd))):
+            is_there = stat.S_ISDIR(os.fstat(fd).st_mode)  # else --link-dest has found it missing
+            if is_there and asked.parts and any(map(is_pscps_own, names_in(fd))):
                 return None  # what became of them, a look at each file tells
             owner, archive = sameness.owner(there.owner), the_sink.policy.archive
             unit_ns = 10**9 if asked.seconds else 1
@@ -348,10 +349,13 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
                 _differing, rows=rows, owner=owner, archive=archive, unit_ns=unit_ns
             )
             differing = find(fd)
-            is_same = not differing and _is_same_folder(os.fstat(fd), entry)
+            is_same = is_there and not differing and _is_same_folder(os.fstat(fd), entry)
             places = list(filter(rows.is_file, differing))
-            is_more = asked.extras and _has_more(fd, rows, there, is_all=not differing)
-            if the_sink.linker is None or not places:
+            is_more = is_there and asked.extras
+            is_more = is_more and has_more(names_in(fd), rows, there, is_all=not differing)
+            # A read-only folder is opened up once it was looked at: for each file by itself.
+            is_closed = is_there and not os.access(b".", os.W_OK, dir_fd=fd)
+            if the_sink.linker is None or not places or is_closed:
                 return is_same, places, [], is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
             left = [place for place in places if place not in linked]
@@ -409,15 +413,11 @@ def _are_same(
     return all(is_owner(each, owner) for each in _owners(found))
 
 
-def _has_more(fd: int, rows: Rows, there: Listing, is_all: bool) -> bool:
-    """Has an open folder names that its listing has not? `is_all`: it has all those of that."""
-    if not stat.S_ISDIR(os.fstat(fd).st_mode):
-        return False  # --link-dest has found it missing, and makes none
-    return has_more(names_in(fd), rows, there, is_all)
-
-
 def has_more(names: Collection[bytes], rows: Rows, listed: Listing, is_all: bool = False) -> bool:
-    """Are there any of these names in its stretch that a listing has not? Not pscp's own."""
+    """Are there any of these names in its stretch that a listing has not? Not pscp's own.
+
+    `is_all`: there are all those of the listing.
+    """
     after, up_to = to_bytes(listed.after), to_bytes(listed.up_to)
     if after or up_to:
         names = [name for name in names if name > after and (not up_to or name <= up_to)]
