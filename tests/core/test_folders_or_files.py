@@ -133,23 +133,23 @@ def disturb(rng: random.Random, root: bytes) -> None:
     """Give some files attributes, other owners or another name, or close something; keep times."""
     nodes = scan(root)
     for path in rng.sample(sorted(nodes), min(len(nodes), rng.randrange(5))):
-        full = os.path.join(root, path)
-        above = os.stat(os.path.dirname(full))
         how = rng.choice(("attribute", "owner", "name", "closed"))
-        if nodes[path].kind in ("link", "special") or not path.count(b"/"):
-            continue
-        if how == "attribute":
-            with contextlib.suppress(PermissionError):
-                os.setxattr(full, "user.drawn", rng.choice((b"1", b"2")))
-        elif how == "owner" and os.geteuid() == 0:
-            os.chown(full, rng.choice((-1, 1)), 1)
-        elif how == "name" and nodes[path].kind == "file":
-            with contextlib.suppress(OSError):
-                os.link(full, full + b"2")
-        elif how == "closed":
-            os.chmod(full, 0)
-        with contextlib.suppress(PermissionError):
-            os.utime(os.path.dirname(full), ns=(above.st_atime_ns, above.st_mtime_ns))
+        if nodes[path].kind in ("file", "folder") and path.count(b"/"):
+            with contextlib.suppress(PermissionError, FileExistsError):  # in a closed folder
+                disturb_one(rng, os.path.join(root, path), how, nodes[path].kind == "file")
+
+
+def disturb_one(rng: random.Random, full: bytes, how: str, is_file: bool) -> None:
+    above = os.stat(os.path.dirname(full))
+    if how == "attribute":
+        os.setxattr(full, "user.drawn", rng.choice((b"1", b"2")))
+    elif how == "owner":
+        os.chown(full, rng.choice((-1, 1)), 1)
+    elif how == "name" and is_file:
+        os.link(full, full + b"2")
+    elif how == "closed":
+        os.chmod(full, 0)
+    os.utime(os.path.dirname(full), ns=(above.st_atime_ns, above.st_mtime_ns))
 
 
 class Pair:
