@@ -17,6 +17,7 @@ import pytest
 from core.asked import Asked, S, make
 from core.link import Bench, Notes
 from core.trees import Trees
+from pscp.transfer.walk import folder_check
 
 # --- snapshots, of which what is missing is linked
 
@@ -168,3 +169,17 @@ def test_whole_paths(trees: Trees, is_push: bool, asked: Asked) -> None:
         assert (result.files, result.files_unchanged) == (files, 4 - files)
     trees.bench.close()
     assert asked.paths == {"a", "a/one", "c", "c/three"}
+
+
+def test_a_listing_that_is_too_long_with_other_modes(
+    trees: Trees, is_push: bool, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(trees)
+    trees.done(is_push, archive=True, chmod="F640")
+    (trees.to / "c" / "three").chmod(0o644)
+    asked.clear()
+    monkeypatch.setattr(folder_check, "as_listing", lambda *_: None)
+    result = trees.done(is_push, archive=True, chmod="F640")
+    assert (result.files_unchanged, result.metadata_set) == (6, 1)
+    assert {"c/three", "c/link", "c/deep/four"} <= asked.paths
+    assert (trees.to / "c" / "three").stat().st_mode & 0o777 == 0o640
