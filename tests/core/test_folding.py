@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
+from typing import Any
 
 import folding
 import pytest
@@ -108,3 +110,20 @@ def test_folders_above_sources_that_are_one(trees: Trees, is_push: bool, one: st
         path.read_bytes() for tree in (trees.arrived(), trees.files()) for path in tree.values()
     ]
     assert len(kept) == len(set(kept)) == 3
+
+
+def test_a_folder_that_is_anothers_gets_nothing_of_yesterday(trees: Trees, is_push: bool) -> None:
+    """What was in the one was linked into the other: -R with --link-dest."""
+    for name in ("p/D/y", "p/d/x"):
+        trees.file(name, 10)
+    old = trees.to.parent / "yesterday" / "p" / "D"
+    shutil.copytree(trees.source / "p" / "D", old, copy_function=shutil.copy2)
+    far = ("", "bench:") if is_push else ("bench:", "")
+    sources, to = [f"{far[0]}{trees.source}/./{name}" for name in ("p/D", "p/d/x")], trees.to
+    fields: dict[str, Any] = {"archive": True, "relative": True, "link_dest": ("../yesterday",)}
+    with trees.bench.session() as session:
+        result = session.copy(sources, f"{far[1]}{to}", raises=False, **fields)
+    trees.bench.close()
+    assert set(refused(result).values()) == {ONE}
+    assert {*trees.arrived()} == {"p/d/x"}
+    assert result.files_linked == 0

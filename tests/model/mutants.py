@@ -433,6 +433,12 @@ MUTANTS = (
         test=_OF_SNAPSHOTS + "what_has_a_backups_name_is_not_linked",
     ),
     Mutant(
+        "above", "transfer/walk/plan_walk.py",
+        "                self._walked_folders.check(item.entry)\n            except", "            except",
+        "a folder that is another one there gets what is linked",
+        test="core/test_folding.py::test_a_folder_that_is_anothers_gets_nothing_of_yesterday",
+    ),
+    Mutant(
         "owners", "transfer/walk/folder_check.py", "attributes.owner(owner) or owner", "owner",
         "a file that has its source's owner does not get that of --chown",
         test=_OF_SNAPSHOTS + "what_has_the_owner_that_it_is_to_get_is_not_asked_about",
