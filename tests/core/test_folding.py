@@ -114,16 +114,16 @@ def test_folders_above_sources_that_are_one(trees: Trees, is_push: bool, one: st
 
 def test_a_folder_that_is_anothers_gets_nothing_of_yesterday(trees: Trees, is_push: bool) -> None:
     """What was in the one was linked into the other: -R with --link-dest."""
-    for name in ("p/D/y", "p/d/x"):
+    for name in ("a/b/z", "p/D/y", "p/d/x"):
         trees.file(name, 10)
     old = trees.to.parent / "yesterday" / "p" / "D"
     shutil.copytree(trees.source / "p" / "D", old, copy_function=shutil.copy2)
     far = ("", "bench:") if is_push else ("bench:", "")
-    sources, to = [f"{far[0]}{trees.source}/./{name}" for name in ("p/D", "p/d/x")], trees.to
+    sources = [f"{far[0]}{trees.source}/./{name}" for name in ("a/b", "p/D", "p/d/x")]
     fields: dict[str, Any] = {"archive": True, "relative": True, "link_dest": ("../yesterday",)}
     with trees.bench.session() as session:
-        result = session.copy(sources, f"{far[1]}{to}", raises=False, **fields)
+        result = session.copy(sources, f"{far[1]}{trees.to}", raises=False, **fields)
     trees.bench.close()
     assert set(refused(result).values()) == {ONE}
-    assert {*trees.arrived()} == {"p/d/x"}
+    assert {*trees.arrived()} == {"a/b/z", "p/d/x"}
     assert result.files_linked == 0

@@ -434,8 +434,14 @@ MUTANTS = (
     ),
     Mutant(
         "above", "transfer/walk/plan_walk.py",
-        "                self._walked_folders.check(item.entry)\n            except", "            except",
+        "self._walked_folders.check(item.entry)\n            except", "pass\n            except",
         "a folder that is another one there gets what is linked",
+        test="core/test_folding.py::test_a_folder_that_is_anothers_gets_nothing_of_yesterday",
+    ),
+    Mutant(
+        "above", "transfer/walk/plan_walk.py",
+        "self._names.refused, self._terms.above)", "self._names.refused)",
+        "so it does once the walk was in another folder",
         test="core/test_folding.py::test_a_folder_that_is_anothers_gets_nothing_of_yesterday",
     ),
     Mutant(
