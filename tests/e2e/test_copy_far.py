@@ -47,7 +47,7 @@ def test_every_python(push: Way, make_sshd: MakeServer, far_python: str) -> None
         with session.pipe_to(f"cat > {push.destination}/x") as file:
             file.write(data)
         assert session.run(["cat", f"{push.destination}/x"]).out == data
-        with pytest.raises(KeyError), session.pipe_to(f"cat > {there}/y") as file:
+        with pytest.raises(KeyError), session.pipe_to(f"cat > {push.destination}/y") as file:
             file.write(data)
             raise KeyError
         assert session.run(["sh", "-c", "echo $0; kill $$", "a"]).status == 143
