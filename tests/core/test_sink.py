@@ -111,6 +111,17 @@ def here(root: Path) -> list[str]:
     return sorted(set(os.listdir(root)) - {fence.fence_name(TOKEN).decode()})
 
 
+def test_the_part_of_a_lane_that_comes_late_leaves_its_folder_the_final_times(
+    root: Path, make_lane: MakeLane
+) -> None:
+    first, second = make_lane(), make_lane()
+    assert first.finish(first.whole()) is None
+    os.utime(root, ns=(1, 2))
+    second.whole()
+    assert len(here(root)) == 2
+    assert root.stat().st_mtime_ns == 2
+
+
 def part(root: Path) -> Path:
     [found] = root.glob("*.pscp-part")
     return found
