@@ -176,7 +176,7 @@ class Pair:
         for _ in range(times):
             sources, to = self.trial.locations("bench")
             bench, told = Bench(), Told(self.wants_files)
-            # Of two lanes the second may come too late, and give a folder another time.
+            # One lane, so that both copies meet the same.
             with bench.session(connections=1, verbose="itemize" in self.given) as session:
                 do = partial(session.copy, sources, to, reporter=told, raises=False, **self.given)
                 result = bench.ends(do)

@@ -409,6 +409,14 @@ MUTANTS = (
         test=_OF_FOLDERS + "each_file_is_told_of_though_only_its_folder_is_compared",
     ),
     Mutant(
+        "late part", "endpoint/writing/parts.py",
+        "contextlib.suppress(FileExistsError), fence.keeping_times(folder_fd)",
+        "contextlib.suppress(FileExistsError)",
+        "a folder that has its times gets today's, where a lane comes late",
+        test="core/test_sink.py::"
+        "test_the_part_of_a_lane_that_comes_late_leaves_its_folder_the_final_times",
+    ),
+    Mutant(
         "lost lanes", "endpoint/writing/tries.py", "lane in own for lane", "lane > first for lane",
         "a try that has lost lanes goes on beside the next one",
         test="unit/test_tries.py::test_a_try_that_has_lost_lanes_is_shut_out_by_the_next",
