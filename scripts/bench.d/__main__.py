@@ -30,6 +30,7 @@ from pscp.ground.errors import Interrupted, Terminated
 from pscp.ground.signals import raise_on_signals
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 RUNS, QUICK_RUNS = 5, 1
 PATIENCE_S = 60.0  # for taking down the lab, and removing what lies in memory
 VERSIONS = {
@@ -75,8 +76,16 @@ def parse() -> argparse.Namespace:
     add("--runs", type=int, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
     add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
     add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
-    add("--write-docs", action="store_true", help="write docs/benchmarks.md and docs/plots/")
-    return parser.parse_args()
+    add(
+        "--write-docs",
+        action="store_true",
+        help="keep what is found in docs/benchmarks.json, and "
+        "write docs/benchmarks.md and docs/plots/ from all that is in it",
+    )
+    options = parser.parse_args()
+    if options.write_docs:
+        options.json = options.json or DOCS / "benchmarks.json"
+    return options
 
 
 def measure(options: argparse.Namespace, report: Report) -> list[str]:
@@ -102,6 +111,8 @@ def finish(options: argparse.Namespace, report: Report, older: Report | None) ->
     """Also after Ctrl-C: what was measured is worth showing."""
     report.cases = [case for case in report.cases if any(row.samples for row in case.rows)]
     measured = {case.regime for case in report.cases}
+    said = f"{report.machine['date']}, {report.machine['pscp']}"
+    report.measured = dict.fromkeys(measured, said)
     if older is not None:
         report.keep_from(older, measured)
     print("\n".join(for_terminal(report, list(measured))))
@@ -112,12 +123,11 @@ def finish(options: argparse.Namespace, report: Report, older: Report | None) ->
 
 
 def write_docs(report: Report) -> None:
-    docs = ROOT / "docs"
-    (docs / "plots").mkdir(parents=True, exist_ok=True)
+    (DOCS / "plots").mkdir(parents=True, exist_ok=True)
     plots = dict(draw(report))
     for name, svg in plots.items():
-        (docs / "plots" / f"{name}.svg").write_text(svg)
-    (docs / "benchmarks.md").write_text("\n".join(for_docs(report, list(plots))) + "\n")
+        (DOCS / "plots" / f"{name}.svg").write_text(svg)
+    (DOCS / "benchmarks.md").write_text("\n".join(for_docs(report, list(plots))) + "\n")
 
 
 def machine() -> dict[str, str]:

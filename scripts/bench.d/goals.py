@@ -119,6 +119,15 @@ GOALS = (
         "loss", "file", "seconds of a push to an unknown host", 9.0,
         seconds(tools.UNKNOWN), at_most=True,
     ),
+    *(
+        Goal("first", f"wan-{rtt_ms}", f"seconds {to}", bound_s, seconds(tool), at_most=True)
+        for rtt_ms, to, bound_s, tool in (
+            (100, "to an unknown host", 7.0, tools.UNKNOWN),
+            (100, "to a known host", 6.6, OWN),
+            (240, "to an unknown host", 11.5, tools.UNKNOWN),
+            (240, "with --plane tls", 11.3, tools.TLS),
+        )
+    ),
     Goal("small", "tree", "times rsync -a", 1.4, against(RSYNC)),
     Goal("small-loopback", "tree", "times rsync -a", 1.2, against(RSYNC)),
     Goal("small-loopback", "large tree", "of its rate for a tenth", SAME, against_fewer_files),

@@ -88,11 +88,13 @@ def loopback() -> Iterator[Link]:
 
 
 @contextlib.contextmanager
-def wan(rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0) -> Iterator[Link]:
+def wan(
+    rtt_ms: float, loss_percent: float = 0.0, buffers: int = 0, rate_mbit: int = RATE_MBIT
+) -> Iterator[Link]:
     """Two hosts and a link, with TCP buffers of so many bytes at most (0: a stock host's)."""
     sizes = {"WAN_WMEM": str(buffers), "WAN_RMEM": str(buffers)} if buffers else {}
     with (
-        hosts("up", RATE_MBIT, rtt_ms, loss_percent, **sizes),
+        hosts("up", rate_mbit, rtt_ms, loss_percent, **sizes),
         started(lambda: far_server("b", FAR_ADDRESS)) as server,
         iperf_server(FAR, FAR_ADDRESS) as port,
     ):

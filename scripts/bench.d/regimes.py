@@ -108,6 +108,25 @@ def knows_bbr() -> bool:
     return "bbr" in offered.split()
 
 
+def first(bench: Bench) -> Iterator[Contest]:
+    """What the logins cost: to a host of which nothing is known, and to one that is known."""
+    load = bench.file(512 * MIB, 64 * MIB)
+    for rtt_ms in (100, 240):
+        entries = bench.entries(load, tools.UNKNOWN, OWN, tools.TLS, IPERF, *tools.BEFORE)
+        yield Contest(f"wan-{rtt_ms}", wan(rtt_ms), entries)
+
+
+def paths(bench: Bench) -> Iterator[Contest]:
+    """Three paths that nothing was tuned on."""
+    for kind, path, size in (
+        ("20 ms, 300 Mbit/s, 0.01 % loss", wan(20, 0.01, rate_mbit=300), 256 * MIB),
+        ("2 ms, 10 Gbit/s", wan(2, rate_mbit=10_000), GIB),
+        ("600 ms, 50 Mbit/s", wan(600, rate_mbit=50), 64 * MIB),
+    ):
+        load = bench.file(size, size // 8)
+        yield Contest(kind, path, bench.entries(load, OWN, IPERF, *tools.BEFORE))
+
+
 def small(bench: Bench) -> Iterator[Contest]:
     load, few = bench.tree(5000), bench.tree(200, 20)
     entries = bench.entries(load, OWN, IPERF)
@@ -206,7 +225,7 @@ def delta(bench: Bench) -> Iterator[Contest]:
 def unchanged(bench: Bench) -> Iterator[Contest]:
     """A tree that is there, as on a night on which nothing has changed."""
     load = bench.tree(100_000, 10_000)
-    entries = bench.entries(replace(load, before=load.path), OWN, RSYNC)
+    entries = bench.entries(replace(load, before=load.path), OWN, RSYNC, *tools.BEFORE)
     yield Contest("0 ms", loopback(), entries)
     yield Contest("50 ms", wan(50), entries)
 
@@ -268,7 +287,8 @@ def cluster(bench: Bench) -> Iterator[Contest]:
 def tiny(bench: Bench) -> Iterator[Contest]:
     """Short, so run often: a few milliseconds count here."""
     load = bench.stock.file(4096)
-    entries = bench.entries(load, OWN, SCP, tools.PSCP_HELP, rounds=5 * bench.runs)
+    those = [OWN, SCP, tools.PSCP_HELP, *tools.BEFORE]
+    entries = bench.entries(load, *those, rounds=5 * bench.runs)
     yield Contest("file", loopback(), entries, "runs/s")
 
 
@@ -303,6 +323,10 @@ REGIMES = {
     "wan-240": Regime(wan_file(240), "one file, 1 Gbit/s, 240 ms"),
     "loss": Regime(loss, "one file to an unknown host, 1 Gbit/s, 50 ms, 0.1 % loss"),
     "wan-loss": Regime(wan_loss, "one file, 1 Gbit/s, 50 ms, 0.1 % loss"),
+    "first": Regime(
+        first, "one file to a host that is unknown, or known; 1 Gbit/s, 100 and 240 ms"
+    ),
+    "paths": Regime(paths, "one file over a slow, a fast and a satellite's link"),
     "small": Regime(small, "5,000 files of 1 to 8 KiB, 1 Gbit/s, 50 ms"),
     "small-loopback": Regime(small_loopback, "20,000 and 200,000 such files, no delay"),
     "mixed": Regime(mixed, "2,000 small files, 20 of 20 MB, one of 500 MB; 1 Gbit/s, 100 ms"),

@@ -109,11 +109,13 @@ class Report:
     machine: dict[str, str]
     cases: list[Case] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  # a tool or regime, and why
+    measured: dict[str, str] = field(default_factory=dict)  # each regime's day and version
 
     def keep_from(self, older: Report, regimes: Iterable[str]) -> None:
         """Take over what an older report has of regimes other than these."""
         now = set(regimes)
         self.cases = [case for case in older.cases if case.regime not in now] + self.cases
+        self.measured = {**older.measured, **self.measured}
 
     def save(self, path: Path) -> None:
         """Whole or not at all: a report may hold hours of measuring."""

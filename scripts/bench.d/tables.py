@@ -15,7 +15,8 @@ LEAD = """\
 # Benchmarks
 
 Made by `scripts/bench --write-docs`; `scripts/bench --help` says how to make your own, and
-`scripts/bench --quick` takes under three minutes.
+`scripts/bench --quick` takes under three minutes. What each run took is in
+[benchmarks.json](benchmarks.json).
 
 Everything lies in memory (tmpfs), sshd is stock, and each time is that of the whole command, with
 its connections set up. A rate is the median of the runs, which alternate (A B C, A B C), and a
@@ -23,6 +24,7 @@ ratio the median of the ratios within each round. Trees are copied with `-a` by 
 with times and modes by the others. The first copy of every tool is compared with its source.
 """
 WAYS = ("push", "pull")
+MEASURED = ("date", "pscp")  # said of each regime
 HEADER = ("tool", "moved", "runs", "median s", "rate", "pscp x", "of limit", "CPU s/GiB", "")
 
 
@@ -105,7 +107,12 @@ def goal_rows(found: Iterable[Verdict]) -> list[tuple[str, ...]]:
 def for_docs(report: Report, plots: Sequence[str]) -> Iterator[str]:
     """The lines of docs/benchmarks.md: the machine, the goals and the plots."""
     yield LEAD
-    yield from (f"- {what}: {value}" for what, value in report.machine.items())
+    yield from (
+        f"- {what}: {value}" for what, value in report.machine.items() if what not in MEASURED
+    )
+    for when in sorted(set(report.measured.values())):
+        regimes = [name for name, each in report.measured.items() if each == when]
+        yield f"- measured on {when}: {', '.join(sorted(regimes))}"
     yield "\n## What it must reach\n"
     yield from markdown(goal_rows(verdicts(report)))
     yield from (f"\n![{PLOTS[name]}](plots/{name}.svg)" for name in plots)

@@ -245,6 +245,7 @@ LFTP = Tool("lftp", lftp_command, chatty=True)
 SCP_O, SFTP, SFTP_256 = scp("scp -O", "scp", "-O"), sftp("sftp"), sftp("sftp -R 256", "-R", "256")
 PARAMIKO = Tool("paramiko", paramiko_command, sys.executable)
 UPLOADERS = (SCP_O, SFTP, SFTP_256, RCLONE, LFTP, PARAMIKO)
+BEFORE = [pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []
 OTHERS = (
     SCP,
     SCP_AES,
@@ -256,7 +257,7 @@ OTHERS = (
     LFTP,
     Tool("mscp", lambda run: ["mscp", "-q", *run.way, *run.ends], single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
-    *([pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []),
+    *BEFORE,
 )
 QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
 QUICK_FAR = (SCP, RSYNC, TAR)  # where each takes several seconds
