@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Errand(NamedTuple):
-    """Where the tasks of one run read and write, and with which options."""
+    """A copy as a worker needs it: its two ends, its options, and what a host must show to join."""
 
     is_push: bool
     host: Location  # the far end

@@ -353,9 +353,10 @@ def _compare(the_sink: "sink.Sink", entry: tree.Entry, asked: Compare) -> "Optio
             places = list(filter(rows.is_file, differing))
             is_more = is_there and asked.extras
             is_more = is_more and has_more(names_in(fd), rows, there, is_all=not differing)
+            if the_sink.linker is None or not places:
+                return is_same, places, [], is_more
             # A read-only folder is opened up once it was looked at: for each file by itself.
-            is_closed = is_there and not os.access(b".", os.W_OK, dir_fd=fd)
-            if the_sink.linker is None or not places or is_closed:
+            if is_there and not os.access(b".", os.W_OK, dir_fd=fd):
                 return is_same, places, [], is_more
             linked = the_sink.linker.link_listed(entry.path, rows.names, places, find)
             left = [place for place in places if place not in linked]

@@ -75,8 +75,8 @@ class FolderCheck:
         options, picks = self.terms.options, bounds != NO_BOUNDS or refusal is not None
         self.hides = picks and bool(options.link_dest)
         # Whether it matters which files are unchanged or linked, and not only how many.
-        self.tells = self.results.wants_files or self.terms.counts_ahead or options.itemize
-        self.tells = self.tells or picks
+        is_shown = self.results.wants_files or options.itemize
+        self.tells = is_shown or self.terms.counts_ahead or picks
 
     def changed(self, walked: Iterable[tree.Entry]) -> Iterator[tree.Entry]:
         """Yield the entries that are not, by their folder's listing, there already."""
