@@ -112,7 +112,8 @@ def first(bench: Bench) -> Iterator[Contest]:
     """What the logins cost: to a host of which nothing is known, and to one that is known."""
     load = bench.file(512 * MIB, 64 * MIB)
     for rtt_ms in (100, 240):
-        entries = bench.entries(load, tools.UNKNOWN, OWN, tools.TLS, IPERF, *tools.BEFORE)
+        own = (tools.UNKNOWN, OWN, tools.TLS, *tools.BEFORE, IPERF)
+        entries = bench.entries(load, *own) + bench.entries(bench.stock.file(4096), tools.LOGIN)
         yield Contest(f"wan-{rtt_ms}", wan(rtt_ms), entries)
 
 
@@ -225,7 +226,8 @@ def delta(bench: Bench) -> Iterator[Contest]:
 def unchanged(bench: Bench) -> Iterator[Contest]:
     """A tree that is there, as on a night on which nothing has changed."""
     load = bench.tree(100_000, 10_000)
-    entries = bench.entries(replace(load, before=load.path), OWN, RSYNC, *tools.BEFORE)
+    those = (OWN, RSYNC, tools.RSYNC_HX, *tools.BEFORE)
+    entries = bench.entries(replace(load, before=load.path), *those)
     yield Contest("0 ms", loopback(), entries)
     yield Contest("50 ms", wan(50), entries)
 
