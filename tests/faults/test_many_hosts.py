@@ -380,14 +380,15 @@ def test_one_that_comes_back_without_the_files_gives_no_lanes(
 
 @pytest.mark.usefixtures("push")  # a source is there as before
 def test_a_lane_that_connects_when_all_has_landed_leaves_no_host_out(hosts: Way) -> None:
-    fill(hosts.source / "big", 6 * MIB)
-    breaking = hosts.breaking()
-    breaking.rule("block", connections=[3], type=wire.ASK, contains='"Look"')
-    running = hosts.start("-c", "4", "--chunk-size", "1M", "-l", "60M", breaking=breaking)
+    fill(hosts.source / "big", 20 * MIB)
+    breaking = hosts.breaking().rule("block", connections=[0, 1, 2], gate="data")
+    breaking.rule("block", connections=[3], type=wire.ASK, contains='"Look"', gate="look")
+    running = hosts.start("-c", "4", "--chunk-size", "1M", breaking=breaking)
     try:
-        until(lambda: breaking.blocked, "the fourth lane looks for the fence")
+        until(lambda: breaking.is_blocked(3, "look"), "the fourth lane looks for the fence")
+        breaking.go("data")
         until(lambda: hosts.arrived() and not [*hosts.destination.glob(".*")], "the fence is gone")
-        breaking.go()
+        breaking.go("look")
         assert running.finished().end["hosts_left_out"] == 0
     finally:
         running.kill()
