@@ -79,7 +79,7 @@ _HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.
     "Settled": "transfer.walk.selection",
 }  # fmt: skip
 __all__ = [
-    "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed",
+    "AgentFailed", "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed",
     "ConnectError", "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters",
     "DatasetBusy", "DatasetError", "Delivery", "DestinationError", "DestinationExists",
     "Diverged", "Failure", "FanOutFailed", "FileError", "FileEvent", "FilesFailed",

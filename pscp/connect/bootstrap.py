@@ -286,7 +286,12 @@ class RemoteAgent:
     def _ended_early(self, seen: bytes) -> errors.PscpError:
         """Return why the channel ended before the marker came."""
         error, said = self.explain(), seen.replace(STARTED, b"")
-        return _no_agent(said) if isinstance(error, errors.NoAgent) and said.strip() else error
+        if not isinstance(error, errors.NoAgent):
+            return error
+        if STARTED in seen:  # so there is a python3, which may be as well as ever the next time
+            why = last_line(self._messages.text()) or "it said nothing"
+            return errors.AgentFailed(f"the agent failed as it began: {why}")
+        return _no_agent(said) if said.strip() else error
 
     # --- frames to the agent
 

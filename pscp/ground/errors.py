@@ -14,7 +14,7 @@
     |       +-- ResumeRefused, ZfsDenied
     +-- NoZfs 1
     +-- ConnectError 3
-    |   +-- Unreachable, AuthenticationError, HostKeyError, NoPython, NoAgent
+    |   +-- Unreachable, AuthenticationError, HostKeyError, NoPython, NoAgent, AgentFailed
     |   +-- ConnectionFull, NoSftp, ConnectionLost
     +-- ProtocolError 4, Cancelled 1, Interrupted 130, Terminated 143
 
@@ -236,6 +236,13 @@ class NoAgent(ConnectError):
         "try: ssh HOST 'python3 --version'; if a forced command answers there, "
         "docs/security.md has those that let pscp in"
     )
+
+
+class AgentFailed(ConnectError):
+    """The agent ended as it began: python3 is broken there, or short of memory."""
+
+    retry = True
+    hint = "try again" + RETRY_FOR + "; --remote sftp needs no python3"
 
 
 class ConnectionFull(ConnectError):

@@ -23,7 +23,14 @@ from pscp.connect.bootstrap import RemoteAgent
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import hashes, session, wire
 from pscp.endpoint.reading import files, source, tree
-from pscp.ground.errors import ConnectError, ConnectionLost, NoAgent, NoPython, ProtocolError
+from pscp.ground.errors import (
+    AgentFailed,
+    ConnectError,
+    ConnectionLost,
+    NoAgent,
+    NoPython,
+    ProtocolError,
+)
 from pscp.options.options import Options
 from pscp.transfer.begin_requests import sink_request, source_request
 from pscp.transports.remote_command import command
@@ -189,6 +196,10 @@ def test_each_status_has_its_meaning(open_channel: Open) -> None:
     assert error_instead(open_channel, "exit 98") is NoPython
     for instead in ("exit 0", "exit 1", "echo why >&2; exit 3", "/no/such/shell"):
         assert error_instead(open_channel, instead) is NoAgent
+    begun = "echo pscp-agent; "  # which is said where there is a python3
+    assert error_instead(open_channel, f"{begun}exit 98") is NoPython
+    for instead in ("exit 1", "echo MemoryError >&2; exit 1", "echo noise; exit 0"):
+        assert error_instead(open_channel, begun + instead) is AgentFailed
 
 
 def error_instead(open_channel: Open, instead: str) -> type[ConnectError]:

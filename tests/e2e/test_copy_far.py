@@ -24,6 +24,10 @@ NO_PYTHON = """exec /bin/sh -c "$(printf '%s' "$2" | sed 's/python/no-such-pytho
 # Its first stage takes the python that is there for one from before its oldest.
 OLD_PYTHON = """exec /bin/sh -c "$(printf '%s' "$2" | sed 's/(3,6)/(9,9)/')" """
 
+# The python that is there has no memory, until there is a file.
+NO_MEMORY = """[ -e "$HOME/well" ] ||
+exec /bin/sh -c "$(printf '%s' "$2" | sed 's/import sys;/raise MemoryError;/')" """
+
 
 def fill(folder: Path) -> None:
     sizes = {"empty": 0, "t/small": 1000, "t/large": 3 * MIB + 1, "t/ü'\"$x\n": 5}
@@ -93,6 +97,22 @@ def test_a_python_that_is_too_old(push: Way, sshd_that: SshdThat) -> None:
     fill(push.source)
     ran = dataclasses.replace(push, server=sshd_that(OLD_PYTHON)).command("-r", names=["t"])
     assert ran.code == 3 and "older than 3.6" in ran.err and "install python3" in ran.err
+
+
+def test_a_python_that_fails_once_is_no_reason_for_sftp(
+    push: Way, make_sshd: MakeServer, shell_that: ShellThat
+) -> None:
+    """Over SFTP less of a file is kept: neither this copy nor those of a day go over it."""
+    fill(push.source)
+    server = make_sshd(shell=shell_that(NO_MEMORY))
+    way = dataclasses.replace(push, server=server, remote="auto")
+    ran = way.command("-a", names=["t"])
+    assert ran.code == 3 and "failed as it began: MemoryError" in ran.err, ran
+    assert list(push.destination.iterdir()) == []
+    Path(server.environment["HOME"], "well").touch()
+    ran = way.command("-a", names=["t"])
+    assert ran.code == 0 and "SFTP" not in ran.err, ran
+    assert_same_tree(push.source / "t", push.destination / "t")
 
 
 @pytest.mark.parametrize(
