@@ -20,7 +20,7 @@ from pscp.ground.locations import Location, check_direction, parse_host, parse_l
 from pscp.ground.signals import raise_on_signals
 from pscp.options.arguments import NO_COPIES, USAGE, make_parser
 from pscp.options.keywords import as_typed
-from pscp.options.option_pairs import check_no_cluster
+from pscp.options.option_pairs import ONE_STREAM, check_no_cluster
 from pscp.options.options import Options
 from pscp.progress.progress import Notes, Outcome, Passing, Reporter, Result
 
@@ -117,6 +117,8 @@ def parse(argv: Sequence[str]) -> AnyCommand:
             stdin_is_taken="-" in texts or values.get("files_from") == "-",
         )
     is_fan_out, max_hosts = values.pop("fan_out", False), values.pop("max_hosts", None)
+    if "-" in texts and (is_fan_out or len(texts) > 2):
+        raise UsageError(ONE_STREAM)
     with as_typed():
         options = Options(**values)
     if is_fan_out or max_hosts is not None:

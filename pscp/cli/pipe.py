@@ -26,7 +26,7 @@ from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import complain, is_terminal, write_line
 from pscp.options import arguments
 from pscp.options.keywords import as_typed
-from pscp.options.option_pairs import not_of_a_stream
+from pscp.options.option_pairs import ONE_STREAM, not_of_a_stream
 from pscp.options.option_rows import Group
 from pscp.options.options import Options
 from pscp.progress.display import RichBar, make_reporter
@@ -108,7 +108,7 @@ def file_command(source: str, destination: str, options: Options) -> PipeCommand
     is_push = source == "-"
     host = parse_location(destination if is_push else source)
     if not host.is_remote:
-        raise UsageError('"-" goes with HOST:FILE; a file here that is called so is "./-"')
+        raise UsageError(ONE_STREAM)
     if not host.path:
         raise UsageError(f'{host.text} names no file; "-" is one: name it')
     if words := not_of_a_stream(options):

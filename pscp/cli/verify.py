@@ -106,6 +106,8 @@ def show(found: Verified, command: Command) -> None:
     missing = sum(each.what == "missing" for each in found.differences)
     if is_told(options) and 0 < found.files == missing:
         where = "ROOT is what DEST was, or the folder above it if the copy gave it its name"
+        if all(d.path.startswith("data/") for d in found.differences if d.what == "missing"):
+            where += "; of a bag it is what has the folder data"
         text = f"every file is missing below {command.root.text}: {where}"
         write_line(sys.stderr, f"pscp-verify: {text}")
     if is_told(options) and not found.is_whole:

@@ -208,7 +208,8 @@ def _check_together(options: Options) -> None:
         if least is not None and most is not None and least > most:
             raise UsageError(f"--min-{what} is more than --max-{what}: no file could be both")
     if options.backup:
-        _check_backups(*options.backups)
+        suffix, folder = options.backups
+        _check_backups(suffix, folder or options.backup_dir or "")
         if options.delete and not options.backup_dir:
             raise UsageError(
                 "--delete with --backup needs --backup-dir",

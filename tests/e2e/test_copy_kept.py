@@ -81,6 +81,9 @@ def test_backups_that_cannot_be(push: Way) -> None:
     (push.source / "small").write_bytes(b"new")
     for words in ("--suffix a/b", "--suffix=", "--backup-dir /..", "--backup-dir a/../b"):
         assert push.command("--backup", *words.split(), names=["small"]).code == 2, words
+    for words in ("--backup-dir /", "--backup-dir / --suffix .x"):  # there are no backups beside
+        refused = push.command(*words.split(), names=["small"])
+        assert (refused.code, "--backup-dir: '/' is not a folder" in refused.err) == (2, True)
 
 
 @pytest.mark.needs_agent(reason="SFTP refuses it")
@@ -97,6 +100,8 @@ def test_no_backup_replaces_what_the_same_copy_brings(
     (way.destination / "a").write_bytes(b"old")
     result = way.copy(".", backup=True, remove_source_files=True, **fields)
     assert [failure.path for failure in result.failures] == [name]
+    option = "backup_dir" if fields.keys() == {"backup_dir"} else "suffix"
+    assert f"({option} chooses" in result.failures[0].message
     assert (way.source / name).read_bytes() == b"precious"
     assert not (way.source / "a").exists()
     assert (way.destination / name).read_bytes() == b"old"

@@ -288,7 +288,7 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
         (SOUND + "report = 'x'", 4, 'report: must be a table, such as { html = "x" }'),
         (SOUND + "report = 'x.json'", 4, 'must be a table, such as { json = "x.json" }'),
         (SOUND + "report = 5", 4, "report: must be a table"),
-        (SOUND + "report = { pdf = 'x' }", 4, "must be 'json', 'text' or 'html'"),
+        (SOUND + "report = { pdf = 'x' }", 4, "report: 'pdf' must be 'json', 'text' or 'html'"),
         (SOUND + "report = { html = 5 }", 4, "report: must be a text"),
         (SOUND + "chown = '0:0'", 4, "chown needs archive"),
         (SOUND + 'link-dest = "a\\u0000b"', 4, "NUL"),  # and it is not called empty as well

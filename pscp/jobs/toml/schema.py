@@ -122,10 +122,15 @@ def _after(text: str, folder: str) -> tuple[str, str | None]:
 
 
 def _reports(value: Any) -> Any:
-    """Return the value; a file alone is a mistake that is told with the table that was meant."""
+    """Return the value; a file alone is a mistake that is told with the table that was meant, and
+    another form is named.
+    """
     if isinstance(value, str):
         form = {"json": "json", "txt": "text"}.get(value.rpartition(".")[2], "html")
         raise ValueError(f'must be a table, such as {{ {form} = "{value}" }}')
+    for form in value if isinstance(value, dict) else ():
+        if form not in ("json", "text", "html"):
+            raise ValueError(f"{form!r} must be 'json', 'text' or 'html', whose value is a file")
     return value
 
 

@@ -360,7 +360,12 @@ class PlanWalk(threading.Thread):
         if self._terms.options.backup:  # the backup of another file may get it in this very copy
             suffix, folder = self._terms.options.backups
             if path.startswith(f"{folder}/" if folder else "") and path.endswith(suffix):
-                return "has a backup's name, so one might replace it (--suffix chooses other names)"
+                other = (
+                    "--backup-dir chooses another folder"
+                    if folder
+                    else "--suffix chooses other names"
+                )
+                return f"has a backup's name, so one might replace it ({other})"
         return ""
 
     def _folds(self, folder: str) -> str:
