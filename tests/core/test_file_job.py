@@ -79,6 +79,13 @@ def grow(path: Path, size: int) -> None:
         file.write(b"more")
 
 
+def become_a_link(path: Path, size: int) -> None:
+    """One that -a does not follow, and that leads nowhere else either."""
+    other = path.with_name("other")
+    other.symlink_to(path.name)
+    other.rename(path)
+
+
 CHANGES: dict[str, tuple[Callable[[Path, int], object], str]] = {
     "rewritten": (rewrite, "SourceChanged"),
     "shrunk": (lambda path, size: os.truncate(path, size // 2), "SourceChanged"),
@@ -86,6 +93,7 @@ CHANGES: dict[str, tuple[Callable[[Path, int], object], str]] = {
     "grown": (grow, "SourceChanged"),
     "touched": (lambda path, size: os.utime(path, (1, 1)), "SourceChanged"),
     "replaced": (replace, "SourceChanged"),
+    "a link": (become_a_link, "SourceChanged"),
     "deleted": (lambda path, size: path.unlink(), "SystemFailure"),
 }
 

@@ -404,6 +404,12 @@ MUTANTS = (
         test=_OF_FOLDERS + "no_backup_is_of_a_files_own_name",
     ),
     Mutant(
+        "no file by now", "transfer/pieces/answers.py",
+        'failure["errno"] in _OF_NO_FILE', "False",
+        "a folder or link in a file's place is the system's failure, and not a change",
+        test="core/test_file_job.py::test_a_source_that_changes_meanwhile_is_not_delivered",
+    ),
+    Mutant(
         "tells", "transfer/walk/folder_check.py", "self.results.wants_files or ", "",
         "-vv does not tell of what is unchanged",
         test=_OF_FOLDERS + "each_file_is_told_of_though_only_its_folder_is_compared",

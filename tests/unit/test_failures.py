@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pscp.endpoint.frames import failures, wire
 from pscp.endpoint.reading.source import Top
 from pscp.ground import errors
-from pscp.ground.errors import FileError, SystemFailure
+from pscp.ground.errors import FileError, SourceChanged, SystemFailure
 from pscp.progress.progress import Reporter
+from pscp.transfer.pieces import answers
 from pscp.transfer.terms.copy_terms import FilePlaces
 from pscp.transfer.terms.results import LINES_MOST, FailureLines, as_error, hint_of
 
@@ -30,6 +31,16 @@ def test_a_failure_survives_the_wire(kind: str, path: str, message: str, number:
     data = failures.data(kind, path, message, number)
     # As the standard library reads its own output: a pair of surrogates is one character.
     assert travelled(data) == json.loads(json.dumps(data))
+
+
+@pytest.mark.parametrize("number", [errno.EISDIR, errno.ELOOP, errno.ENOTDIR])
+def test_a_file_that_is_none_by_now_has_changed(number: int) -> None:
+    """Nobody can make anything of "Is a directory" of what was a file when it was listed."""
+    data = failures.from_exception(OSError(number, "x"), "a/b")
+    assert isinstance(as_error(data), SystemFailure)
+    error = as_error(answers.of_known(data))
+    assert isinstance(error, SourceChanged)
+    assert error.message == "changed while it was copied"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.ENAMETOOLONG])

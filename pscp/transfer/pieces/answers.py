@@ -19,6 +19,8 @@ from pscp.ground.errors import CopyError
 from pscp.transfer.pieces.plan import Failure
 
 _VANISHED = "was removed, or renamed, before it was copied"
+# What reading a folder or a link in the file's place, or something below one, is answered with.
+_OF_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 
 Digests = list[str | None]  # in hex; None where the file is shorter than that
 
@@ -72,6 +74,8 @@ def of_known(failure: Failure) -> Failure:
     """Return the source's failure to read a file that the walk had found."""
     if failure["kind"] == failures.SYSTEM and failure["errno"] == errno.ENOENT:
         failure = {**failure, "message": _VANISHED}
+    elif failure["kind"] == failures.SYSTEM and failure["errno"] in _OF_NO_FILE:
+        failure = failures.from_exception(failures.FileChanged(), failure["path"])
     return from_source(failure)
 
 
