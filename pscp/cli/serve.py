@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.cli.run_log import run_command, without_mistakes
 from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.libraries import check_installed
+from pscp.ground.locations import absolute
 from pscp.ground.terminal_text import print_line, write_line
 from pscp.options.arguments import Parser
 
@@ -140,7 +141,7 @@ def _try() -> int:
 
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     rules = frozenset(["read", "write"])
-    user = User("try", os.getcwd(), rules, password=argon2.PasswordHasher().hash(password))
+    user = User("try", absolute("."), rules, password=argon2.PasswordHasher().hash(password))
     with tempfile.TemporaryDirectory(prefix="pscp-serve-") as state:
         port = _free_port()
         listen = (("0.0.0.0", port),)  # noqa: S104 - to be tried from elsewhere

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pscp.ground.errors import UsageError
+from pscp.ground.errors import CopyError, UsageError
 
 MAX_PORT = 65535
 
@@ -220,6 +220,15 @@ def plain_path(path: str) -> str:
         return path
     plain = os.path.normpath(path)
     return plain if os.path.realpath(plain) == os.path.realpath(path) else path
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path of one here. Raises CopyError where the current folder is gone."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        message = "the current folder was removed, and a path here begins in it"
+        raise CopyError(message, "cd to a folder that is there") from None
 
 
 def check_path(path: str) -> None:

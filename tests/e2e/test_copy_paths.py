@@ -175,6 +175,16 @@ def test_relative_paths_of_this_side(way: Way, monkeypatch: pytest.MonkeyPatch) 
     assert_same_tree(way.source, way.destination)
 
 
+def test_a_current_folder_that_was_removed(way: Way, tmp_path: Path) -> None:
+    """As that of a shell whose folder another one has replaced. It was a traceback."""
+    (gone := tmp_path / "gone").mkdir()
+    words = [".", f"{way.server.host}:x/"] if way.is_push else [f"{way.server.host}:x", "."]
+    removed = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone)]
+    ran = run([*removed, *way.argv("-a", *words)])
+    assert (ran.code, ran.err.count("\n")) == (1, 2)
+    assert ran.err.startswith("pscp: the current folder was removed")
+
+
 def test_a_source_here_is_told_without_what_leads_back(
     push: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import itertools
 import os
 
 from pscp.ground import state
-from pscp.ground.locations import Location
+from pscp.ground.locations import Location, absolute
 from pscp.transfer.terms.copy_terms import CopyRequest
 from pscp.transfer.terms.journal import path_of, token_of
 
@@ -71,7 +71,7 @@ def _texts_of(place: Location) -> list[str]:
 
 def _absolute(path: str) -> str:
     """Return the absolute path. A slash at its end is kept, since it has a meaning."""
-    return os.path.abspath(path) + ("/" if path.endswith(("/", "/.")) else "")
+    return absolute(path) + ("/" if path.endswith(("/", "/.")) else "")
 
 
 def _machine_id() -> str:
