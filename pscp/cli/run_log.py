@@ -21,6 +21,7 @@ from typing import TypeVar
 from pscp.endpoint.frames import system
 from pscp.ground import log
 from pscp.ground.errors import (
+    NO_MORE,
     CopyError,
     Interrupted,
     ItemError,
@@ -45,6 +46,7 @@ from pscp.progress.progress import CHANGES, Outcome, Passing, Reporter
 
 _File = TypeVar("_File")
 Write = Callable[[str], None]
+_NO_THREAD = "can't start new thread"  # as CPython has it for what pthread_create(3) refuses
 _ALL_ELSE = "the log is not whole; all else was done, or told above"
 
 
@@ -121,6 +123,11 @@ def run_command(
     except KeyboardInterrupt:  # before the command listens for signals, or after
         complain(Interrupted("interrupted"), name)
         return Interrupted.exit_code
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        complain(CopyError("the system starts no more threads", NO_MORE), name)
+        return CopyError.exit_code if own is None else own
 
 
 def without_mistakes(name: str, load: Callable[[str], _File], path: str) -> _File | None:

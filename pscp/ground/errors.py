@@ -195,6 +195,10 @@ class SystemFailure(FileError):
         self.errno = errno
 
 
+# The hint of what the system has too few of.
+NO_MORE = "ulimit -u, or a container's limits, bound processes and threads, and ulimit -v memory"
+
+
 class ConnectError(PscpError):
     """There is no usable agent at the far end."""
 

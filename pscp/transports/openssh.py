@@ -9,6 +9,7 @@ Not here: what runs there (../connect/bootstrap.py), further channels' sockets (
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -183,7 +184,9 @@ def _start_ssh(argv: list[str]) -> subprocess.Popen[bytes]:
         raise _cannot_run(argv[0], error) from None
 
 
-def _cannot_run(program: str, error: OSError) -> errors.UsageError:
+def _cannot_run(program: str, error: OSError) -> errors.PscpError:
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):  # the program is there
+        return errors.Unreachable(f"cannot run {program}: {error.strerror}", errors.NO_MORE)
     return errors.UsageError(f"cannot run {program}: {error.strerror}", "-S names the ssh program")
 
 

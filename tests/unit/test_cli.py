@@ -6,6 +6,7 @@ The copy itself is a stand-in here; the real one is in tests/e2e.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import subprocess
@@ -26,12 +27,14 @@ from pscp.cli import copy as cli
 from pscp.cli.pipe import PipeCommand
 from pscp.connect import persistent
 from pscp.ground.errors import (
+    NO_MORE,
     ConnectError,
     CopyError,
     Interrupted,
     PscpError,
     SourceChanged,
     Terminated,
+    Unreachable,
     UsageError,
 )
 from pscp.ground.locations import Location
@@ -45,6 +48,7 @@ from pscp.progress.progress import (
     Result,
     WorkerTotals,
 )
+from pscp.transports import openssh
 
 DONE = Result(
     files=12, bytes=268_435_456, chunks_verified=64, connections=4, bytes_sent=1, seconds=1.2
@@ -335,6 +339,11 @@ def test_a_dry_run_counts_what_is_missing_alone() -> None:
         (Interrupted("stop"), 130, ["pscp: stop", f"      {Interrupted.hint}"]),
         (Terminated("end"), 143, ["pscp: end", f"      {Terminated.hint}"]),
         (KeyboardInterrupt(), 130, ["pscp: interrupted", f"      {Interrupted.hint}"]),
+        (
+            RuntimeError("can't start new thread"),
+            1,  # CPython's words
+            ["pscp: the system starts no more threads", f"      {NO_MORE}"],
+        ),
     ],
 )
 def test_errors_become_exit_codes(
@@ -359,6 +368,23 @@ def test_a_bug_is_a_traceback(copy: Copy) -> None:
     copy.act = fail
     with pytest.raises(ZeroDivisionError):
         cli.main(["a", "host:b"])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EAGAIN, Unreachable), (errno.ENOMEM, Unreachable), (errno.ENOENT, UsageError)],
+)
+def test_an_ssh_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[PscpError]
+) -> None:
+    """What the system has too few of for a moment is no mistake: a job tries again."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(kind, match="cannot run ssh"):
+        openssh.resolve(Location("h:", "", "h"), Options())
 
 
 def test_h_is_a_screen_of_what_people_use_every_day(capsys: pytest.CaptureFixture[str]) -> None:
