@@ -60,7 +60,8 @@ def test_an_error_that_may_pass_says_so() -> None:
     """A15: `retry` is for a program that waits, and changes nothing meanwhile."""
     passing = {name for name in ERRORS if getattr(errors, name).retry}
     assert passing == {
-        "ConnectionLost", "CopyRunning", "DatasetBusy", "SourceChanged", "StreamCut", "Unreachable",
+        "AgentFailed", "ConnectionLost", "CopyRunning", "DatasetBusy", "SourceChanged", "StreamCut",
+        "Unreachable",
     }  # fmt: skip
     assert pscp.Failure("a", "SourceChanged", "").retry
     assert not pscp.Failure("a", "SystemFailure", "").retry
