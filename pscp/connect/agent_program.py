@@ -58,28 +58,29 @@ PLANE_MODULES = ("link", "gate", "congestion", "direct")
 _PACKAGE = "pscp_agent"
 
 # The program that the remote command runs; it finds itself and the modules in `parts`. Modules that
-# few channels need are added to `texts` when they come.
+# few channels need are added to `texts` when they come. What is loaded is no garbage, as 3.7 can be
+# told: to look through it, while it is loaded and at the end, took 9 of an agent's 45 ms of CPU.
 _LOADER = """
-import _frozen_importlib, gc, sys, types
-gc.disable()
+import _frozen_importlib, gc, sys
+gc.set_threshold(20000)
 texts = dict(zip({names!r}, parts[1:]))
 class Finder:
-    def find_spec(self, full, path=None, target=None):
-        package, _, name = full.rpartition(".")
-        if package == {package!r} and name in texts:
-            return _frozen_importlib.ModuleSpec(full, self)
-    def create_module(self, spec):
-        return None
-    def exec_module(self, module):
-        name = module.__name__.rpartition(".")[2]
-        exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
+ def find_spec(self, full, *_):
+  package, _, name = full.rpartition(".")
+  if package == {package!r} and name in texts:
+   return _frozen_importlib.ModuleSpec(full, self)
+ def create_module(self, spec):
+  pass
+ def exec_module(self, module):
+  name = module.__name__.rpartition(".")[2]
+  exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
 sys.meta_path.insert(0, Finder())
-package = types.ModuleType({package!r})
+package = type(sys)({package!r})
 package.__path__ = []
 package.texts = texts
 sys.modules[{package!r}] = package
 from {package}.agent import main
-gc.enable()
+getattr(gc, "freeze", int)()
 main()
 """
 _COMPRESSION = 6  # 9 takes twice the time, for 200 bytes
