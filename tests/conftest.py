@@ -33,7 +33,7 @@ import whole_run
 from servers import GoServer, LoginServer, ParamikoServer, PasswordSshd, why_no_go, why_no_mounts
 from servers.private import EmbeddedServer, PrivateServer, SshdServer, find_sshd
 
-from pscp.ground.processes import Process, descendants, living, stat_of
+from pscp.ground.processes import Process, below, living, stat_of
 
 # An example may take long on a busy machine; that says nothing about what is tested. They are
 # others in every run, so that fewer than hypothesis' 100 find as much.
@@ -425,8 +425,34 @@ def open_descriptors() -> frozenset[tuple[int, str]]:
 
 
 def started_processes() -> frozenset[Process]:
-    marked = (process for process in living() if is_marked(process.pid))
-    return frozenset({*descendants(os.getpid()), *marked})
+    """Processes below this one, and its orphans, which are known by their environment."""
+    parents = living()
+    marked = (each for each in may_be_orphans(parents) if is_marked(each.pid))
+    return frozenset({*below(os.getpid(), parents), *marked})
+
+
+def may_be_orphans(parents: dict[Process, int]) -> list[Process]:
+    """Leave out what is below a process of others: whose tests run beside ours has as many.
+
+    An orphan gets one of our ancestors as its parent, and is younger than we are. Nobody but the
+    workers of xdist is a child of their parent.
+    """
+    if not os.path.exists("/proc/self/environ"):
+        return []  # nor can any be told from others
+    above = {process.pid: parent for process, parent in parents.items()}
+    began = {process.pid: int(process.started) for process in parents}
+    line = [os.getpid()]
+    while line[-1] in above:
+        line.append(above[line[-1]])
+    not_orphans = line[: 2 if "PYTEST_XDIST_WORKER" in os.environ else 1]
+
+    def may_be(pid: int) -> bool:
+        parent = above.get(pid, 1)
+        if parent in line:
+            return parent not in not_orphans and began.get(pid, began[line[0]]) >= began[line[0]]
+        return may_be(parent)
+
+    return [process for process in parents if process.pid not in line and may_be(process.pid)]
 
 
 def is_there(process: Process) -> bool:

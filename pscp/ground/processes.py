@@ -19,6 +19,7 @@ KILL_S = 10.0  # after SIGKILL; a process that takes longer hangs in the kernel
 STOP_S = 2.0  # after SIGSTOP; likewise
 TERM_S = 1.0  # for a process to end by itself before SIGKILL
 POLL_S = 0.005
+_STAT_BYTES = 4096  # of /proc/PID/stat at most: 52 numbers and a name
 
 
 class Process(NamedTuple):
@@ -45,9 +46,12 @@ def living() -> dict[Process, int]:
 
 def stat_of(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat from its third on, the state. Raises OSError."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # open() takes half as long again
+    try:
         # proc(5): the name in brackets may hold anything, so read after the last bracket.
-        return stat.read().rpartition(b")")[2].split()
+        return os.read(fd, _STAT_BYTES).rpartition(b")")[2].split()
+    finally:
+        os.close(fd)
 
 
 def living_by_ps() -> dict[Process, int]:
@@ -60,8 +64,13 @@ def living_by_ps() -> dict[Process, int]:
 
 def descendants(pid: int) -> set[Process]:
     """Return the living children of `pid`, their children, and so on."""
+    return below(pid, living())
+
+
+def below(pid: int, parents: dict[Process, int]) -> set[Process]:
+    """Return which of the processes that living() has found descend from `pid`."""
     children: dict[int, list[Process]] = {}
-    for process, parent in living().items():
+    for process, parent in parents.items():
         children.setdefault(parent, []).append(process)
     found: set[Process] = set()
     front = [pid]
@@ -125,8 +134,9 @@ def is_at_work(pid: int) -> bool:
 
 def still_there(pid: int, seen: set[Process]) -> set[Process]:
     """Return who lives of all descendants seen so far; an orphan is no descendant any more."""
-    seen |= descendants(pid)
-    return seen & living().keys()
+    parents = living()
+    seen |= below(pid, parents)
+    return seen & parents.keys()
 
 
 def send(pid: int, kind: signal.Signals) -> None:
