@@ -29,6 +29,7 @@ import pkgutil
 import platform
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,12 @@ _ABOVE = 500  # no descriptor that is passed has a number as high
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(*sys.argv[2:4])"
 
 
+# Root reads and writes everything; without its capabilities a mode holds for it as for anyone. A
+# program that is run by this is forked without them.
+POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+_PR_CAPBSET_DROP, _CAPABILITIES = 24, 64  # prctl(2); more than there are
+_CAPABILITY_VERSION = 0x20080522  # capset(2)
+
 _Popen = subprocess.Popen  # whose place Program may take
 
 
@@ -60,12 +67,14 @@ class Program(subprocess.Popen[Any]):
     """Popen, but a connection's program (pscp/transports, pscp/sftp) and a server are forked."""
 
     _loads = ""  # a module that what it is forked from has loaded besides pscp
+    _is_powerless = False
 
     def _execute_child(self, *given: Any) -> None:
         names = list(inspect.signature(_Popen._execute_child).parameters)  # type: ignore[attr-defined]
         call = dict(zip(names[1:], given, strict=True))
         if not (self._is_known(call["args"]) and _can_be_forked(call)):
-            super()._execute_child(*given)  # type: ignore[misc]
+            argv = [*POWERLESS, *call["args"]] if self._is_powerless else given[0]
+            super()._execute_child(argv, *given[1:])  # type: ignore[misc]
             return
         cwd, env = call["cwd"] or os.getcwd(), call["env"]
         its = (call["p2cread"], call["c2pwrite"], call["errwrite"])
@@ -75,7 +84,7 @@ class Program(subprocess.Popen[Any]):
             "argv": [os.fsdecode(word) for word in call["args"]], "fds": [0, 1, 2, *passed],
             "env": dict(os.environ if env is None else env), "umask": call["umask"],
             "cwd": os.fsdecode(cwd), "session": call["start_new_session"],
-            "cpus": sorted(os.sched_getaffinity(0)),
+            "cpus": sorted(os.sched_getaffinity(0)), "powerless": self._is_powerless,
         }  # fmt: skip
         self.pid = _ask(self._loads, asked, [*fds, *passed])
         # Behind it: _mother() looks for new processes itself, and has not seen this one.
@@ -96,7 +105,8 @@ class _Forked(Program):
 
     def __init__(self, argv: Sequence[str], *, loads: str = "", **popen: Any) -> None:
         self._loads = loads
-        super().__init__(argv, **popen)
+        self._is_powerless = tuple(argv[: len(POWERLESS)]) == POWERLESS
+        super().__init__(argv[len(POWERLESS) :] if self._is_powerless else argv, **popen)
 
     def _is_known(self, argv: Any) -> bool:
         return list(argv[1:2]) == ["-c"] or (argv[1] == "-m" and self._loads != "")
@@ -246,6 +256,8 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     """Be the process that was asked for."""
     status = 1
     try:
+        if asked["powerless"]:
+            _give_up_powers()
         if asked["session"]:
             os.setsid()
         if asked["umask"] >= 0:
@@ -277,6 +289,14 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     os._exit(status)
+
+
+def _give_up_powers() -> None:
+    """Have no capabilities, here and in what is started."""
+    libc = ctypes.CDLL(None)
+    for number in range(_CAPABILITIES):
+        libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    assert libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)) == 0
 
 
 def _fork_below(fds: list[int]) -> None:

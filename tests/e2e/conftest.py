@@ -18,14 +18,12 @@ from typing import Any
 import matrix
 import pytest
 from conftest import QUICK_LOGINS, MakeFar, require_sshd, shared, unavailable
+from forked import POWERLESS
 from programs import script
 from servers.private import PrivateServer, SshdServer
 
 import pscp
 from e2e.ways import Way
-
-# Root reads and writes everything; without its capabilities a mode holds for it as for anyone.
-POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 ShellThat = Callable[[str], str]
 SshdThat = Callable[[str], PrivateServer]

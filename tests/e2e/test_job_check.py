@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeServer
+from forked import POWERLESS
 from job_runs import HOSTILE, Remembered, Tags, part, run_of
 from programs import script
 from servers.private import PrivateServer
 
 import pscp
-from e2e.conftest import POWERLESS, ShellThat, SshdThat
+from e2e.conftest import ShellThat, SshdThat
 from e2e.test_copy_sftp import without_python
 from pscp.calls import looking
 from pscp.cli import run_jobs
