@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import argon2
 import asyncssh
 import pytest
 from conftest import shared
@@ -231,6 +232,16 @@ def test_who_guesses_is_shut_out_for_a_while(serving: Serving) -> None:
         assert time.monotonic() - began_s >= 1  # or it would come again at once
     assert not serving.login("alice")
     assert len(serving.events("refused")) <= 4  # one line in 10 s, of each worker and address
+
+
+def test_who_is_no_user_takes_as_long_to_refuse_as_any_other() -> None:
+    """The hash that stands for such a user has the costs of one that --hash-password makes."""
+    made = argon2.PasswordHasher().hash("secret")
+    nobodys = logins.hash_of_nobody()
+    assert argon2.extract_parameters(nobodys) == argon2.extract_parameters(made)
+    with pytest.raises(argon2.exceptions.VerifyMismatchError):  # found at the end of the work
+        argon2.PasswordHasher().verify(nobodys, "secret")
+    assert nobodys != logins.hash_of_nobody()
 
 
 def test_a_connection_has_six_guesses(serving: Serving) -> None:

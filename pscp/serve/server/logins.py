@@ -10,6 +10,7 @@ Read next: gate.py.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -32,13 +33,27 @@ from pscp.transports.libraries.asyncssh_server_internals import Connection
 
 _GUESSES = 6  # passwords, and names, of a connection, as sshd's MaxAuthTries
 _COMMAND_S = 10.0
-# A user that there is not takes as long to refuse as any other.
-_NOBODY = argon2.PasswordHasher().hash(os.urandom(16).hex())
 _ASKING = ThreadPoolExecutor(8, "command")  # commands at once
 # One at a time: each takes 64 MiB of memory, and a processor.
 _HASHING = ThreadPoolExecutor(1, "argon2")
 # Held by the one connection of an address that waits for these, so that no address fills the queue.
 _TURNS = weakref.WeakValueDictionary[str, asyncio.Lock]()
+
+
+def hash_of_nobody() -> str:
+    """Return a hash that is of no password that anyone knows, and takes as long to verify.
+
+    To make one of a password would take the time and memory of that at each start.
+    """
+    usual = argon2.PasswordHasher()
+    random = (os.urandom(usual.salt_len), os.urandom(usual.hash_len))
+    salt, digest = (base64.b64encode(each).decode().rstrip("=") for each in random)
+    version, costs = argon2.low_level.ARGON2_VERSION, (usual.memory_cost, usual.time_cost)
+    how = "m={},t={},p={}".format(*costs, usual.parallelism)
+    return f"$argon2id$v={version}${how}${salt}${digest}"
+
+
+_NOBODY = hash_of_nobody()  # a user that there is not takes as long to refuse as any other
 
 
 class Logins(asyncssh.SSHServer):
