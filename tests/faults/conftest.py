@@ -223,8 +223,10 @@ class Way:
         return [sys.executable, "-c", PROGRAM, *words, "--", *self.locations(name)]
 
     def start(
-        self, *words: str, name: str = ".", breaking: Breaking | None = None, **popen: Any
-    ) -> Running:
+        self, *words: str, name: str = ".", breaking: Breaking | None = None, first: str = "",
+        **popen: Any,
+    ) -> Running:  # fmt: skip
+        """Start it; `first` are lines of Python that it begins with."""
         number = len(list(self.home.glob("out-*")))
         out, err = self.home / f"out-{number}", self.home / f"err-{number}"
         if breaking is not None and self.has_dash_s:
@@ -236,7 +238,8 @@ class Way:
         if "--cluster" in words:
             popen["loads"] = DASK
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
-            argv = self.argv(*words, name=name)
+            python, option, program, *more = self.argv(*words, name=name)
+            argv = [python, option, first + program, *more]
             process = begin(argv, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, **popen)
         return Running(process, out, err)
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pytest
 from compare import assert_same_tree
 from conftest import MakeServer, unavailable
 from dask_client import DaskClient
+from e2e.ways import PSCP, VERIFY
 from many_hosts_world import Cluster
 from servers import why_no_mounts
 
@@ -145,7 +146,8 @@ def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
     assert way.finish(*words(two, "-v")).end["files_unchanged"] == 301
 
 
-def test_a_mirror_strong_with_links_and_holes(way: Way, two: Workers) -> None:
+def test_a_mirror_strong_with_links_and_holes(pull: Way, two: Workers) -> None:
+    way = pull
     fill_tree(way)
     os.link(way.source / "big", way.source / "d0" / "other-name")
     (way.source / "link").symlink_to("big")
@@ -160,11 +162,9 @@ def test_a_mirror_strong_with_links_and_holes(way: Way, two: Workers) -> None:
     assert_whole(way)
 
 
-def test_to_and_from_several_hosts(
-    way: Way, two: Workers, make_sshd: MakeServer, tmp_path: Path
-) -> None:
+def test_to_several_hosts(push: Way, two: Workers, make_sshd: MakeServer, tmp_path: Path) -> None:
     cluster: Any = Cluster(tmp_path, *(make_sshd() for _ in range(3)))
-    hosts = dataclasses.replace(way, server=cluster)
+    hosts = dataclasses.replace(push, server=cluster)
     fill_tree(hosts)
     cluster.dead("dm2")
     hosts.finish(*words(two, "-l", "200M"))
@@ -174,14 +174,14 @@ def test_to_and_from_several_hosts(
     assert 2 <= first <= 3 and not none and 2 <= last <= 3
 
 
-def test_a_worker_is_killed(way: Way, workers: Workers) -> None:
+def test_a_worker_is_killed(push: Way, workers: Workers) -> None:
     """Another one does its tasks."""
     workers.start(2)
-    fill_tree(way)
-    with amid(way, workers) as running:
+    fill_tree(push)
+    with amid(push, workers) as running:
         workers.busy()[0].kill()
         running.finished()
-    assert_whole(way)
+    assert_whole(push)
 
 
 def test_a_worker_stands_still_before_the_copy(push: Way, workers: Workers) -> None:
@@ -192,7 +192,6 @@ def test_a_worker_stands_still_before_the_copy(push: Way, workers: Workers) -> N
     with stopped(workers.all[0]):
         ran = Calling(
             lambda: run_program(
-                push,
                 "import pscp\nfrom pscp.cluster import place\nplace._ANSWER_S = 1\n"
                 f"pscp.copy({source!r}, {destination!r}, archive=True, batch=True,\n"
                 f"          config_file={push.server.ssh_config!r}, connections=2,\n"
@@ -289,15 +288,15 @@ def test_a_try_that_comes_late_changes_nothing(way: Way) -> None:
     assert_whole(way)
 
 
-def test_the_coordinator_is_killed_and_the_same_command_goes_on(way: Way, two: Workers) -> None:
-    fill_tree(way)
-    with amid(way, two) as running:
+def test_the_coordinator_is_killed_and_the_same_command_goes_on(push: Way, two: Workers) -> None:
+    fill_tree(push)
+    with amid(push, two) as running:
         running.kill()
         until(lambda: not two.busy(), "their lanes end")
-        landed = way.journaled_bytes()
-    ended = way.finish(*words(two))
+        landed = push.journaled_bytes()
+    ended = push.finish(*words(two))
     assert ended.end["bytes_resumed"] >= landed
-    assert_whole(way)
+    assert_whole(push)
 
 
 def test_an_interrupt_ends_the_lanes_of_all_workers(pull: Way, two: Workers) -> None:
@@ -312,10 +311,10 @@ def test_an_interrupt_ends_the_lanes_of_all_workers(pull: Way, two: Workers) -> 
 
 
 def test_an_interrupt_at_the_terminal_is_for_the_coordinator(push: Way) -> None:
-    """Its workers get the signal as well."""
+    """Its worker gets the signal as well."""
     fill_tree(push)
     running = push.start(
-        "--cluster", "local:2", "-c", "2", "-l", "60M", "-a", "--chunk-size", "1M",
+        "--cluster", "local:1", "-c", "2", "-l", "60M", "-a", "--chunk-size", "1M",
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -343,7 +342,8 @@ def test_the_scheduler_is_lost(push: Way, workers: Workers) -> None:
 
 def test_workers_may_come_later(push: Way, workers: Workers) -> None:
     fill_tree(push)
-    running = push.start(*words(workers))
+    soon = "from pscp.cluster import dispatcher\ndispatcher._PATIENCE_S = 0.1\n"
+    running = push.start(*words(workers), first=soon)
     try:
         until(lambda: "no worker" in running.out.read_text(), "it waits")
         workers.start(1)
@@ -364,32 +364,26 @@ def test_paths_of_options_are_of_the_folder_here(push: Way, two: Workers) -> Non
     """The workers have another one."""
     fill_tree(push)
     source, destination = push.locations()
-    argv = [sys.executable, "-m", "pscp", "-a", "-F", os.path.basename(push.server.ssh_config)]
-    argv += ["--cluster", two.address, "-c", "2", source, destination]
-    ran = subprocess.run(
-        argv,
-        cwd=os.path.dirname(push.server.ssh_config),
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    folder, config = os.path.split(push.server.ssh_config)
+    argv = [*PSCP, "-a", "-F", config, "--cluster", two.address, "-c", "2", source, destination]
+    ran = run(argv, cwd=folder)
     assert ran.returncode == 0, ran.stderr
     assert_whole(push)
 
 
-def run_program(push: Way, text: str) -> subprocess.CompletedProcess[str]:
-    program = push.home / "program.py"
-    program.write_text(text)
-    argv = [sys.executable, str(program)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+def run(argv: Sequence[str], **popen: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program that has loaded Dask already."""
+    return forked.run(argv, loads=DASK, capture_output=True, text=True, timeout=60, **popen)
+
+
+def run_program(text: str) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, "-c", text])
 
 
 def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
     fill_tree(push)
     source, destination = push.locations()
     ran = run_program(
-        push,
         "import pscp\nfrom distributed import Client\n"
         f"with Client({two.address!r}) as client:\n"
         f"    result = pscp.copy({source!r}, {destination!r}, archive=True, cluster=client,\n"
@@ -405,12 +399,14 @@ def test_a_program_hands_in_its_client(push: Way, two: Workers) -> None:
 def test_a_program_that_its_workers_cannot_import(push: Way) -> None:
     (push.source / "small").write_text("text")
     source, destination = push.locations()
-    ran = run_program(
-        push,
+    program = push.home / "program.py"
+    program.write_text(
         "import pscp\n"
         f"pscp.copy({source!r}, {destination!r}, recursive=True, cluster='local:1',\n"
-        f"          batch=True, config_file={push.server.ssh_config!r})\n",
+        f"          batch=True, config_file={push.server.ssh_config!r})\n"
     )
+    argv = [sys.executable, str(program)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert ran.stderr.splitlines()[-1].endswith("local:1: its workers cannot be started"), ran
     assert ran.returncode == 1 and not push.arrived()
 
@@ -440,9 +436,7 @@ def test_workers_hash_for_a_manifest_and_verify_it(pull: Way, two: Workers) -> N
 
 
 def run_verify(*words: str) -> subprocess.CompletedProcess[str]:
-    program = "from pscp.cli.start import pscp_verify; pscp_verify()"
-    argv = [sys.executable, "-c", program, *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return run([*VERIFY, *words])
 
 
 def test_a_worker_that_does_not_see_the_files_is_refused(way: Way, workers: Workers) -> None:
@@ -457,19 +451,19 @@ def test_a_worker_that_does_not_see_the_files_is_refused(way: Way, workers: Work
     assert not way.arrived() and not way.parts()
 
 
-def test_a_worker_that_comes_late_and_does_not_see_the_files(way: Way, workers: Workers) -> None:
+def test_a_worker_that_comes_late_and_does_not_see_the_files(pull: Way, workers: Workers) -> None:
     """It ends its tasks at once, and others do them, however many Dask gives to it."""
     if why := why_no_mounts():
         unavailable(why)
-    fill_tree(way)
+    fill_tree(pull)
     workers.start(1)
-    near = way.source if way.is_push else way.destination
-    with amid(way, workers) as running:
+    near = pull.destination
+    with amid(pull, workers) as running:
         with stopped(workers.all[0]):  # or it may have done all before
             workers.start(1, before=f"mount -t tmpfs none {near}")
         running.finished()
     assert "does not see" in running.out.read_text()
-    assert_whole(way)
+    assert_whole(pull)
 
 
 def test_who_may_do_a_task_is_lost(push: Way, workers: Workers) -> None:
