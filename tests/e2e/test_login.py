@@ -6,6 +6,7 @@ Not here: what ssh is told otherwise (test_copy_ssh.py), how a prompt is told ap
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import re
@@ -50,8 +51,13 @@ def server(make_login_server: MakeLogins) -> LoginServer:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
-    path.write_bytes(random.Random(5).randbytes(12 * MIB))
+    path.write_bytes(contents())
     return path
+
+
+@functools.cache
+def contents() -> bytes:
+    return random.Random(5).randbytes(12 * MIB)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from programs import script
 
-from e2e.ways import COMMAND_S, PIPE, PSCP, VERIFY, ZFS, Ran, run
+from e2e.ways import COMMAND_S, Ran, run
 
 ROOT = Path(__file__).parents[2]
 BIG_BYTES = 9 * 1024 * 1024 + 1  # three chunks, the last of one byte
@@ -91,8 +91,8 @@ def make_world(
     # PostgreSQL is not needed to see what becomes of its output, and of its failure.
     dump = ("sh", "-c", 'echo "dumped $2"; [ "$2" != bad ]', "pg_dump")
     made = (
-        ("pg_dump", dump), ("ssh", ssh), ("pscp", PSCP), ("pscp-pipe", PIPE),
-        ("pscp-verify", VERIFY), ("pscp-zfs", ZFS), ("sudo", ("env",)), ("python3", python),
+        ("pg_dump", dump), ("ssh", ssh), ("sudo", ("env",)), ("python3", python),
+        *((name, installed(name)) for name in ("pscp", "pscp-pipe", "pscp-verify", "pscp-zfs")),
     )  # fmt: skip
     for name, argv in made:
         put_program(world.programs / name, argv)
@@ -100,6 +100,12 @@ def make_world(
         yield world
     finally:
         empty(far_home)
+
+
+def installed(name: str) -> tuple[str, ...]:
+    """Return what the installed command of that name runs."""
+    start = name.replace("-", "_")
+    return sys.executable, "-c", f"from pscp.cli.start import {start}; {start}()"
 
 
 def empty(folder: Path) -> None:
