@@ -28,9 +28,9 @@ from pscp.zfs.link import Link, PipeStatuses, Ran
 from zfs.conftest import Ends, Pool, end_agents, is_agent
 
 PUSH = pytest.mark.parametrize("far", ["push"], indirect=True)  # the direction cannot matter
-LARGE = 48_000_000
-AMIDST = 8_000_000
-WINDOW = 16 * 1024 * 1024
+LARGE = 24_000_000
+AMIDST = 4_000_000
+WINDOW = 8 * 1024 * 1024
 
 
 def running(words: str) -> list[int]:
