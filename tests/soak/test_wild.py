@@ -1,4 +1,4 @@
-"""A minute's part of scripts/soak: some pairs of options, and some disturbed copies.
+"""Half a minute's part of scripts/soak: some pairs of options, and some disturbed copies.
 
 The seed is printed; `scripts/soak wild 1 --seed N` repeats the case that failed.
 """
@@ -12,7 +12,7 @@ from conftest import require_sshd
 
 from soak import pairs, wild
 
-WILD_S = float(os.environ.get("PSCP_WILD_S", 40))
+WILD_S = float(os.environ.get("PSCP_WILD_S", 20))
 PAIRS = 60  # of each run; another part of them in each
 
 
