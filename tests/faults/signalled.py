@@ -25,7 +25,8 @@ def commands(home: Path, ssh_config: str, host: str) -> dict[str, tuple[list[str
     """Each command line, and how long it lives, about, in seconds."""
     ways = ["-F", ssh_config, "-B", "--no-resume", "-c", "3"]
     source, far = f"{home}/source/.", f"{host}:{home}/source/."
-    pipe, limit = [str(BIN / "pscp-pipe"), "-F", ssh_config, "-B"], ["-l", "160000"]
+    limit = ["-l", "160000"]
+    pipe = [str(BIN / "pscp-pipe"), "-F", ssh_config, "-B", *limit]
     copy = [str(BIN / "pscp"), "-r", *ways, *limit]
     return {
         "push": ([*copy, source, f"{host}:{home}/pushed"], 3.0),
@@ -55,7 +56,7 @@ def prepare(home: Path) -> None:
     (home / "run").chmod(0o700)
     for number in range(400):
         (home / "source" / f"{number}").write_bytes(os.urandom(3000))
-    (home / "source" / "big").write_bytes(os.urandom(40 << 20))
+    (home / "source" / "big").write_bytes(40 * os.urandom(1 << 20))
     zfs = home / "zfs"  # one that answers no question: the command ends by the signal alone
     zfs.write_text("#!/bin/sh\nexec sleep 1000\n")
     zfs.chmod(0o755)
