@@ -62,7 +62,7 @@ def check_a_changed_mode(way: Way, words: str) -> None:
     fill(way)
     more = words.split()
     (way.destination.parent / "yesterday").mkdir()
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     change_modes(way.source)
     assert sorted(way.command("-an", *more, names=["."]).out.splitlines()) == CHANGED
     if "--link-dest" not in words and words != "--delete":
@@ -86,7 +86,7 @@ def test_a_changed_time_is_told_and_set(way: Way, words: str) -> None:
     """Nothing told of it, and the copy set it."""
     fill(way)
     more, names = words.split(), ["a", "large", "sub/b"]
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     for name in names:
         os.utime(way.source / name, ns=(2 * OLD_NS, 2 * OLD_NS))
     checked = way.command("-a", "--check", *more, names=["."])
@@ -104,7 +104,7 @@ def test_a_changed_time_is_told_and_set(way: Way, words: str) -> None:
 
 def test_what_is_skipped_or_sent_is_no_more_than_that(way: Way) -> None:
     fill(way)
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     change_modes(way.source)
     (way.source / "a").write_text("other bytes")
     os.utime(way.destination / "sub" / "b", ns=(2 * OLD_NS, 2 * OLD_NS))
@@ -127,7 +127,7 @@ def test_a_program_is_told(push: Way) -> None:
     way = push
     fill(way)
     [source], there = way.locations(["."], "")
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     change_modes(way.source)
     files = sorted(name for name in CHANGED if not name.endswith("/"))
     for more in ({"dry_run": True}, {"check": True}, {}):
@@ -154,7 +154,7 @@ def test_a_file_of_several_names(way: Way) -> None:
     """It is replaced by a copy, and so its other names are made anew."""
     fill(way)
     os.link(way.source / "same", way.source / "z")
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     (way.source / "same").chmod(0o600)
     would, did = told(way, "-n")[0], told(way)[0]
     assert would == did == ["changed   z", "metadata  same"]
@@ -174,7 +174,7 @@ def test_a_file_of_several_names(way: Way) -> None:
 @pytest.mark.needs_agent(reason="over SFTP a FIFO cannot be made")
 def test_a_fifo(way: Way) -> None:
     os.mkfifo(way.source / "fifo", 0o600)
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     (way.source / "fifo").chmod(0o640)
     assert told(way, "-n")[0] == told(way)[0] == ["metadata  fifo"]
     assert told(way, "-n")[0] == []
@@ -188,13 +188,13 @@ def test_the_time_of_a_fifo_or_device_goes_along(way: Way) -> None:
     if may_make_devices():
         os.mknod(way.source / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         names.append("null")
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     for name in names:
         os.utime(way.source / name, ns=(OLD_NS, OLD_NS))
     checked = way.command("-a", "--check", names=["."])
     told_of = {f"{name}: differs in time" for name in names}
     assert (checked.code, set(checked.out.splitlines())) == (1, told_of), checked
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     times = {(way.destination / name).lstat().st_mtime_ns for name in names}
     assert times == {OLD_NS}
     assert way.command("-a", "--check", names=["."]).code == 0
@@ -205,7 +205,7 @@ def test_an_owner_that_root_gives(way: Way) -> None:
     if os.geteuid() != 0:
         unavailable("this is not root, which alone gives files away")
     fill(way)
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     for name in ("a", "sub", "large"):
         os.chown(way.source / name, 65534, 65534)
     checked = way.command("-a", "--check", names=["."])
@@ -224,7 +224,7 @@ def test_an_owner_that_root_gives(way: Way) -> None:
 def test_what_cannot_be_given_does_not_differ(as_other: Way, remote: str) -> None:
     way = dataclasses.replace(as_other, remote=remote)
     fill(way)
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     assert (way.destination / "a").stat().st_uid != (way.source / "a").stat().st_uid
     for more in ((), ("--delete",), ("--checksum",)):
         assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
@@ -246,7 +246,7 @@ def test_attributes_that_the_source_has_no_more_go(way: Way, words: str) -> None
     for name in ("a", "large", "sub/b", "sub"):
         os.setxattr(way.source / name, "user.kept", b"1")
     os.setxattr(way.source / "a", ACL, acl(6))
-    assert way.command("-a", names=["."]).code == 0
+    assert way.copy(".", archive=True).ok
     assert told(way, "-n", *more)[0] == told(way, *more)[0] == []
     before = {name: (way.destination / name).stat().st_ino for name in ("a", "large", "sub/b")}
     os.removexattr(way.source / "a", ACL)
@@ -287,7 +287,7 @@ def test_without_a_attributes_stay(way: Way) -> None:
 def test_attributes_that_only_root_gives_do_not_differ(as_other: Way) -> None:
     fill(as_other)
     os.setxattr(as_other.source / "a", "trusted.a", b"1")
-    assert as_other.command("-a", names=["."]).code == 0
+    assert as_other.copy(".", archive=True).ok
     os.setxattr(as_other.destination / "same", "trusted.b", b"1")
     assert told(as_other, "-n")[0] == told(as_other)[0] == []
 
