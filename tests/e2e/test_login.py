@@ -37,7 +37,7 @@ MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
 PASSWORD = r"@127\.0\.0\.1's password: "
 CODE = "Verification code: "
-SLOW = ("--chunk-size", "256k", "-l", "100000")  # 1 MiB takes 80 ms: time for others to log in
+SLOW = ("--chunk-size", "256k", "-l", "50000")  # 1 MiB takes 160 ms: time for others to log in
 
 OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
 
@@ -57,7 +57,7 @@ def source(tmp_path: Path) -> Path:
 
 @functools.cache
 def contents() -> bytes:
-    return random.Random(5).randbytes(12 * MIB)
+    return random.Random(5).randbytes(6 * MIB)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_password_of_a_real_account(
 ) -> None:  # fmt: skip
     server = make_password_sshd(SECRET, has_pam)
     # A real sshd waits for nobody (`awaits`): the copy takes four seconds, for the second login.
-    words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "25000"]
+    words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "12500"]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
     shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed)
@@ -149,7 +149,7 @@ def test_each_of_several_hosts_asks_once(
 ) -> None:
     """All connections to a host have the answer to its question."""
     one, other = make_password_sshd(SECRET, False), make_password_sshd(SECRET, False)
-    words = ["-c", "4", "--chunk-size", "256k", "-l", "25000"]
+    words = ["-c", "4", "--chunk-size", "256k", "-l", "12500"]
     hosts: Any = Cluster(tmp_path, one, other)
     shown = answered(hosts, source, *words, answers=[(PASSWORD, SECRET)] * 2)
     assert len(re.findall(PASSWORD, shown)) == 2
@@ -178,7 +178,7 @@ def test_a_passphrase(
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    slower = ("--chunk-size", "256k", "-l", "30000")  # 3 s: a library takes long to log in
+    slower = ("--chunk-size", "256k", "-l", "15000")  # 3 s: a library takes long to log in
     prompt = "Enter passphrase for key '.*': "
     words = ("-c", "3", "--transport", transport, *slower)
     shown = answered(server, source, *words, answers=[(prompt, "wrong"), (prompt, SECRET)])
@@ -229,7 +229,7 @@ def test_a_host_key_that_is_not_taken(
 def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
     server = make_login_server(password=SECRET, awaits=2)
     command = f"cat >{there}"
-    pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "100000"]
+    pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "50000"]
     words = [*pipe, "--producer", f"cat {source}", server.host, command]
     with terminal(*words) as screen:
         screen.answer(PASSWORD, SECRET)
