@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -114,6 +115,9 @@ def has_room(folder: str) -> bool:
 
 def main(argv: list[str]) -> int:
     """Run all tests in several workers; more than processors, since many tests wait for logins."""
+    if not SECONDS.exists():  # the workers begin at once, so that each would compile most of it
+        words = ["--collect-only", "-qq", *argv]
+        subprocess.run([sys.executable, "-m", "pytest", *words], stdout=subprocess.DEVNULL)
     workers = str(2 + (os.cpu_count() or 1))
     by_file = ["-n", workers, "--dist", "loadfile", "--no-loadscope-reorder"]
     shown = ["-q", "--durations=20", f"--session-timeout={LIMIT_S}"]
