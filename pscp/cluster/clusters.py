@@ -1,7 +1,7 @@
 """Which cluster a copy uses: what --cluster names, or a program's client; and whether it may.
 
-Not here: the copy's tasks (dispatcher.py), calls that hash (executor.py), what is sent among
-machines (docs/security.md).
+Not here: jobs of a batch queue (batch.py), the copy's tasks (dispatcher.py), calls that hash
+(executor.py), what is sent among machines (docs/security.md).
 Read next: place.py.
 """
 
@@ -21,8 +21,8 @@ from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pscp.cluster import place
-from pscp.cluster.dispatcher import NO_WORKER, Dispatcher, is_request
+from pscp.cluster import batch, place
+from pscp.cluster.dispatcher import Dispatcher, is_request, no_worker
 from pscp.cluster.executor import WorkersExecutor
 from pscp.cluster.mover import place_here, version_here
 from pscp.cluster.tasks import Errand
@@ -30,7 +30,6 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import Unreachable, UsageError
-from pscp.ground.libraries import check_installed
 from pscp.options.arguments import version
 from pscp.options.options import Options
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, Movers
@@ -49,8 +48,8 @@ class Cluster(Movers):
 
     wants = staticmethod(is_request)
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, jobs: batch.Jobs | None = None) -> None:
+        self._client, self._jobs = client, jobs
         self._dispatcher: Dispatcher | None = None
 
     def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
@@ -92,7 +91,7 @@ class Cluster(Movers):
             place=place_here(of_source, of_sink, is_push),
             admission=terms.connections.admit,
         )
-        self._dispatcher = Dispatcher(self._client, terms, errand)
+        self._dispatcher = Dispatcher(self._client, terms, errand, self._jobs)
         self._dispatcher.start()
 
     def end(self) -> None:
@@ -101,7 +100,7 @@ class Cluster(Movers):
 
     def executor(self, root: str, note: Callable[[str], None]) -> WorkersExecutor:
         if not self._check_versions():
-            note(NO_WORKER)
+            note(no_worker(self._jobs))
         place.check_sources(self._client, [root])
         return WorkersExecutor(self._client, root)
 
@@ -138,9 +137,9 @@ def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
-        client = _client(cluster, stack, insecure)
+        client, jobs = _client(cluster, stack, insecure)
         _check_secure(client, insecure)
-        yield Cluster(client)
+        yield Cluster(client, jobs)
 
 
 @contextlib.contextmanager
@@ -162,21 +161,24 @@ def _quiet() -> Iterator[None]:
             each.setLevel(level)
 
 
-def _client(text: str, stack: contextlib.ExitStack, insecure: bool) -> Client:
+def _client(
+    text: str, stack: contextlib.ExitStack, insecure: bool
+) -> tuple[Client, batch.Jobs | None]:
     from distributed import Client
 
     if "://" in text:
-        return stack.enter_context(_closing(_client_at(text)))
+        return stack.enter_context(_closing(_client_at(text))), None
     kind, _, number = text.partition(":")
     made: Any
+    jobs: batch.Jobs | None = None
     if kind == "local":
         folder = TemporaryDirectory(prefix="pscp-dask-", ignore_cleanup_errors=True)
         made = _local_cluster(int(number), stack.enter_context(folder))
+        stack.enter_context(_closing(made))
     else:
-        made = _batch_cluster(kind)
-        made.scale(int(number))
-    stack.enter_context(_closing(made))
-    return stack.enter_context(_closing(Client(made, set_as_default=False)))
+        has_tls = not insecure
+        made, jobs = stack.enter_context(batch.submitted(kind, int(number), has_tls=has_tls))
+    return stack.enter_context(_closing(Client(made, set_as_default=False))), jobs
 
 
 def _local_cluster(workers: int, folder: str) -> Any:
@@ -264,18 +266,6 @@ def _closing(thing: Any) -> Iterator[Any]:
     finally:
         with contextlib.suppress(OSError, TimeoutError):
             thing.close()
-
-
-def _batch_cluster(kind: str) -> Any:
-    check_installed("dask_jobqueue", before=f"--cluster {kind}: ")
-    import dask_jobqueue
-
-    name = {"htcondor": "HTCondor"}.get(kind, kind.upper())
-    try:
-        return getattr(dask_jobqueue, f"{name}Cluster")()
-    except ValueError as error:  # its configuration lacks something
-        what = " ".join(str(error).split())
-        raise UsageError(f"--cluster {kind}: {what}", "set it in ~/.config/dask") from None
 
 
 def _check_secure(client: Client, insecure: bool) -> None:

@@ -40,6 +40,8 @@ from pscp.transfer.terms.copy_terms import CopyTerms
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+    from pscp.cluster.batch import Jobs
+
 _TASK_S = 4.0  # of work in a task: little is done twice where a worker is lost
 # With many workers tasks are longer: each costs some 5 ms of Dask's one thread, and 3 of this one.
 _TASKS_A_S = 50.0
@@ -48,9 +50,14 @@ _QUEUED = 3  # tasks for each thread of a worker: one that ends, one that began,
 _COLLECT_S = 0.05  # for which a task waits for more work than the first piece
 _LOOK_S = 1.0  # how often the workers are counted
 _PATIENCE_S = 10.0  # until people are told that no worker is there
-NO_WORKER = "no worker of the cluster is there: waiting"
 
 _log = Log("cluster")
+
+
+def no_worker(jobs: Jobs | None) -> str:
+    """Return what people are told while no worker is there."""
+    waiting = f" {jobs.waiting}" if jobs is not None else ""
+    return f"no worker of the cluster is there: waiting{waiting}"
 
 
 def is_request(work: Work) -> bool:
@@ -174,8 +181,11 @@ class Pace:
 class Dispatcher:
     """Hands the bytes of one copy to the workers of a cluster."""
 
-    def __init__(self, client: Client, terms: CopyTerms, errand: Errand) -> None:
+    def __init__(
+        self, client: Client, terms: CopyTerms, errand: Errand, jobs: Jobs | None = None
+    ) -> None:
         self._client, self._terms, self._queue = client, terms, terms.queue
+        self._jobs = jobs  # of a batch queue
         self._errand = pack(errand)
         self._thread = threading.Thread(target=with_context(self._run), name="cluster", daemon=True)
         self._numbers = itertools.count(1)
@@ -183,9 +193,13 @@ class Dispatcher:
         self._given: dict[int, _Given] = {}  # tasks that Dask has
         self._pace, self._standing = Pace(), Standing()
         self._noted: set[str] = set()
-        self._next: _Given | None = None  # for the thread alone: the task that is being made
+        # For the thread alone: the task that is being made, and whether people know of no worker.
+        self._next: _Given | None = None
+        self._has_said_none = False
 
     def start(self) -> None:
+        if self._jobs is not None and self._jobs.refused:
+            self._note(self._jobs.refused)
         self._thread.start()
 
     def end(self) -> None:
@@ -226,10 +240,14 @@ class Dispatcher:
         return self._queue.error is None and not self._queue.is_finished
 
     def _look_at_cluster(self, *, is_patient: bool) -> None:
-        """Count the workers' threads. Raises ConnectionLost where the scheduler is gone."""
+        """Count the workers' threads. Raises ConnectionLost where the scheduler is gone, or all
+        jobs are over.
+        """
         if self._client.status != "running":
             raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        if self._jobs is not None:
+            self._jobs.see([str(each["name"]) for each in workers.values()], time.monotonic())
         with self._lock:
             self._pace.see([each["nthreads"] for each in workers.values()])
             self._standing.see(workers)
@@ -238,8 +256,9 @@ class Dispatcher:
             task.workers = []
             self._client.cancel([task.future], force=True)
         is_waiting = self._next is not None or self._queue.has_work()
-        if not (self._pace.slots or is_patient) and is_waiting:
-            self._note(NO_WORKER)
+        if not (self._pace.slots or is_patient or self._has_said_none) and is_waiting:
+            self._has_said_none = True
+            self._note(no_worker(self._jobs))
 
     def _note(self, text: str) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
 """Which clusters there are, and which are refused.
 
-Not here: a copy over one (../faults/test_cluster.py).
+Not here: a batch queue's jobs (test_batch.py), a copy over a cluster (../faults/test_cluster.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,16 +47,6 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(pscp.UsageError) as raised:
         pscp.Options(cluster=name, dry_run=True)
     assert "local:N" in raised.value.hint
-
-
-def test_each_queue_has_a_name_in_dask_jobqueue(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("SLURM", "PBS", "LSF", "SGE", "OAR", "HTCondor")
-    made: Any = SimpleNamespace(**{f"{name}Cluster": lambda name=name: name for name in names})
-    monkeypatch.setitem(sys.modules, "dask_jobqueue", made)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: True)
-    assert [clusters._batch_cluster(name.lower()) for name in names] == [*names]
-    for name in names:
-        assert pscp.Options(cluster=f"{name.lower()}:8").cluster
 
 
 @contextlib.contextmanager
