@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1:0"  # for a dashboard, which asks nobody for a password
 _LOST_S = 60.0  # without any worker, when each job has had one: the jobs are over
 _NAMED_MOST = 3  # jobs in a message
+_READ_MOST = 1 << 20  # characters of what a job wrote
+_MISTAKES = ("No module named", "rror:", "not found", "")  # the most telling first
 _CONFIGURE = "set it in ~/.config/dask: docs/cluster.md#jobs-of-a-queue"
 
 
@@ -71,8 +73,8 @@ class Jobs:
     def waiting(self) -> str:
         """Return what a copy without workers waits for, for people."""
         said = self._last_words()
-        such_as = f", at last: {said}" if said else ""
-        return f"for {self._named}; what these write is in {self._folder}{such_as}"
+        what = f"one wrote: {said}; all is" if said else "what these write is"
+        return f"for {self._named}; {what} in {self._folder}"
 
     @property
     def _named(self) -> str:
@@ -82,13 +84,18 @@ class Jobs:
         return f"{self._kind}'s {word} {', '.join(ids[:_NAMED_MOST])}{more}"
 
     def _last_words(self) -> str:
-        """Return the last line that a job wrote."""
-        try:
-            paths = [entry.path for entry in os.scandir(self._folder) if entry.name[0] != "."]
-            with open(max(filter(os.path.getsize, paths), key=os.path.getmtime), "rb") as file:
-                return printable(file.read()[-4096:].decode(errors="replace").split("\n")[-2])
-        except (OSError, ValueError, IndexError):
-            return ""
+        """Return the last line that a job wrote, of those that name a mistake if there are any."""
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            files = [each for each in os.scandir(self._folder) if each.name[0] != "."]
+            for each in sorted(files, key=lambda each: each.stat().st_mtime):
+                with open(each.path, errors="replace") as file:
+                    lines += filter(str.strip, file.read(_READ_MOST).splitlines())
+        for what in _MISTAKES:
+            found = [line.strip() for line in lines if what in line]
+            if found:
+                return printable(found[-1])
+        return ""
 
     def see(self, workers: Sequence[str], now_s: float) -> None:
         """Note the names of the workers that are there. Raises ConnectionLost once each job has
@@ -99,7 +106,9 @@ class Jobs:
         if workers or self._last_seen_s is None:
             self._last_seen_s = now_s if workers else None
         elif now_s - self._last_seen_s > _LOST_S and self._had_worker == self.ids.keys():
-            why = f"their time may be up (jobqueue.{self._kind}.walltime)"
+            said = self._last_words()
+            one = f"; one wrote: {said}" if said else ""
+            why = f"their time may be up (jobqueue.{self._kind}.walltime){one}"
             raise ConnectionLost(f"the workers of {self._named} are all lost: {why}", RUN_AGAIN)
 
     def cancel_at_once(self) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.cluster import batch, place
 from pscp.cluster.dispatcher import Dispatcher, is_request, no_worker
 from pscp.cluster.executor import WorkersExecutor
-from pscp.cluster.mover import place_here, version_here
+from pscp.cluster.mover import SAME, place_here, version_here
 from pscp.cluster.tasks import Errand
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
@@ -70,7 +70,7 @@ class Cluster(Movers):
         if others:
             raise UsageError(
                 f"pscp here is {version()}, and of the workers {', '.join(others)}",
-                "install the same version on all of them",
+                SAME,
             )
         return len(found)
 

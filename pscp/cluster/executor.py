@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pscp.cluster.mover import OTHER_PLACE, ask_here, name_here
+from pscp.cluster.mover import OTHER_PLACE, SAME, ask_here, name_here
 from pscp.cluster.place import of_scheduler
 from pscp.cluster.tasks import call_of, pack
 from pscp.endpoint.writing import seen
@@ -73,7 +73,7 @@ class WorkersExecutor(Executor):
 def look(version_there: str, root: str, place: object, data: bytes) -> object:
     """Make a call, and return its result. Raises CopyError where this is not a worker for it."""
     if version_there != version():
-        raise CopyError(f"{name_here()} has pscp {version()}, and not {version_there}")
+        raise CopyError(f"{name_here()} has pscp {version()}, and not {version_there}", SAME)
     its = ask_here(seen.Sources([root]))
     if isinstance(its, dict) or not one_place.has_any(its, place):
         raise CopyError(f"{name_here()}: {OTHER_PLACE}")

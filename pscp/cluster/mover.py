@@ -56,6 +56,7 @@ _LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next
 # But a chunk that takes three times as long as others may have a lane that stands still.
 _TAKEOVER_S, _TAKEOVER_MOST_S = 1.0, 10.0
 _AT_ONCE = 2  # tasks at work for each thread: one fills the line while the other begins or ends
+SAME = "install the same version on all of them"
 OTHER_PLACE = "it does not see this copy's files"
 
 _log = Log("cluster")
@@ -106,11 +107,11 @@ def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     """Do a task, and return its outcome. Never raises for what a copy may meet."""
     worker = _worker_here()
     address = str(worker.address) if worker is not None else ""
+    problem: PscpError | None
     if version_there != version():
-        what = f"this worker has pscp {version()}, and the coordinator {version_there}"
-        return pack(Outcome(name_here(), {}, {}, CopyError(what), address=address))
-    moving = _Moving(errand, task, address)
-    problem: PscpError | None = None
+        problem = CopyError(f"{name_here()} has pscp {version()}, and not {version_there}", SAME)
+        return pack(Outcome(name_here(), {}, {}, problem, address=address))
+    moving, problem = _Moving(errand, task, address), None
     try:
         with shaped(), _Wanted().here():
             moving.run()

@@ -117,9 +117,14 @@ def test_who_waits_says_for_what(tmp_path: Path) -> None:
     assert no_worker(jobs).endswith(f"waiting for slurm's jobs 9, 10; {where}")
     (tmp_path / ".key.pem").write_text("secret\n")
     (tmp_path / "worker-9.out").write_text("")
-    assert jobs.waiting.endswith(str(tmp_path))
-    (tmp_path / "worker-9.err").write_bytes(b"one\nNo module named\x1b 'distributed'\n")
-    assert jobs.waiting.endswith(f"{where}, at last: No module named\\x1b 'distributed'")
+    assert jobs.waiting.endswith(where)
+    for written, said in (
+        ("INFO - Begin\nINFO - End\x1b worker\n\n", "INFO - End\\x1b worker"),
+        ("INFO\nslurmstepd: error: CANCELLED\nINFO\n", "slurmstepd: error: CANCELLED"),
+        ("ModuleNotFoundError: No module named 'x'\nTypeError: y\nEnd\n", "No module named 'x'"),
+    ):
+        (tmp_path / "worker-9.err").write_text(written)
+        assert jobs.waiting.endswith(f"{said}; all is in {tmp_path}") and "wrote: " in jobs.waiting
     assert jobs_of(tmp_path, "8").waiting.startswith("for slurm's job 8; ")
     many = jobs_of(tmp_path, *map(str, range(1, 101)))
     assert many.waiting.startswith("for slurm's jobs 1, 2, 3 and 97 more; ")
@@ -153,7 +158,11 @@ def test_a_copy_ends_once_all_jobs_are_over(tmp_path: Path) -> None:
     jobs.see([], 2000.0)  # the other one still waits in the queue
     jobs.see(["SLURMCluster-1-0", "SLURMCluster-1-1"], 3000.0)  # of two processes
     jobs.see([], 3000.0 + batch._LOST_S)  # one may come back
-    with pytest.raises(pscp.ConnectionLost, match=r"jobs 7, 8 are all lost: .*slurm\.walltime"):
+    said = r"jobs 7, 8 are all lost: .*slurm\.walltime\)"
+    with pytest.raises(pscp.ConnectionLost, match=f"{said}$"):
+        jobs.see([], 3001.0 + batch._LOST_S)
+    (tmp_path / "worker-7.err").write_text("No module named 'pscp'\nEnd\n")
+    with pytest.raises(pscp.ConnectionLost, match=f"{said}; one wrote: No module named 'pscp'$"):
         jobs.see([], 3001.0 + batch._LOST_S)
 
 

@@ -26,6 +26,7 @@ import pscp
 from pscp.cli.copy import parse
 from pscp.cluster import clusters, mover
 from pscp.cluster.executor import look
+from pscp.cluster.tasks import outcome_of
 from pscp.endpoint.writing import seen
 from pscp.options.arguments import version
 
@@ -236,6 +237,12 @@ def test_a_worker_that_came_late_and_sees_another_tree(listed: Path) -> None:
         with pytest.raises(pscp.CopyError, match=said):
             look(there, str(listed), place, pickle.dumps(os.getpid))
     assert look(version(), str(listed), own, pickle.dumps(os.getpid)) == os.getpid()
+
+
+def test_a_worker_that_came_late_and_has_another_version() -> None:
+    problem = outcome_of(mover.move("0.0", b"", b"")).problem
+    assert problem is not None and problem.hint == "install the same version on all of them"
+    assert problem.message == f"{mover.name_here()} has pscp {version()}, and not 0.0"
 
 
 # --- what it does not go with
