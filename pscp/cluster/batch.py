@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from distributed import Security
 
 _LOOPBACK = "127.0.0.1:0"  # for a dashboard, which asks nobody for a password
-_LOST_S = 60.0  # without any worker, when each job has had one: the jobs are over
+_LOST_S = 60.0  # in which a queue may have begun a job again whose worker was lost
+_OVER = ".over-"  # begins the names of files by which jobs say that they end
 _NAMED_MOST = 3  # jobs in a message
 _READ_MOST = 1 << 20  # characters of what a job wrote
 _MISTAKES = ("No module named", "rror:", "not found", "")  # the most telling first
@@ -98,18 +99,29 @@ class Jobs:
         return ""
 
     def see(self, workers: Sequence[str], now_s: float) -> None:
-        """Note the names of the workers that are there. Raises ConnectionLost once each job has
-        had a worker, and none has been there for a minute: nobody submits more.
+        """Note the names of the workers that are there. Raises ConnectionLost once all jobs are
+        over, since nobody submits more.
         """
         for name in workers:  # of a job with several processes they have a number added
             self._had_worker.update({name, name.rpartition("-")[0]} & self.ids.keys())
-        if workers or self._last_seen_s is None:
-            self._last_seen_s = now_s if workers else None
-        elif now_s - self._last_seen_s > _LOST_S and self._had_worker == self.ids.keys():
+        if workers:
+            self._last_seen_s = now_s
+        elif (
+            self._last_seen_s is None or now_s - self._last_seen_s > _LOST_S
+        ) and self._are_over():
             said = self._last_words()
             one = f"; one wrote: {said}" if said else ""
-            why = f"their time may be up (jobqueue.{self._kind}.walltime){one}"
-            raise ConnectionLost(f"the workers of {self._named} are all lost: {why}", RUN_AGAIN)
+            why = "had no worker"
+            if self._last_seen_s is not None:
+                why = f"have none any more: their time may be up (jobqueue.{self._kind}.walltime)"
+            raise ConnectionLost(f"{self._named} {why}{one}", RUN_AGAIN)
+
+    def _are_over(self) -> bool:
+        """Return whether each job has said that it ends, or has had a worker, and there is none."""
+        ended: list[str] = []
+        with contextlib.suppress(OSError):
+            ended = [each for each in os.listdir(self._folder) if each.startswith(_OVER)]
+        return len(ended) >= len(self.ids) or self._had_worker == self.ids.keys()
 
     def cancel_at_once(self) -> None:
         """Have them cancelled by a process that nobody waits for."""
@@ -177,12 +189,18 @@ def _made(jobs: Jobs, kind: str, folder: str, *, has_tls: bool) -> Any:
     # One thread does two tasks at a time, each with several connections.
     words = ["--nthreads", "1", "--no-dashboard"]
     scheduler_options = {"dashboard_address": _LOOPBACK}
+    before = _configured(kind, "job-script-prologue") or _configured(kind, "env-extra", [])
+    if kind != "htcondor":  # which has no script, and other quotes
+        over = shlex.quote(os.path.join(folder, _OVER))
+        at_end = shlex.quote(f"mktemp {over}XXXXXX >/dev/null 2>&1")
+        before = [*before, f"trap {at_end} EXIT"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cluster(
                 job_cls=_job_class(cluster.job_cls, jobs),
                 processes=_configured(kind, "processes", 1),
+                job_script_prologue=before,
                 worker_extra_args=words + _configured(kind, "worker-extra-args", []),
                 log_directory=_configured(kind, "log-directory", folder),
                 security=_security(folder) if has_tls else None,

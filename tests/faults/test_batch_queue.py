@@ -29,7 +29,8 @@ if [ $number -gt $(cat $queue/takes) ]; then
 fi
 cp "$1" $queue/$number/script
 if [ -e $queue/starts ]; then
-    setsid sh $queue/$number/script >$queue/$number/out 2>&1 </dev/null &
+    out=$(sed -n 's/^#SBATCH -e //p' "$1" | sed "s/%J/$number/")
+    setsid sh $queue/$number/script >$out 2>&1 </dev/null &
     echo $! >$queue/$number/pid
 fi
 echo Submitted batch job $number
@@ -152,4 +153,15 @@ def test_a_queue_that_takes_fewer_jobs(queue: Queue) -> None:
         "slurm takes 1 of 2 jobs: sbatch: error: Batch job submission failed: no more" in ended.out
     )
     assert_same_tree(queue.push.source, queue.push.destination)
+    queue.assert_over()
+
+
+def test_jobs_that_end_at_once(queue: Queue) -> None:
+    """Their Python has nothing that they need."""
+    fill(queue.push.source / "file", 500)
+    python = script(queue.folder / "bin" / "other", "echo No module named pscp >&2; exit 1")
+    ended = queue.finish(python=str(python))
+    assert ended.code == 3, ended
+    assert "slurm's jobs 1, 2 had no worker; one wrote: No module named pscp\n" in ended.err
+    assert not queue.push.arrived()
     queue.assert_over()

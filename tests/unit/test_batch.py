@@ -46,7 +46,7 @@ def test_each_queue_has_a_name_in_dask_jobqueue(
 
     made: Any = SimpleNamespace(**{f"{name}Cluster": Made(name) for name in names})
     monkeypatch.setattr(batch, "_dask_jobqueue", lambda: made)
-    monkeypatch.setattr(batch, "_configured", lambda kind, name, default=1: default)
+    monkeypatch.setattr(batch, "_configured", lambda kind, name, default="1": default)
     for name in names:
         jobs = Jobs(name.lower(), str(tmp_path))
         assert batch._made(jobs, name.lower(), str(tmp_path), has_tls=False) == name
@@ -158,12 +158,26 @@ def test_a_copy_ends_once_all_jobs_are_over(tmp_path: Path) -> None:
     jobs.see([], 2000.0)  # the other one still waits in the queue
     jobs.see(["SLURMCluster-1-0", "SLURMCluster-1-1"], 3000.0)  # of two processes
     jobs.see([], 3000.0 + batch._LOST_S)  # one may come back
-    said = r"jobs 7, 8 are all lost: .*slurm\.walltime\)"
+    said = r"jobs 7, 8 have none any more: their time may be up \(jobqueue\.slurm\.walltime\)"
     with pytest.raises(pscp.ConnectionLost, match=f"{said}$"):
         jobs.see([], 3001.0 + batch._LOST_S)
     (tmp_path / "worker-7.err").write_text("No module named 'pscp'\nEnd\n")
     with pytest.raises(pscp.ConnectionLost, match=f"{said}; one wrote: No module named 'pscp'$"):
         jobs.see([], 3001.0 + batch._LOST_S)
+
+
+def test_a_copy_ends_once_all_jobs_have_said_that_they_end(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, "7", "8")
+    (tmp_path / ".over-1").touch()
+    jobs.see([], 0.0)
+    (tmp_path / ".over-2").touch()
+    jobs.see(["SLURMCluster-0"], 1.0)  # of a job that the queue has begun again
+    jobs.see([], 2.0)
+    with pytest.raises(pscp.ConnectionLost, match="jobs 7, 8 have none any more"):
+        jobs.see([], 100.0)
+    jobs = jobs_of(tmp_path, "7", "8")
+    with pytest.raises(pscp.ConnectionLost, match=r"slurm's jobs 7, 8 had no worker$"):
+        jobs.see([], 0.0)
 
 
 def test_jobs_are_cancelled_by_a_process_that_nobody_waits_for(
