@@ -1,7 +1,7 @@
 """Runs calls that look at one tree of this machine on the workers of a cluster, which see it too.
 
 Dask gives them out, and again where a worker is lost. They change nothing: one that comes late does
-no harm.
+no harm. What a worker says that sees another tree is not believed.
 
 Not here: which calls (../manifests/trees.py), the tasks of a copy (dispatcher.py).
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pscp.cluster.mover import OTHER_PLACE, SAME, ask_here, name_here
-from pscp.cluster.place import of_scheduler
+from pscp.cluster.mover import SAME, address_here, ask_here, name_here
+from pscp.cluster.place import SHARED, of_scheduler
 from pscp.cluster.tasks import call_of, pack
 from pscp.endpoint.writing import seen
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
@@ -31,50 +32,100 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class WorkersExecutor(Executor):
-    """The workers of a cluster. One thread submits calls."""
+class NotThere(CopyError):
+    """The worker that was asked cannot say how the tree is: it does not see it."""
 
-    def __init__(self, client: distributed.Client, root: str) -> None:
-        self._client, self._root = client, root
+    def __init__(self, message: str, hint: str, address: str) -> None:
+        super().__init__(message, hint)
+        self.address = address  # by which Dask knows the worker
+
+
+class WorkersExecutor(Executor):
+    """The workers of a cluster. One thread submits calls; Dask's takes what comes of them, and has
+    another worker make the call of one that does not see the tree.
+    """
+
+    def __init__(self, client: distributed.Client, root: str, note: Callable[[str], None]) -> None:
+        self._client, self._root, self._note = client, root, note
         self._place = ask_here(seen.Sources([root]))
         self._name = f"hashing {printable(os.path.basename(root))}-{os.urandom(4).hex()}"
         self._numbers = itertools.count(1)
-        self._given: set[distributed.Future] = set()  # Dask's thread removes them
+        self._lock = threading.Lock()  # guards what follows
+        self._given: set[distributed.Future] = set()
+        self._not_there: set[str] = set()  # addresses of workers
+        self._good: list[str] | None = None  # addresses of the others; None: all see it
+        self._is_over = False
 
     def submit(self, call: Callable[..., _T], /, *args: Any, **more: Any) -> Future[_T]:
         found = Future[_T]()
-        data = pack(partial(call, *args, **more))
-        with of_scheduler():
+        self._give(found, pack(partial(call, *args, **more)))
+        return found
+
+    def _give(self, found: Future[Any], data: bytes) -> None:
+        with of_scheduler(), self._lock:
+            if self._is_over:
+                return
             given = self._client.submit(
                 look, version(), self._root, self._place, data,
                 key=f"{self._name}-{next(self._numbers)}", pure=False,
+                # Where they are lost others may do it, and say so if they cannot.
+                workers=self._good, allow_other_workers=self._good is not None,
             )  # fmt: skip
-        self._given.add(given)
-        given.add_done_callback(partial(self._done, found))
-        return found
+            self._given.add(given)
+        given.add_done_callback(partial(self._done, found, data))
 
-    def _done(self, found: Future[Any], given: distributed.Future) -> None:
-        self._given.discard(given)
-        if given.status == "finished":
-            found.set_result(given.result())
-        elif given.status == "error":
-            error = given.exception()
-            failed = CopyError(f"a worker of the cluster failed: {error!r}")
-            found.set_exception(error if isinstance(error, PscpError) else failed)
-        else:
-            found.set_exception(ConnectionLost("Dask's scheduler is lost", RUN_AGAIN))
+    def _done(self, found: Future[Any], data: bytes, given: distributed.Future) -> None:
+        with self._lock:
+            self._given.discard(given)
+        try:
+            if given.status == "finished":
+                found.set_result(given.result())
+            elif given.status == "error":
+                self._failed(found, data, given.exception())
+            else:
+                raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
+        except Exception as error:
+            found.set_exception(error)
+
+    def _failed(self, found: Future[Any], data: bytes, error: BaseException) -> None:
+        """Give a call to another worker if there is one that may do better, else raise why not."""
+        if not isinstance(error, PscpError):
+            raise CopyError(f"a worker of the cluster failed: {error!r}")
+        if not isinstance(error, NotThere):
+            raise error
+        with of_scheduler():
+            present = list(self._client.scheduler_info(n_workers=-1)["workers"])
+        with self._lock:
+            is_new = error.address not in self._not_there
+            self._not_there.add(error.address)
+            self._good = [each for each in present if each not in self._not_there]
+            if not self._good:
+                raise error
+        if is_new:
+            self._note(f"{error.message}; another worker does what it did not")
+        self._give(found, data)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take back what is not done."""
+        with self._lock:
+            self._is_over, given = True, [*self._given]
         with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost
-            self._client.cancel([*self._given], force=True)
+            self._client.cancel(given, force=True)
 
 
 def look(version_there: str, root: str, place: object, data: bytes) -> object:
-    """Make a call, and return its result. Raises CopyError where this is not a worker for it."""
+    """Make a call, and return its result. Raises NotThere where this is not a worker for it."""
     if version_there != version():
-        raise CopyError(f"{name_here()} has pscp {version()}, and not {version_there}", SAME)
+        what = f"{name_here()} has pscp {version()}, and not {version_there}"
+        raise NotThere(what, SAME, address_here())
+    _check_sees(root, place)
+    found = call_of(data)()
+    _check_sees(root, place)  # it may have been unmounted meanwhile: nothing is missing by that
+    return found
+
+
+def _check_sees(root: str, place: object) -> None:
     its = ask_here(seen.Sources([root]))
     if isinstance(its, dict) or not one_place.has_any(its, place):
-        raise CopyError(f"{name_here()}: {OTHER_PLACE}")
-    return call_of(data)()
+        what = f"{name_here()}: it does not see {printable(root)}"
+        raise NotThere(what, SHARED, address_here())

@@ -70,6 +70,12 @@ def name_here() -> str:
     return f"{socket.gethostname()} ({os.getpid()})"
 
 
+def address_here() -> str:
+    """Return by what Dask knows the worker whose thread this is; empty where it is no worker's."""
+    worker = _worker_here()
+    return str(worker.address) if worker is not None else ""
+
+
 def version_here() -> tuple[str, str]:
     return name_here(), version()
 
@@ -105,8 +111,7 @@ def _sees_place(errand: Errand) -> bool:
 
 def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     """Do a task, and return its outcome. Never raises for what a copy may meet."""
-    worker = _worker_here()
-    address = str(worker.address) if worker is not None else ""
+    address = address_here()
     problem: PscpError | None
     if version_there != version():
         problem = CopyError(f"{name_here()} has pscp {version()}, and not {version_there}", SAME)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ANSWER_S = 10.0  # a worker that stands still has no answer, and may have one for its tasks later
 
 _T = TypeVar("_T")
-_SHARED = "all workers have to see the files that are here, as the same user: docs/cluster.md"
+SHARED = "all workers have to see the files that are here, as the same user: docs/cluster.md"
 
 _log = Log("cluster")
 
@@ -108,5 +108,5 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except CopyError as error:
-        error.hint = _SHARED
+        error.hint = SHARED
         raise

@@ -14,18 +14,19 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from dask_client import DaskClient
 
 import pscp
 from pscp.cli.copy import parse
-from pscp.cluster import clusters, mover
-from pscp.cluster.executor import look
+from pscp.cluster import clusters, executor, mover
+from pscp.cluster.executor import NotThere, look
 from pscp.cluster.tasks import outcome_of
 from pscp.endpoint.writing import seen
 from pscp.options.arguments import version
@@ -184,7 +185,11 @@ class Hashing(DaskClient):
         super().__init__(["inproc://here/1"])
         self.end, self.keys = end, list[str]()
 
-    def submit(self, call: Callable[..., object], *args: object, key: str, pure: bool) -> Any:
+    def submit(
+        self, call: Callable[..., object], *args: object, key: str, pure: bool,
+        workers: list[str] | None, allow_other_workers: bool,
+    ) -> Any:  # fmt: skip
+        assert allow_other_workers is (workers is not None)
         self.keys.append(key)
         given = Mock(status=self.end, exception=lambda: ValueError("no such thing"))
         given.result = lambda: call(*args)
@@ -234,9 +239,60 @@ def test_a_worker_that_came_late_and_sees_another_tree(listed: Path) -> None:
         (version(), mover.ask_here(seen.Sources(["/"])), "does not see"),
         ("0.0", own, "and not 0.0"),
     ):
-        with pytest.raises(pscp.CopyError, match=said):
+        with pytest.raises(pscp.CopyError, match=said) as raised:
             look(there, str(listed), place, pickle.dumps(os.getpid))
+        assert raised.value.hint and isinstance(raised.value, NotThere)
     assert look(version(), str(listed), own, pickle.dumps(os.getpid)) == os.getpid()
+
+
+def test_what_a_worker_says_whose_tree_goes_meanwhile_is_not_believed(listed: Path) -> None:
+    own = mover.ask_here(seen.Sources([str(listed)]))
+    away = pickle.dumps(partial(os.rename, listed, f"{listed}-away"))
+    with pytest.raises(NotThere, match="does not see"):
+        look(version(), str(listed), own, away)
+
+
+class Several(Hashing):
+    """A client of several workers, each of which makes every so manieth call. The blind ones have
+    an empty folder where the tree is.
+    """
+
+    def __init__(self, workers: list[str], blind: list[str]) -> None:
+        super().__init__()
+        self.workers, self.blind = workers, blind
+        self.asked: list[str] = []
+
+    def submit(self, call: Callable[..., object], *args: Any, **more: Any) -> Any:
+        from_these = more["workers"] or self.workers
+        address = from_these[len(self.asked) % len(from_these)]
+        self.asked.append(address)
+        there, root, place, data = args
+        if address in self.blind:
+            place = mover.ask_here(seen.Sources(["/"]))
+        try:
+            with patch.object(executor, "address_here", lambda: address):
+                self.end, result = "finished", call(there, root, place, data)
+        except pscp.CopyError as error:
+            self.end, self.error = "error", pickle.loads(pickle.dumps(error))
+        given = Mock(status=self.end, exception=lambda: self.error, result=lambda: result)
+        given.add_done_callback = lambda act: act(given)
+        return given
+
+
+def test_another_worker_hashes_what_one_does_not_see(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client: Any = Several(["a", "b", "c"], ["a", "c"])
+    found = pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client)
+    assert found.ok and not found.differences
+    assert client.asked.count("a") == 1 and client.asked.count("b") >= 2
+
+
+def test_no_worker_sees_the_tree_and_no_file_counts_as_missing(listed: Path) -> None:
+    client: Any = Several(["a", "b"], ["a", "b"])
+    with pytest.raises(pscp.CopyError, match=f"it does not see {listed}$") as raised:
+        pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client)
+    assert "docs/cluster.md" in raised.value.hint and client.asked == ["a", "b"]
 
 
 def test_a_worker_that_came_late_and_has_another_version() -> None:
