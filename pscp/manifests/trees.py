@@ -238,6 +238,7 @@ def opened(
     where a cluster's workers look at it if there are any, else at a host.
     """
     if connections is None:
+        root = os.path.join(os.getcwd(), root)  # workers have another folder
         return _near_tree(root, options, movers.executor(root, shown[1].note))
     return _far_tree(connections, root, options, *shown)
 

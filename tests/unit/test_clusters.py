@@ -178,6 +178,12 @@ def test_without_the_package_nobody_is_contacted(monkeypatch: pytest.MonkeyPatch
 # --- workers that hash
 
 
+def in_another_folder(call: Callable[..., object], *args: object) -> object:
+    """Return what a call returns in a worker, whose working folder is not this one's."""
+    with contextlib.chdir("/"):
+        return call(*args)
+
+
 class Hashing(DaskClient):
     """A client whose one worker is this process, and ends so."""
 
@@ -192,12 +198,15 @@ class Hashing(DaskClient):
         assert allow_other_workers is (workers is not None)
         self.keys.append(key)
         given = Mock(status=self.end, exception=lambda: ValueError("no such thing"))
-        given.result = lambda: call(*args)
+        given.result = lambda: in_another_folder(call, *args)
         given.add_done_callback = lambda act: act(given)
         return given
 
     def cancel(self, futures: list[Any], *, force: bool) -> None:
         assert futures == []
+
+    async def run(self, call: Callable[..., object], *args: object, **more: Any) -> Any:
+        return await super().run(partial(in_another_folder, call), *args, **more)
 
 
 @pytest.fixture
@@ -211,9 +220,11 @@ def listed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_workers_hash_a_tree(listed: Path) -> None:
+def test_workers_hash_a_tree(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = Hashing()
     assert pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client).ok
+    monkeypatch.chdir(listed.parent)
+    assert pscp.verify("SHA256SUMS", listed.name, cluster=client).ok
     assert client.keys and all(key.startswith("hashing folder-") for key in client.keys)
     (listed / "file").write_text("txet")
     found = pscp.verify(listed.with_name("SHA256SUMS"), listed, cluster=client)
@@ -271,7 +282,8 @@ class Several(Hashing):
             place = mover.ask_here(seen.Sources(["/"]))
         try:
             with patch.object(executor, "address_here", lambda: address):
-                self.end, result = "finished", call(there, root, place, data)
+                found = in_another_folder(call, there, root, place, data)
+                self.end, result = "finished", found
         except pscp.CopyError as error:
             self.end, self.error = "error", pickle.loads(pickle.dumps(error))
         given = Mock(status=self.end, exception=lambda: self.error, result=lambda: result)
