@@ -102,7 +102,7 @@ class Cluster(Movers):
         if not self._check_versions():
             note(no_worker(self._jobs))
         place.check_sources(self._client, [root])
-        return WorkersExecutor(self._client, root, note)
+        return WorkersExecutor(self._client, root, note, self._jobs)
 
     def options_here(self, options: Options) -> Options:
         return replace(options, connections=_ASKING_LANES, channels=1)

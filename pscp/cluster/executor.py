@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -21,6 +22,7 @@ from pscp.cluster.mover import SAME, address_here, ask_here, name_here
 from pscp.cluster.place import SHARED, of_scheduler
 from pscp.cluster.tasks import call_of, pack
 from pscp.endpoint.writing import seen
+from pscp.ground.contexts import with_context
 from pscp.ground.errors import RUN_AGAIN, ConnectionLost, CopyError, PscpError
 from pscp.ground.terminal_text import printable
 from pscp.options.arguments import version
@@ -29,7 +31,10 @@ from pscp.transfer import one_place
 if TYPE_CHECKING:
     import distributed
 
+    from pscp.cluster.batch import Jobs
+
 _T = TypeVar("_T")
+_LOOK_S = 1.0  # how often the workers are looked for
 
 
 class NotThere(CopyError):
@@ -45,8 +50,15 @@ class WorkersExecutor(Executor):
     another worker make the call of one that does not see the tree.
     """
 
-    def __init__(self, client: distributed.Client, root: str, note: Callable[[str], None]) -> None:
-        self._client, self._root, self._note = client, root, note
+    def __init__(
+        self,
+        client: distributed.Client,
+        root: str,
+        note: Callable[[str], None],
+        jobs: Jobs | None = None,
+    ) -> None:
+        """`jobs` are a batch queue's: once all are over, so is what was not answered."""
+        self._client, self._root, self._note, self._jobs = client, root, note, jobs
         self._place = ask_here(seen.Sources([root]))
         self._name = f"hashing {printable(os.path.basename(root))}-{os.urandom(4).hex()}"
         self._numbers = itertools.count(1)
@@ -54,16 +66,24 @@ class WorkersExecutor(Executor):
         self._given: set[distributed.Future] = set()
         self._not_there: set[str] = set()  # addresses of workers
         self._good: list[str] | None = None  # addresses of the others; None: all see it
-        self._is_over = False
+        self._waiting: set[Future[Any]] = set()  # what is not answered
+        self._is_over = threading.Event()
+        self._watching: threading.Thread | None = None
+        if jobs is not None:
+            watch = with_context(self._watch)
+            self._watching = threading.Thread(target=watch, name="jobs", daemon=True)
+            self._watching.start()
 
     def submit(self, call: Callable[..., _T], /, *args: Any, **more: Any) -> Future[_T]:
         found = Future[_T]()
+        with self._lock:
+            self._waiting.add(found)
         self._give(found, pack(partial(call, *args, **more)))
         return found
 
     def _give(self, found: Future[Any], data: bytes) -> None:
         with of_scheduler(), self._lock:
-            if self._is_over:
+            if self._is_over.is_set():
                 return
             given = self._client.submit(
                 look, version(), self._root, self._place, data,
@@ -79,13 +99,38 @@ class WorkersExecutor(Executor):
             self._given.discard(given)
         try:
             if given.status == "finished":
-                found.set_result(given.result())
+                self._end(found, given.result())
             elif given.status == "error":
                 self._failed(found, data, given.exception())
             else:
                 raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
         except Exception as error:
-            found.set_exception(error)
+            self._end(found, error)
+
+    def _end(self, found: Future[Any], result: object) -> None:
+        """Answer a call, once, by its result or the exception that came of it."""
+        with self._lock:
+            if found not in self._waiting:
+                return
+            self._waiting.discard(found)
+        if isinstance(result, Exception):
+            found.set_exception(result)
+        else:
+            found.set_result(result)
+
+    def _watch(self) -> None:
+        """End all that waits once the jobs are over, or the scheduler is lost."""
+        assert self._jobs is not None
+        while not self._is_over.wait(_LOOK_S):
+            try:
+                with of_scheduler():
+                    workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+                self._jobs.see([str(each["name"]) for each in workers], time.monotonic())
+            except ConnectionLost as error:
+                with self._lock:
+                    waiting = [*self._waiting]
+                for each in waiting:
+                    self._end(each, error)
 
     def _failed(self, found: Future[Any], data: bytes, error: BaseException) -> None:
         """Give a call to another worker if there is one that may do better, else raise why not."""
@@ -108,7 +153,10 @@ class WorkersExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take back what is not done."""
         with self._lock:
-            self._is_over, given = True, [*self._given]
+            self._is_over.set()
+            given = [*self._given]
+        if self._watching is not None:
+            self._watching.join()
         with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost
             self._client.cancel(given, force=True)
 

@@ -10,8 +10,10 @@ import dataclasses
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compare import assert_same_tree
@@ -56,8 +58,15 @@ class Queue:
     folder: Path
     push: Way
 
-    def start(self, *, takes: int = 9, starts: bool = True, python: str = "") -> Running:
-        """Start a copy by two jobs."""
+    def start(
+        self,
+        *,
+        takes: int = 9,
+        starts: bool = True,
+        python: str = "",
+        argv: Sequence[str] = (),
+    ) -> Running:
+        """Start a copy by two jobs, or another command."""
         (self.folder / "takes").write_text(str(takes))
         if starts:
             (self.folder / "starts").touch()
@@ -70,15 +79,15 @@ class Queue:
             "HOME": str(self.push.home), "DASK_CONFIG": str(config),
             "DASK_TEMPORARY_DIRECTORY": str(self.folder),
         }  # fmt: skip
-        argv = self.push.argv("--cluster", "slurm:2", "-c", "2", "-a", "-v")
+        argv = argv or self.push.argv("--cluster", "slurm:2", "-c", "2", "-a", "-v")
         out, err = self.folder / "stdout", self.folder / "stderr"
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             none = subprocess.DEVNULL
             process = subprocess.Popen(argv, stdin=none, stdout=to_out, stderr=to_err, env=environ)
         return Running(process, out, err)
 
-    def finish(self, *, takes: int = 9, starts: bool = True, python: str = "") -> Ended:
-        running = self.start(takes=takes, starts=starts, python=python)
+    def finish(self, **words: Any) -> Ended:
+        running = self.start(**words)
         try:
             return running.ended()
         finally:
@@ -164,4 +173,16 @@ def test_jobs_that_end_at_once(queue: Queue) -> None:
     assert ended.code == 3, ended
     assert "slurm's jobs 1, 2 had no worker; one wrote: No module named pscp\n" in ended.err
     assert not queue.push.arrived()
+    queue.assert_over()
+
+
+def test_a_tree_is_not_hashed_by_jobs_that_end_at_once(queue: Queue) -> None:
+    fill(queue.push.source / "file", 500)
+    (queue.folder / "sums").write_text(f"{'0' * 64}  file\n")
+    python = script(queue.folder / "bin" / "other", "echo No module named pscp >&2; exit 1")
+    program = "from pscp.cli.start import pscp_verify; pscp_verify()"
+    words = "--cluster", "slurm:2", str(queue.folder / "sums"), str(queue.push.source)
+    ended = queue.finish(python=str(python), argv=[sys.executable, "-c", program, *words])
+    assert ended.code == 3 and ended.out == "", ended
+    assert "slurm's jobs 1, 2 had no worker; one wrote: No module named pscp\n" in ended.err
     queue.assert_over()
