@@ -204,6 +204,11 @@ def test_a_job_of_slurm(world: World) -> None:
     assert ran.code == 0 and ran.err.count("worker ") == 1, ran.err
     assert_same_tree(world.here / "data", world.there / "backup" / "data", modes=True, times=True)
     assert list(Path.home().glob(".pscp-slurm-*")) == []
+    # Without workers the job ends, and says why.
+    put_program(world.programs / "srun", ["sh", "-c", "echo no dask here >&2; exit 2"])
+    ran = world.run("bash", job, "-a", "data", "host:backup/")
+    assert ran.code == 3 and "no dask here\n" in ran.err, ran.err
+    assert list(Path.home().glob(".pscp-slurm-*")) == []
 
 
 def test_two_sites(world: World) -> None:
