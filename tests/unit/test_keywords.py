@@ -26,7 +26,10 @@ OF_COMMANDS = re.compile(
     r"cli/|jobs/|serve/|options/(habits|keywords|arguments|.*_arguments|.*_options)\.py"
 )
 # Words of other programs' command lines, and options that there are no more.
-OTHERS = {"--inplace", "--rcvbuf", "--sndbuf", "--yes", "--force", "--version", "--max-", "--min-"}
+OTHERS = {
+    "--inplace", "--rcvbuf", "--sndbuf", "--yes", "--force", "--version", "--max-", "--min-",
+    "--nthreads", "--no-dashboard",
+}  # fmt: skip
 LONG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 ERRORS = [each for each in vars(errors).values() if isinstance(each, type)]
 
