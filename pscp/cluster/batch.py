@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -124,11 +125,12 @@ class Jobs:
         return len(ended) >= len(self.ids) or self._had_worker == self.ids.keys()
 
     def cancel_at_once(self) -> None:
-        """Have them cancelled by a process that nobody waits for."""
+        """Have them cancelled by a process that nobody waits for, and remove their folder."""
         if self.ids:
             words = [*shlex.split(self.cancel_command), *self.ids.values()]
             null = subprocess.DEVNULL
             subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -149,6 +151,9 @@ def submitted(kind: str, number: int, *, has_tls: bool) -> Iterator[tuple[Any, J
                 made.sync(_all_started, made)
                 jobs.is_submitted()
                 yield made, jobs
+            except BaseException:  # close() has each job cancelled by itself, and may be ended
+                jobs.cancel_at_once()
+                raise
             finally:
                 with contextlib.suppress(OSError, TimeoutError):
                     made.close()

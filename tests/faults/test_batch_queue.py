@@ -38,6 +38,7 @@ fi
 echo Submitted batch job $number
 """
 SCANCEL = """
+[ ! -e $queue/hangs ] || [ $# -gt 1 ] || exec tail -f /dev/null
 for number in "$@"; do
     [ ! -e $queue/$number/pid ] || kill -KILL -- -$(cat $queue/$number/pid)
     touch $queue/$number/cancelled
@@ -141,6 +142,21 @@ def test_no_job_starts_and_an_interrupt_ends_the_wait(queue: Queue) -> None:
         running.kill()
     assert ended.code == 130 and "interrupted" in ended.err, ended
     assert "Traceback" not in ended.err
+    queue.assert_over()
+
+
+def test_a_queue_that_does_not_answer_at_the_end(queue: Queue) -> None:
+    """An interrupt ends the copy within seconds all the same, and the jobs, once it answers."""
+    fill(queue.push.source / "file", 500)
+    (queue.folder / "hangs").touch()  # where one job is to be cancelled
+    running = queue.start(starts=False)
+    try:
+        until(lambda: len(queue.jobs) == 2, "both are submitted")
+        until(lambda: any(queue.push.destination.iterdir()), "the copy has begun")
+        running.send(signal.SIGINT)
+        assert running.ended().code == 130
+    finally:
+        running.kill()
     queue.assert_over()
 
 
