@@ -93,6 +93,7 @@ PSCPS_OWN = {
     "serve/landing.py discard": "the part of an upload",
 }
 HERE = {  # the coordinator's own files on this machine
+    "cluster/batch.py": "the folder of a queue's jobs, which it has made for them",
     "connect/persistent.py": "sockets and records of connections that are kept",
     "connect/logins/prompt_server.py": "a socket",
     "connect/openers.py": "a socket",
