@@ -247,7 +247,7 @@ def test_a_rate_of_a_night_is_that_of_its_busy_seconds() -> None:
     runs = [run_of(part(seconds=50.0)), run_of(busy), run_of(part(bytes_sent=500, seconds=5.0))]
     [night] = [n for n in page.nights_of(runs, page._night_of(NOW_S)) if n.parts]
     assert rate(night.parts) == 100.0
-    assert "(100 B/s)" in report.copied(busy)
+    assert "(sent at 100 B/s)" in report.copied(busy)
     short = part(bytes_sent=5_700_000, sending_s=5e-5, seconds=5.7)  # all was seen at one look
     assert rate([short]) == 1e6
 

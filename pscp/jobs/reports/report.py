@@ -46,11 +46,11 @@ _NEXT_STEP = {
 
 
 def copied(part: DestinationRun) -> str:
-    """Return, for example: 298 copied, 12 there already, 2 failed, 4.1 GB in 10 min 2 s (6.8 MB/s).
+    """Return, for example: 298 copied, 2 failed, 4.1 GB in 10 min 2 s (sent at 6.8 MB/s).
 
-    The rate is of what was sent, in the seconds in which bytes moved.
+    The rate is of the seconds in which bytes moved.
     """
-    rate = f" ({format_bytes(part.bytes_per_s)}/s)" if part.bytes_sent else ""
+    rate = f" (sent at {format_bytes(part.bytes_per_s)}/s)" if part.bytes_sent else ""
     texts = [
         f"{part.files} copied",
         f"{part.files_unchanged} there already" if part.files_unchanged else "",
