@@ -44,7 +44,10 @@ def test_a_failure_is_told_by_kind_with_counts_first_names_and_what_to_do() -> N
     assert text.splitlines()[0].startswith(told)
     assert text.splitlines()[0].endswith(", 12.0 s, exit code 1)")
     assert "  store1:/vault/: done\n    11 copied" in text
-    assert "  store2:/vault/: failed\n    3 copied, 8 failed, 2.0 MB in 10.0 s (sent at 400.0 kB/s)" in text
+    assert (
+        "  store2:/vault/: failed\n    3 copied, 8 failed, 2.0 MB in 10.0 s (sent at 400.0 kB/s)"
+        in text
+    )
     assert "connected again 2 times, 1 chunk sent again, 2 attempts" in text
     told = "No space left on device (7): cam/0.rec, cam/1.rec, cam/2.rec, and 4 more"
     assert f"    {told}\n      make room there\n" in text
