@@ -238,7 +238,8 @@ class PlanWalk(threading.Thread):
     def _walked(self, near: type[tree.Walk], far: WalkRequest) -> Iterator[tree.Entry]:
         """Return what is walked at this end or at the far one."""
         if not self._is_here:
-            return FarWalk(self._queue, far, self.count.ask).entries()
+            rtt_s = self._terms.context.rtt_s
+            return FarWalk(self._queue, far, self.count.ask, rtt_s).entries()
         return self._terms.context.near_source_entries(lambda found: found.entries(kind=near))
 
     def _placed(self, entry: tree.Entry, of_folder: Listing | None) -> PlannedEntry | None:
