@@ -106,13 +106,13 @@ def test_a_server_that_is_killed_while_files_land_has_none_by_half(serving: Serv
     """Each is whole under its name, or a part, whenever its worker ends."""
     data = {f"file{number}": os.urandom(50_000 + number) for number in range(60)}
 
-    async def upload(names: list[str]) -> None:
+    async def upload(names: list[str], connection: asyncssh.SSHClientConnection) -> None:
         with contextlib.suppress(asyncssh.Error, OSError):
-            async with await serving.connect() as connection:
-                client = await connection.start_sftp_client()
-                for name in names:
-                    async with client.open(name, "wb") as file:
-                        await file.write(data[name])
+            client = await connection.start_sftp_client()
+            for name in names:
+                async with client.open(name, "wb") as file:
+                    await file.write(data[name])
+        connection.abort()
 
     def whole() -> set[str]:
         found = {each.name for each in serving.home.iterdir()} & {*data}
@@ -121,7 +121,8 @@ def test_a_server_that_is_killed_while_files_land_has_none_by_half(serving: Serv
 
     async def uploads(kill_at: int) -> None:
         missing = sorted({*data} - whole())
-        tasks = [asyncio.create_task(upload(missing[begin::4])) for begin in range(4)]
+        logins = [await serving.connect() for _ in range(4)]  # all before any is killed
+        tasks = [asyncio.create_task(upload(missing[n::4], each)) for n, each in enumerate(logins)]
         while len(whole()) < kill_at and not all(task.done() for task in tasks):
             await asyncio.sleep(0)
         for each in workers(serving):
@@ -133,7 +134,7 @@ def test_a_server_that_is_killed_while_files_land_has_none_by_half(serving: Serv
         run(uploads(kill_at))
         assert len(whole()) < len(data)
         until(partial(are_replaced, serving, before))
-    run(upload(sorted(data)))
+    run(uploads(len(data)))
     assert whole() == {*data} and not parts(serving)
 
 
