@@ -25,7 +25,7 @@ from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving.end import End
 from pscp.ground import errors, stops
 from pscp.ground.contexts import with_context
-from pscp.ground.locations import Location
+from pscp.ground.locations import Location, absolute
 from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters, Reporter
 from pscp.transfer.begin_requests import choose_hash, sink_request
@@ -238,7 +238,8 @@ def opened(
     where a cluster's workers look at it if there are any, else at a host.
     """
     if connections is None:
-        root = os.path.join(os.getcwd(), root)  # workers have another folder
+        if not os.path.isabs(root):  # workers have another folder
+            root = os.path.join(absolute("."), root)
         return _near_tree(root, options, movers.executor(root, shown[1].note))
     return _far_tree(connections, root, options, *shown)
 

@@ -269,6 +269,15 @@ def test_where_every_file_is_missing_the_root_may_be_wrong(push: Way) -> None:
     assert ran.code == 1 and "ROOT is what DEST was" not in ran.err
 
 
+def test_a_tree_of_a_whole_path_needs_no_current_folder(
+    push: Way, manifest: Path, tmp_path: Path
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    removed = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone)]
+    ran = run([*removed, *VERIFY, str(manifest), str(push.destination)])
+    assert ran.code == 0, ran
+
+
 def test_the_manifest_itself_may_lie_below_the_root(push: Way, key: Path) -> None:
     make(push.source, "data/small")
     way = dataclasses.replace(push, is_push=False)
