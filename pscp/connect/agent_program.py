@@ -65,15 +65,15 @@ import _frozen_importlib, gc, sys
 gc.set_threshold(20000)
 texts = dict(zip({names!r}, parts[1:]))
 class Finder:
- def find_spec(self, full, *_):
-  package, _, name = full.rpartition(".")
-  if package == {package!r} and name in texts:
-   return _frozen_importlib.ModuleSpec(full, self)
- def create_module(self, spec):
-  pass
- def exec_module(self, module):
-  name = module.__name__.rpartition(".")[2]
-  exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
+    def find_spec(self, full, *_):
+        package, _, name = full.rpartition(".")
+        if package == {package!r} and name in texts:
+            return _frozen_importlib.ModuleSpec(full, self)
+    def create_module(self, spec):
+        pass
+    def exec_module(self, module):
+        name = module.__name__.rpartition(".")[2]
+        exec(compile(texts[name], "pscp/endpoint/" + name + ".py", "exec"), module.__dict__)
 sys.meta_path.insert(0, Finder())
 package = type(sys)({package!r})
 package.__path__ = []
