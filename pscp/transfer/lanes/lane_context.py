@@ -7,6 +7,7 @@ Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a l
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -69,6 +70,27 @@ KbitS = Callable[[], int | None]  # returns the limit that holds now; None: none
 # The longest turn of a lane, of which a lane that is lost wastes one; how often a lane that waits
 # looks whether it still should; and how long the rate that held before still counts.
 _TURN_S = 0.1
+
+
+# Threads that each make many short system calls hand CPython's lock back and forth, and each time
+# the kernel switches between them: 100,000 small files, pushed with one such batch at a time, took
+# 20% less time. A batch that waits for a disk delays the others by no more than this.
+_batches = threading.Lock()
+_OTHERS_BATCH_S = 0.01
+_BATCH_ENTRIES, _BATCH_S = 64, 0.002  # of a walk
+
+
+@contextlib.contextmanager
+def uncontended() -> Iterator[None]:
+    """Do a batch of short system calls while no other thread of this process does one, if that
+    does not take long.
+    """
+    is_alone = _batches.acquire(timeout=_OTHERS_BATCH_S)
+    try:
+        yield
+    finally:
+        if is_alone:
+            _batches.release()
 
 
 class RateLimiter:
@@ -161,6 +183,19 @@ class LaneContext:
         end = End(self._umask, self.stream)
         end.begin(self.begin_near)
         try:
-            yield from entries(end.file_source())
+            walked = entries(end.file_source())
+            while batch := _next_batch(walked):
+                yield from batch
         finally:
             end.close()
+
+
+def _next_batch(walked: Iterator[tree.Entry]) -> list[tree.Entry]:
+    batch = []
+    with uncontended():
+        until_s = time.perf_counter() + _BATCH_S
+        for entry in walked:
+            batch.append(entry)
+            if len(batch) == _BATCH_ENTRIES or time.perf_counter() > until_s:
+                break
+    return batch

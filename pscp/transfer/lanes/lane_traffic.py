@@ -21,7 +21,7 @@ from pscp.endpoint.reading import source, tree
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.in_flight import LaneShare
-from pscp.transfer.lanes.lane_context import LaneContext
+from pscp.transfer.lanes.lane_context import LaneContext, uncontended
 from pscp.transfer.lanes.relay import RelayEnd
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Job, Pack, Work
@@ -226,7 +226,9 @@ class LaneTraffic:
                 self.far.send(wire.PACK, number, 0, payload)
 
         if not isinstance(self.near, RelayEnd):
-            send(*self.near.file_source().pack(pack.files))
+            with uncontended():
+                rows, bodies = self.near.file_source().pack(pack.files)
+            send(rows, bodies)
             return
         if self.near.is_direct:
             self.wait_for_turn(pack.size_bytes, self.is_cut_off)
@@ -337,7 +339,8 @@ class LaneTraffic:
             self._settle(number, lambda: pack.then(pack, failures.places(outcome)))
 
         entries = [item.entry for item in pack.items]
-        self.near.file_sink().pack(entries, pack.rows, bodies, done)
+        with uncontended():
+            self.near.file_sink().pack(entries, pack.rows, bodies, done)
 
     def _take_reply(self, frame: wire.Frame) -> None:
         answer, is_failed = frame.json(), bool(frame.flags & wire.FAILED)
