@@ -63,6 +63,14 @@ FOCI = {
         ),
         to=b"new/", history="new",
     ),
+    "unmarked": Focus(
+        ARCHIVE,
+        (
+            Step(),
+            Step(Disturbance(calls.KILL, calls.FOLDER_SYNC, of="there"), is_power_cut=True), Step(),
+        ),
+        to=b"new", history="new",
+    ),
     "N16": Focus({"archive": True, "delete": True}, (A_PART, Step(journal="lost", large="gone"))),
     "N18": Focus({"archive": True, "update": True}, (Step(),), has_links=True),
     "next name": Focus(ARCHIVE, (Step(),), has_clashes=True),

@@ -90,6 +90,17 @@ MUTANTS = (
         "nor is one that a run made which was cut then",
     ),
     Mutant(
+        "unmarked", "endpoint/writing/sink.py",
+        "            self.settler.sync(self.root.marked)\n", "            pass\n",
+        "a power cut brings the marker back, and DEST has its old meaning",
+    ),
+    Mutant(
+        "DEST itself", "transfer/walk/plan_walk.py", ' and item.entry.path != ""', "",
+        "an empty folder that contents land in gets their folder's mode",
+        test="core/test_folder_check.py::"
+        "test_nothing_is_asked_of_what_lands_in_an_empty_folder",
+    ),
+    Mutant(
         "N16", "endpoint/there/mirror.py",
         "            _remove_parts(of, path)\n", "",
         "parts keep a folder from being deleted",

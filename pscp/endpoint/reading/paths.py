@@ -149,7 +149,7 @@ class Root:
         self.fd = open_named(full) if follow else os.open(full, FOLDER_FLAGS)
         self._lock = threading.RLock()  # guards `_folders`; held again within make_way()
         self._folders: collections.OrderedDict[str, _Folder] = collections.OrderedDict()
-        self._marked, self._marker = "", b""
+        self.marked, self._marker = "", b""
         # Removes the file or link at this path, in whose place a folder comes.
         self.make_way: Optional[Callable[[str], None]] = None
         self.replaced: Tuple[str, ...] = ()  # paths that begin so have way made for them
@@ -165,15 +165,15 @@ class Root:
 
         The marker shows the copy's next runs that the copy made this folder, until it is complete.
         """
-        self._marked, self._marker = folder, marker
+        self.marked, self._marker = folder, marker
 
     def unmark(self) -> bool:
         """Remove the marker. Return whether it was there. Raises OSError."""
-        path = to_bytes(self._marked)
+        path = to_bytes(self.marked)
         marker = path + b"/" + self._marker
         try:
             before = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
-            if not self._marked or not stat.S_ISDIR(before.st_mode):
+            if not self.marked or not stat.S_ISDIR(before.st_mode):
                 return False
             try:
                 os.unlink(marker, dir_fd=self.fd)
@@ -191,7 +191,7 @@ class Root:
 
     def rmdir(self, path: str) -> None:
         """Remove a folder, in which nothing but its marker may be. Raises OSError, Refusal."""
-        was_marked = path == self._marked and self.unmark()
+        was_marked = path == self.marked and self.unmark()
         folder_fd, name = self.at(path)
         try:
             os.rmdir(name, dir_fd=folder_fd)
@@ -261,7 +261,7 @@ class Root:
                     fd = self._open(fd, to_bytes(name), path, make)
                 fd = _Folder(fd)
                 self._enter(fd, path)
-                if make and known == self._marked:
+                if make and known == self.marked:
                     self._put_marker(fd)
                 self._folders[known] = fd
                 if len(self._folders) > _FOLDERS_KEPT:

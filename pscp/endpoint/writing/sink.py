@@ -364,7 +364,8 @@ class Sink(VerifyingSink):
             return _folds(fd, names)
 
     def unmark(self) -> None:
-        self.root.unmark()
+        if self.root.unmark():  # a power cut must not bring it back once DEST has another meaning
+            self.settler.sync(self.root.marked)
 
     def close(self) -> None:
         self.settler.close()
