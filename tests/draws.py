@@ -151,8 +151,8 @@ def before(
     rng: random.Random, tree: Mapping[bytes, Made], history: str, has_clashes: bool = True
 ) -> dict[bytes, Made]:
     """Draw what lies at the destination of a tree: nothing, or another version of it."""
-    if history == "new":
-        return {}
+    if history == "new":  # but for an empty folder, which spelling() may name
+        return {b"new": _folder(rng)} if rng.random() < 0.5 else {}
     acts: tuple[Callable[[Made], Made | None], ...] = {
         "same": (_same,),
         "older": (_same, _older),

@@ -242,6 +242,7 @@ class Run:
 
     def _begin_sink(self, terms: CopyTerms, agreed: Agreement) -> requests.BeginSink:
         own, there = self._negotiation.names[0], agreed.target.names[0]
+        is_there = "" in agreed.target.names  # the folder itself, if nothing in it
         of_sink = sink_request(
             agreed.target.root,
             terms.token,
@@ -250,7 +251,7 @@ class Run:
             agreed.nonce,
             claimed=agreed.claimed,
             base=there.removesuffix(own).rstrip("/") if there != own else "",
-            has_old=self._request.is_push and bool(agreed.target.existing),
+            has_old=self._request.is_push and bool(agreed.target.existing or is_there),
             lists=terms.checks_folders,
         )
         may_replace = self._options.delete and not self._options.ignore_existing

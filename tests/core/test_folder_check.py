@@ -18,6 +18,22 @@ from core.trees import Trees
 from pscp.endpoint.reading import rows
 from pscp.endpoint.there import listings
 
+# --- a first copy
+
+
+@pytest.mark.parametrize("fields", [{}, {"archive": True}, {"delete": True}])
+def test_nothing_is_asked_of_what_lands_in_an_empty_folder(
+    trees: Trees, is_push: bool, asked: Asked, fields: dict[str, Any]
+) -> None:
+    make(trees)
+    trees.to.chmod(0o751)
+    result = trees.done(is_push, **fields)
+    assert result.files == 6
+    assert asked.paths == {""}
+    if "archive" not in fields:
+        assert trees.to.stat().st_mode & 0o7777 == 0o751  # it is not the copy's
+
+
 # --- a mirror
 
 

@@ -175,3 +175,12 @@ def test_private_parts_are_those_of_the_runs_that_are_named(nonces: list[str], n
         )
         assert private_parts([mine], "ffffffff", nonces) == []
     root.close()
+
+
+def test_the_folder_itself_counts_as_there_by_what_is_in_it(tmp_path: Path) -> None:
+    def existing(*names: str) -> list[str]:
+        return placing.existing(os.fsencode(tmp_path), list(names)).existing
+
+    assert existing("", "data") == []
+    (tmp_path / "data").touch()
+    assert existing("", "data", "more") == ["", "data"]

@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
     root: str  # the folder
     names: List[str]  # of the sources, in the folder
-    existing: List[str]  # those names that exist there
+    existing: List[str]  # those names that exist there; "" where anything is in the folder
     made: str = ""  # the name of the folder that this copy makes AS its source, if it makes one
 
 
@@ -104,8 +104,16 @@ def _make(folder: bytes) -> None:
 
 def existing(root: bytes, names: List[str]) -> Target:
     """Return the target with these names in this folder."""
-    there = [n for n in names if not n or _exists(os.path.join(root, to_bytes(n)))]
+    is_empty = "" in names and _is_empty(root)
+    there = [n for n in names if (_exists(os.path.join(root, to_bytes(n))) if n else not is_empty)]
     return Target(to_text(root), names, there)
+
+
+def _is_empty(folder: bytes) -> bool:
+    """Is it known that nothing is in the folder?"""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return not next(found, None)
+    return False
 
 
 def _exists(path: bytes) -> bool:
@@ -145,10 +153,7 @@ def _is_own(folder: bytes, token: str) -> bool:
     """Did a run of this copy, which is not complete, make this folder for its source?"""
     marker = _seen(os.path.join(folder, marker_name(token)))
     fence = _seen(os.path.join(os.path.dirname(folder), fence_name(token)))
-    is_empty = False
-    if marker is None and fence is not None:
-        with contextlib.suppress(OSError):
-            is_empty = not os.listdir(folder)
+    is_empty = marker is None and fence is not None and _is_empty(folder)
     return is_own(os.stat(folder).st_uid, marker, fence, is_empty=is_empty)
 
 

@@ -207,7 +207,7 @@ def must_look(entry: tree.Entry, is_new: bool, options: Options) -> bool:
     Args:
         is_new: the name of its source is new there.
     """
-    if is_new:
+    if is_new or options.transfer_test:
         return False
     # Whatever file has the name of a hard link is replaced, unless one of these asks about it.
     asks = options.existing or options.ignore_existing or options.update or options.dry_run

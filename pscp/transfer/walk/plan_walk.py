@@ -292,7 +292,7 @@ class PlanWalk(threading.Thread):
             return
         if entry.kind == tree.FOLDER:
             self._items.ending.swept.add([item.entry.path])
-        is_new = entry.top in self._new_tops
+        is_new = entry.top in self._new_tops and item.entry.path != ""  # which is DEST itself
         if must_look(entry, is_new, self._terms.options):
             if entry.kind != tree.FOLDER:
                 self._terms.counters.add(files_total=1)
