@@ -73,6 +73,8 @@ def parse() -> argparse.Namespace:
     add("--quick", action="store_true", help=f"smaller, once; by default only {', '.join(QUICK)}")
     add("--regime", action="append", choices=list(REGIMES), metavar="NAME", help="of those below")
     add("--tool", action="append", default=[], metavar="NAME", help="only tools named NAME...")
+    compare = "another pscp, as of a checkout before a change, beside each run of this one"
+    add("--compare", type=Path, metavar="PSCP", help=compare)
     add("--runs", type=int, metavar="N", help=f"runs of each tool ({RUNS}; quick: {QUICK_RUNS})")
     add("--scale", type=float, default=1.0, metavar="X", help="sizes times this, to try it out")
     add("--json", type=Path, metavar="FILE", help="save it; keeps FILE's other regimes")
@@ -83,6 +85,8 @@ def parse() -> argparse.Namespace:
         "write docs/benchmarks.md and docs/plots/ from all that is in it",
     )
     options = parser.parse_args()
+    if options.compare and not os.access(options.compare, os.X_OK):
+        parser.error(f"--compare: {options.compare} is no program")
     if options.write_docs:
         options.json = options.json or DOCS / "benchmarks.json"
     return options
@@ -93,7 +97,8 @@ def measure(options: argparse.Namespace, report: Report) -> list[str]:
     compile_dir(Path(pscp.__file__).parent, quiet=2)  # as pip does; a checkout has no bytecode yet
     runs = options.runs or (QUICK_RUNS if options.quick else RUNS)
     with closing(Stock()) as stock, tempfile.TemporaryDirectory(prefix="pscp-bench-") as state:
-        bench = Bench(report, stock, runs, options.quick, options.scale, tuple(options.tool), state)
+        only, before = tuple(options.tool), str(options.compare or "")
+        bench = Bench(report, stock, runs, options.quick, options.scale, only, before, state)
         for bench.regime in options.regime or (QUICK if options.quick else REGIMES):
             name = bench.regime
             print(f"{name}: {REGIMES[name].about}", file=sys.stderr)

@@ -112,7 +112,7 @@ def first(bench: Bench) -> Iterator[Contest]:
     """What the logins cost: to a host of which nothing is known, and to one that is known."""
     load = bench.file(512 * MIB, 64 * MIB)
     for rtt_ms in (100, 240):
-        own = (tools.UNKNOWN, OWN, tools.TLS, *tools.BEFORE, IPERF)
+        own = (tools.UNKNOWN, OWN, tools.TLS, IPERF)
         entries = bench.entries(load, *own) + bench.entries(bench.stock.file(4096), tools.LOGIN)
         yield Contest(f"wan-{rtt_ms}", wan(rtt_ms), entries)
 
@@ -125,7 +125,7 @@ def paths(bench: Bench) -> Iterator[Contest]:
         ("600 ms, 50 Mbit/s", wan(600, rate_mbit=50), 64 * MIB),
     ):
         load = bench.file(size, size // 8)
-        yield Contest(kind, path, bench.entries(load, OWN, IPERF, *tools.BEFORE))
+        yield Contest(kind, path, bench.entries(load, OWN, IPERF))
 
 
 def small(bench: Bench) -> Iterator[Contest]:
@@ -226,7 +226,7 @@ def delta(bench: Bench) -> Iterator[Contest]:
 def unchanged(bench: Bench) -> Iterator[Contest]:
     """A tree that is there, as on a night on which nothing has changed."""
     load = bench.tree(100_000, 10_000)
-    those = (OWN, RSYNC, tools.RSYNC_HX, *tools.BEFORE)
+    those = (OWN, RSYNC, tools.RSYNC_HX)
     entries = bench.entries(replace(load, before=load.path), *those)
     yield Contest("0 ms", loopback(), entries)
     yield Contest("50 ms", wan(50), entries)
@@ -289,7 +289,7 @@ def cluster(bench: Bench) -> Iterator[Contest]:
 def tiny(bench: Bench) -> Iterator[Contest]:
     """Short, so run often: a few milliseconds count here."""
     load = bench.stock.file(4096)
-    those = [OWN, SCP, tools.PSCP_HELP, *tools.BEFORE]
+    those = [OWN, SCP, tools.PSCP_HELP]
     entries = bench.entries(load, *those, rounds=5 * bench.runs)
     yield Contest("file", loopback(), entries, "runs/s")
 

@@ -16,16 +16,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from links import Link
 from results import Case, Report, Row, Sample
 from stock import Load, Stock, difference
-from tools import WARM, Run, Tool
+from tools import PSCP, WARM, Run, Tool, before
 
 from pscp.ground.processes import end_tree, stat_of
 
@@ -62,6 +62,7 @@ class Bench:
     quick: bool
     scale: float  # of the sizes
     only: tuple[str, ...]  # tools whose names start so; () is all
+    before: str  # another pscp, measured beside each run of this one; "": none
     state: str  # pscp's journals go here, not to the user's
     regime: str = ""  # the one that runs
     wrong: list[str] = field(default_factory=list)  # copies that failed or differ
@@ -82,6 +83,11 @@ class Bench:
     def slow(self, load: Load, *tools: Tool) -> list[Contestant]:
         return self.entries(load, *tools, rounds=min(SLOW_ROUNDS, self.runs))
 
+    def with_before(self, entry: Contestant) -> Iterator[Contestant]:
+        yield entry
+        if self.before and entry.tool.program == PSCP:
+            yield replace(entry, tool=before(entry.tool, self.before))
+
     @property
     def env(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -91,7 +97,8 @@ class Bench:
 def compete(bench: Bench, contest: Contest) -> None:
     """Have all of them copy. Raises LeftOut where there cannot be such a link."""
     with contest.path as link:
-        ready = [each for each in contest.entries if is_ready(bench, each.tool, link)]
+        there = (each for each in contest.entries if is_ready(bench, each.tool, link))
+        ready = [each for entry in there for each in bench.with_before(entry)]
         for push in contest.ways:
             case = new_case(bench, link, contest, push)
             if link.keeps:  # the first logs in, and the second knows what the first has learned

@@ -2,15 +2,13 @@
 
 Every tool gets the same server, key and known_hosts. A copy goes into a folder that exists and
 is empty, so that it always lands at FOLDER/NAME. "aes" rows ask for AES-GCM, which pscp asks
-for by itself. PSCP_BEFORE names another pscp, of a checkout before a change: it is measured as
-"before".
+for by itself.
 
 Not here: what is compared with what (regimes.py). Read next: rounds.py.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -84,13 +82,22 @@ class Tool:
         return shutil.which(self.program or self.name) is not None
 
 
-def pscp(*options: str, program: str = PSCP) -> Tool:
+def pscp(*options: str) -> Tool:
     def command(run: Run) -> list[str]:
         tree = ["-a"] if run.load.is_tree else []
-        return [program, "-B", "--stats", *options, *run.way, *tree, *run.ends]
+        return [PSCP, "-B", "--stats", *options, *run.way, *tree, *run.ends]
 
-    name = "pscp" if program == PSCP else "before"
-    return Tool(" ".join([name, *options]), command, program, single=False)
+    return Tool(" ".join(["pscp", *options]), command, PSCP, single=False)
+
+
+def before(tool: Tool, program: str) -> Tool:
+    """The same with another pscp, of a checkout before a change."""
+
+    def command(run: Run) -> list[str]:
+        return [program if word == PSCP else word for word in tool.command(run)]
+
+    name = tool.name.replace("pscp", "before", 1)
+    return replace(tool, name=name, command=command, program=program)
 
 
 def pscp_to_four(*options: str) -> Tool:
@@ -247,7 +254,6 @@ LFTP = Tool("lftp", lftp_command, chatty=True)
 SCP_O, SFTP, SFTP_256 = scp("scp -O", "scp", "-O"), sftp("sftp"), sftp("sftp -R 256", "-R", "256")
 PARAMIKO = Tool("paramiko", paramiko_command, sys.executable)
 UPLOADERS = (SCP_O, SFTP, SFTP_256, RCLONE, LFTP, PARAMIKO)
-BEFORE = [pscp(program=os.environ["PSCP_BEFORE"])] if "PSCP_BEFORE" in os.environ else []
 OTHERS = (
     SCP,
     SCP_AES,
@@ -259,7 +265,6 @@ OTHERS = (
     LFTP,
     Tool("mscp", lambda run: ["mscp", "-q", *run.way, *run.ends], single=False, chatty=True),
     scp("hpnscp", "hpnscp"),
-    *BEFORE,
 )
 QUICK_OTHERS = (SCP, SCP_AES, RSYNC, TAR, RCLONE)
 QUICK_FAR = (SCP, RSYNC, TAR)  # where each takes several seconds
