@@ -198,9 +198,7 @@ class Negotiation:
             request_to_claim = requests.Claim(target.root, token, nonce, journal.runs)
             claimed = self._claim(agents, request_to_claim, _checked_claim(claim))
         journal.run(nonce)
-        # A source that an earlier run was about to copy may have only a part; and of several, what
-        # one has may be there by then, from another whose contents land in the same folder.
-        if claimed.earlier or (len(names) > 1 and "" in target.names):
+        if claimed.earlier:  # a source that an earlier run was about to copy may have only a part
             target = target._replace(existing=target.names)
         return Agreement(target, nonce, claimed)
 
