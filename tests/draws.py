@@ -240,6 +240,7 @@ def spelling(
         return [b"t"], b"today/", []
     if given.get("mkpath") and rng.random() < 0.5:
         return [b"t"], b"far/down/", []
-    sources = rng.choice(([b"t"], [b"t"], [b"t/."], [b"one"], [b"t", b"one"]))
+    both = ([b"t", b"one"], [b"t/.", b"one"])
+    sources = rng.choice(([b"t"], [b"t"], [b"t/."], [b"one"], *both))
     ways = (b"", b"", b"new/", b"new") if len(sources) == 1 else (b"", b"new/")
     return sources, rng.choice(ways), []
