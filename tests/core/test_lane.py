@@ -9,7 +9,6 @@ change (test_damage.py), what becomes of a file (test_file_job.py).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -33,7 +32,6 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectionLost
 from pscp.transfer.lanes.lane import Lane
-from pscp.transfer.lanes.lane_context import uncontended
 
 LONG_BYTES = 2 * 1024 * 1024  # far more than the sockets of a link hold
 
@@ -114,18 +112,3 @@ def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) 
     way = TO if is_push else FROM
     result = trees.copied(is_push, Fault(0, way, 0, HOLD, 0, wire.DATA), connections=2)
     assert result.bytes_sent == LONG_BYTES
-
-
-def test_a_batch_of_calls_that_waits_for_a_disk_keeps_no_other_thread_waiting() -> None:
-    """Which would be all lanes, where a file system hangs that the source's walk has come to."""
-    is_done = threading.Event()
-
-    def do_another() -> None:
-        with uncontended():
-            is_done.set()
-
-    with uncontended():
-        other = threading.Thread(target=do_another)
-        other.start()
-        assert is_done.wait(60)
-    other.join()

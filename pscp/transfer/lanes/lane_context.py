@@ -2,12 +2,11 @@
 work. Several copies may share one (../terms/copy_terms.py).
 
 Not here: one lane (lane.py), how many there are (../lane_pool.py), how long a lane's work may take
-(in_flight.py), which frames wait (lane_traffic.py).
+(in_flight.py), which frames wait (lane_traffic.py), how threads share CPython's lock (turns.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -24,6 +23,7 @@ from pscp.ground.errors import PscpError, UsageError
 from pscp.ground.locations import Location
 from pscp.transfer.lanes.in_flight import LEAST_BYTES, Window
 from pscp.transfer.lanes.shared_reads import Reader, SharingEnd
+from pscp.transfer.lanes.turns import turns
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.pieces.plan import Work
 
@@ -70,27 +70,6 @@ KbitS = Callable[[], int | None]  # returns the limit that holds now; None: none
 # The longest turn of a lane, of which a lane that is lost wastes one; how often a lane that waits
 # looks whether it still should; and how long the rate that held before still counts.
 _TURN_S = 0.1
-
-
-# Threads that each make many short system calls hand CPython's lock back and forth, and each time
-# the kernel switches between them: 100,000 small files, pushed with one such batch at a time, took
-# 20% less time. A batch that waits for a disk delays the others by no more than this.
-_batches = threading.Lock()
-_OTHERS_BATCH_S = 0.01
-_BATCH_ENTRIES, _BATCH_S = 64, 0.002  # of a walk
-
-
-@contextlib.contextmanager
-def uncontended() -> Iterator[None]:
-    """Do a batch of short system calls while no other thread of this process does one, if that
-    does not take long.
-    """
-    is_alone = _batches.acquire(timeout=_OTHERS_BATCH_S)
-    try:
-        yield
-    finally:
-        if is_alone:
-            _batches.release()
 
 
 class RateLimiter:
@@ -183,19 +162,6 @@ class LaneContext:
         end = End(self._umask, self.stream)
         end.begin(self.begin_near)
         try:
-            walked = entries(end.file_source())
-            while batch := _next_batch(walked):
-                yield from batch
+            yield from turns.batches(entries(end.file_source()))
         finally:
             end.close()
-
-
-def _next_batch(walked: Iterator[tree.Entry]) -> list[tree.Entry]:
-    batch = []
-    with uncontended():
-        until_s = time.perf_counter() + _BATCH_S
-        for entry in walked:
-            batch.append(entry)
-            if len(batch) == _BATCH_ENTRIES or time.perf_counter() > until_s:
-                break
-    return batch

@@ -21,8 +21,9 @@ from pscp.endpoint.reading import source, tree
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import ProtocolError
 from pscp.transfer.lanes.in_flight import LaneShare
-from pscp.transfer.lanes.lane_context import LaneContext, uncontended
+from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.relay import RelayEnd
+from pscp.transfer.lanes.turns import turns
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Ask, Chunk, Failure, Job, Pack, Work
 
@@ -226,7 +227,7 @@ class LaneTraffic:
                 self.far.send(wire.PACK, number, 0, payload)
 
         if not isinstance(self.near, RelayEnd):
-            with uncontended():
+            with turns.take():
                 rows, bodies = self.near.file_source().pack(pack.files)
             send(rows, bodies)
             return
@@ -339,8 +340,7 @@ class LaneTraffic:
             self._settle(number, lambda: pack.then(pack, failures.places(outcome)))
 
         entries = [item.entry for item in pack.items]
-        with uncontended():
-            self.near.file_sink().pack(entries, pack.rows, bodies, done)
+        self.near.file_sink().pack(entries, pack.rows, bodies, done)
 
     def _take_reply(self, frame: wire.Frame) -> None:
         answer, is_failed = frame.json(), bool(frame.flags & wire.FAILED)
