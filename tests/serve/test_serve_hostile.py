@@ -333,3 +333,17 @@ def test_a_flood_of_requests(serving: Serving) -> None:
     before_bytes = memory_bytes(serving)
     run(asyncio.wait_for(flood(), 120))
     assert memory_bytes(serving) - before_bytes < 64 << 20
+
+
+def test_clients_that_are_gone_before_their_answers_are_no_news(tmp_path: Path) -> None:
+    """asyncio warns of what is written to a connection that is lost."""
+
+    async def ask_and_go(serving: Serving) -> None:
+        async with raw(serving) as session:
+            for _ in range(300):
+                session.send(STAT, text(b"/nothing"))
+            assert await session.status() == 2
+
+    with Serving(tmp_path, "workers = 1") as serving:  # which says nothing to standard error
+        for _ in range(3):
+            run(asyncio.wait_for(ask_and_go(serving), 60))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pwd
 import resource
@@ -89,6 +90,8 @@ class Server:
             signal.signal(signal.SIGINT, lambda *_: None)
             os.close(self.alive_fds[1])
             self.shared.become(number)
+            # It warns of what is written to a client that is gone, which is no news.
+            logging.getLogger("asyncio").setLevel(logging.ERROR)
             asyncio.run(self._work(number))
             code = 0
         except Exception:
