@@ -197,3 +197,20 @@ def test_lanes_that_hold_it_in_turn_leave_a_gap(root: int) -> None:
         for each in working:
             each.result()
     fence.release(root, TOKEN, FIRST)
+
+
+def test_a_fence_goes_from_a_folder_that_is_read_only_by_then(root: int) -> None:
+    """As where the contents of a read-only folder were copied, by a user who is not root."""
+    program = (
+        "import os, sys; from pscp.endpoint.writing import fence\n"
+        "root = int(sys.argv[1])\n"
+        "os.getuid() or (os.chown(root, 1, 1), os.setgroups([]), os.setgid(1), os.setuid(1))\n"
+        f"fence.claim(root, {TOKEN!r}, {FIRST!r}, [])\n"
+        "os.fchmod(root, 0o555); os.utime(root, ns=(0, 7))\n"
+        f"fence.release(root, {TOKEN!r}, {FIRST!r})\n"
+    )
+    argv = [sys.executable, "-c", program, str(root)]
+    done = subprocess.run(argv, pass_fds=[root], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    status = os.fstat(root)
+    assert (os.listdir(root), status.st_mode & 0o7777, status.st_mtime_ns) == ([], 0o555, 7)

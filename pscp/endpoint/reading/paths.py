@@ -141,6 +141,24 @@ class _Folder(int):
         close(self)
 
 
+def unlink_in(fd: int, folder: bytes, name: bytes) -> None:
+    """Remove a name of ours in a folder below an open one, which may have its final mode and times
+    already: it keeps them. Raises OSError.
+    """
+    before = os.stat(folder, dir_fd=fd)
+    path = folder + b"/" + name
+    try:
+        os.unlink(path, dir_fd=fd)
+    except PermissionError:
+        os.chmod(folder, 0o700, dir_fd=fd)
+        try:
+            os.unlink(path, dir_fd=fd)
+        finally:
+            os.chmod(folder, stat.S_IMODE(before.st_mode), dir_fd=fd)
+    with contextlib.suppress(OSError):
+        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=fd)
+
+
 class Root:
     """A folder and what is below it. Any thread may use it, and the descriptors that it returns."""
 
@@ -170,23 +188,13 @@ class Root:
     def unmark(self) -> bool:
         """Remove the marker. Return whether it was there. Raises OSError."""
         path = to_bytes(self.marked)
-        marker = path + b"/" + self._marker
         try:
-            before = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
-            if not self.marked or not stat.S_ISDIR(before.st_mode):
+            status = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+            if not self.marked or not stat.S_ISDIR(status.st_mode):
                 return False
-            try:
-                os.unlink(marker, dir_fd=self.fd)
-            except PermissionError:  # the folder has its final mode already
-                os.chmod(path, 0o700, dir_fd=self.fd)
-                try:
-                    os.unlink(marker, dir_fd=self.fd)
-                finally:
-                    os.chmod(path, stat.S_IMODE(before.st_mode), dir_fd=self.fd)
+            unlink_in(self.fd, path, self._marker)
         except FileNotFoundError:
             return False
-        with contextlib.suppress(OSError):
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=self.fd)
         return True
 
     def rmdir(self, path: str) -> None:

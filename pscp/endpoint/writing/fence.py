@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tupl
 from ..frames import system
 from ..frames.failures import DESTINATION, SUPERSEDED, Refusal
 from ..reading import files
-from ..reading.paths import FOLDER_FLAGS, status_of
+from ..reading.paths import FOLDER_FLAGS, status_of, unlink_in
 
 FENCE_SUFFIX = b".pscp-run"
 # A holder needs microseconds. One that keeps the lock for so long is stopped, or its disk is.
@@ -306,8 +306,7 @@ def release(root_fd: int, token: str, nonce: str) -> None:
                 continue
             with system.closing(fd):
                 if _read(fd)["run"] == nonce:
-                    with keeping_times(place.folder_fd):
-                        os.unlink(place.name, dir_fd=place.folder_fd)
+                    unlink_in(place.folder_fd, b".", place.name)
 
 
 def revoke(root_fd: int, token: str, nonce: str, lane: int) -> None:
