@@ -257,3 +257,11 @@ def test_a_folder_that_is_a_link_there_is_not_entered(way: Way) -> None:
     assert list(outside.iterdir()) == []
     assert (way.destination / "folder" / "other").read_text() == "copied"
     assert {each.path for each in result.failures} == {"folder/sub", "folder/sub/name"}
+
+
+def test_a_dry_run_tells_of_an_empty_folder_before_what_would_come_into_it(push: Way) -> None:
+    write(push.source, {f"folder/{name}/file": "1" for name in "abc"})
+    (push.source / "folder").chmod(0o700)
+    (push.destination / "to").mkdir(mode=0o755)
+    ran = push.command("-a", "-n", names=["folder/."], to="to/")
+    assert ran.out.splitlines() == ["./", "a/", "a/file", "b/", "b/file", "c/", "c/file"], ran.err

@@ -123,14 +123,16 @@ class Ending:
             for row in self.folders.take(backwards=True):
                 entry = tree.Entry(*row)
                 closed.pop(entry.path, None)  # of a later source: the first one's metadata counts
-                # What may be removed goes before the folder that it is in has its time.
-                if entry.mode & _ENTERED == _ENTERED or "filled" in entry.extra:
+                # What may be removed goes before the folder that it is in has its time; and the
+                # root, which was looked up while new ones were on their way, comes last.
+                is_open = entry.mode & _ENTERED == _ENTERED or "filled" in entry.extra
+                if is_open and entry.path:
                     yield entry
                 else:
                     closed[entry.path] = entry
 
         self._finish_some(not_closed())
-        self._finish_some(sorted(closed.values(), key=lambda each: -len(each.path.split("/"))))
+        self._finish_some(sorted(closed.values(), key=lambda each: -len(each.path)))
 
     def _finish_some(self, folders: Iterable[tree.Entry]) -> None:
         """Finish new ones first, none of which has an old one in it; old ones only if need be."""

@@ -297,6 +297,10 @@ class PlanWalk(threading.Thread):
             if entry.kind != tree.FOLDER:
                 self._terms.counters.add(files_total=1)
             self._look_up(item)
+            if entry.top in self._new_tops:  # DEST itself: a dry run tells of it before its content
+                self._look()
+                if self._terms.options.dry_run:
+                    self._queue.wait_until(self._queue.is_idle)
         else:
             self._new.append(item)
             # Nothing waits with a large file for what comes next.
