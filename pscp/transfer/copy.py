@@ -242,7 +242,7 @@ class Run:
 
     def _begin_sink(self, terms: CopyTerms, agreed: Agreement) -> requests.BeginSink:
         own, there = self._negotiation.names[0], agreed.target.names[0]
-        is_there = "" in agreed.target.names  # the folder itself, if nothing in it
+        is_there = "" in agreed.target.names  # DEST itself, whatever is in it
         of_sink = sink_request(
             agreed.target.root,
             terms.token,

@@ -49,7 +49,7 @@ class Turns:
                 self._turn.release()
             is_long = time.perf_counter() - begun_s > self._LONG_S
             self._long = self._long + 1 if is_long else 0
-            if self._long == self._LONG:
+            if self._long >= self._LONG:
                 self._long, self._free = 0, self._FREE
 
     def batches(self, walked: Iterator[tree.Entry]) -> Iterator[tree.Entry]:
