@@ -218,7 +218,7 @@ class FakeOs:
     def _folder(self, dir_fd: int | None, path: Any) -> tuple[Inode, bytes]:
         name = os.fsencode(path)
         if dir_fd is not None:
-            return self._opened(dir_fd).inode, name
+            return self._opened(dir_fd).inode, name.removeprefix(b"./")
         folder, *names = self.kernel.top, *name.strip(b"/").split(b"/")
         for each in names[:-1]:
             folder = self._find(folder, each)
@@ -368,7 +368,8 @@ class FakeOs:
     def chown(self, fd: int, uid: int, gid: int) -> None:
         self.enter(f"chown {fd}", fd)
 
-    def utime(self, fd: int, *, ns: tuple[int, int]) -> None:
+    def utime(self, at: Any, *, ns: tuple[int, int], dir_fd: int | None = None) -> None:
+        fd = at if dir_fd is None else dir_fd  # of the folder that b"." is
         inode = self.enter(f"utime {fd}", fd).inode
         inode.atime_ns, inode.mtime_ns = ns
         self.kernel.changed()
