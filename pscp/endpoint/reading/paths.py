@@ -143,18 +143,21 @@ class _Folder(int):
 
 def unlink_in(fd: int, folder: bytes, name: bytes) -> None:
     """Remove a name of ours in a folder below an open one, which may have its final mode and times
-    already: it keeps them. Raises OSError.
+    already: it keeps them. Raises OSError, FileNotFoundError also where it is no folder.
     """
-    before = os.stat(folder, dir_fd=fd)
+    before = os.stat(folder, dir_fd=fd, follow_symlinks=False)
+    if not stat.S_ISDIR(before.st_mode):
+        raise FileNotFoundError
     path = folder + b"/" + name
     try:
         os.unlink(path, dir_fd=fd)
     except PermissionError:
-        os.chmod(folder, 0o700, dir_fd=fd)
+        mode = stat.S_IMODE(before.st_mode)
+        os.chmod(folder, mode | 0o700, dir_fd=fd)
         try:
             os.unlink(path, dir_fd=fd)
         finally:
-            os.chmod(folder, stat.S_IMODE(before.st_mode), dir_fd=fd)
+            os.chmod(folder, mode, dir_fd=fd)
     with contextlib.suppress(OSError):
         os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=fd)
 
@@ -187,13 +190,9 @@ class Root:
 
     def unmark(self) -> bool:
         """Remove the marker. Return whether it was there. Raises OSError."""
-        path = to_bytes(self.marked)
         try:
-            status = os.stat(path, dir_fd=self.fd, follow_symlinks=False)
-            if not self.marked or not stat.S_ISDIR(status.st_mode):
-                return False
-            unlink_in(self.fd, path, self._marker)
-        except FileNotFoundError:
+            unlink_in(self.fd, to_bytes(self.marked), self._marker)
+        except FileNotFoundError:  # also for "": no folder is marked
             return False
         return True
 
