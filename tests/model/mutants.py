@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "unmarked", "endpoint/writing/sink.py",
-        "            self.settler.sync(self.root.marked)\n", "            pass\n",
+        "        self.settler.sync(self.root.marked)", "        pass",
         "a power cut brings the marker back, and DEST has its old meaning",
     ),
     Mutant(

@@ -204,13 +204,13 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Synced:
     return Synced(monkeypatch)
 
 
-def sinking(root: Path) -> end.End:
-    made = end.End(0o022)
-    made.begin(requests.BeginSink(
+def sinking(root: Path, made: str = "") -> end.End:
+    here = end.End(0o022)
+    here.begin(requests.BeginSink(
         root=str(root), token="0" * 8, nonce="", earlier=[], hash="sha256", strong=False,
-        preserve=True, archive=True, test=False, server={}, lane=1,
+        preserve=True, archive=True, test=False, server={}, lane=1, made=made,
     ))  # fmt: skip
-    return made
+    return here
 
 
 def entry(kind: str, path: str, **extra: Any) -> tree.Entry:
@@ -248,3 +248,11 @@ def test_links_that_lie_alone_in_their_folder(tmp_path: Path, synced: Synced) ->
     asked(here, hardlinks.HardLinks([entry(tree.HARDLINK, "another", to="file")]), ([], [], []))
     here.close()
     synced.assert_all_of(tmp_path)
+
+
+def test_a_marker_that_a_lane_removed_whose_answer_was_lost(tmp_path: Path, synced: Synced) -> None:
+    (tmp_path / "new").mkdir()
+    here = sinking(tmp_path, made="new")
+    here.answer(requests.Unmark(), lambda *_: None)
+    here.close()
+    assert (tmp_path / "new").stat().st_ino in synced.names

@@ -364,8 +364,8 @@ class Sink(VerifyingSink):
             return _folds(fd, names)
 
     def unmark(self) -> None:
-        if self.root.unmark():  # a power cut must not bring it back once DEST has another meaning
-            self.settler.sync(self.root.marked)
+        self.root.unmark()  # a power cut must not bring it back once DEST has another meaning
+        self.settler.sync(self.root.marked)  # also where a lane that was lost has removed it
 
     def close(self) -> None:
         self.settler.close()
