@@ -54,6 +54,7 @@ TO, FROM = "to", "from"  # the agent
 # for; nth 1, the marker of the agent, which takes no frame before.
 START = "start"
 KILL, CUT, STALL, HOLD, LATE = "kill", "cut", "stall", "hold", "late"
+FAIL = "fail"  # of a START: the agent's program ends, as for want of memory
 TWICE, FLIP, NONSENSE, CALL = "twice", "flip", "nonsense", "call"
 HOST = "host"  # is lost with all its connections, and refuses the next `at`
 
@@ -387,7 +388,10 @@ class Link:
             self.kill()
         for fault in self._bench.faults:
             if fault[:3] == (self.number, START, nth):
-                if fault.do == KILL:
+                if fault.do == FAIL:
+                    os.write(self._error_fd, b"MemoryError\n")
+                    self.status = 1
+                if fault.do in (KILL, FAIL):
                     self.kill()
                 elif fault.do == LATE:
                     self._bench.wait_for_quiet(lambda: self._is_hung_up)

@@ -14,6 +14,7 @@ import pytest
 
 from core.link import (
     CHUNK_BYTES,
+    FAIL,
     FROM,
     HOLD,
     KILL,
@@ -243,7 +244,7 @@ def test_a_login_that_never_ends_holds_up_nothing(trees: Trees, is_push: bool, n
     assert result.connections_lost == 0
 
 
-@pytest.mark.parametrize("do", [KILL, LATE])
+@pytest.mark.parametrize("do", [KILL, LATE, FAIL])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_an_agent_begins_late_or_never(trees: Trees, is_push: bool, nth: int, do: str) -> None:
     """A lane that waits for no HELLO has sent work by then: it is done once, by whoever is left."""

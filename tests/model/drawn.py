@@ -17,7 +17,7 @@ import calls
 import draws
 import workers
 from calls import Disturbance
-from core.link import CUT, FLIP, FROM, HOST, KILL, LATE, START, TO, TWICE, Fault, asking
+from core.link import CUT, FAIL, FLIP, FROM, HOST, KILL, LATE, START, TO, TWICE, Fault, asking
 from soak.trial import Trial, Way
 from whole import ALONE, Focus, Step, World, run_steps
 
@@ -224,7 +224,8 @@ def draw_disturbance(rng: random.Random) -> Disturbance:
 
 def draw_fault(rng: random.Random) -> Fault:
     if rng.random() < 0.1:
-        return Fault(rng.randrange(3), START, rng.randrange(2), rng.choice((KILL, LATE)))
+        nth, do = rng.choice(((0, KILL), (0, LATE), (1, KILL), (1, LATE), (1, FAIL)))
+        return Fault(rng.randrange(3), START, nth, do)
     do = rng.choice((KILL, CUT, LATE, TWICE, FLIP, HOST))
     connection = rng.choice((0, 1, 2, rng.randrange(10)))
     most = 8 if do == HOST else 4096
