@@ -240,6 +240,8 @@ class Destination:
         """Return what Lookup says of it. Owners count where it is known that root serves. Where it
         is not known who does, as nothing is made (-n), that is taken to be DEST's owner.
         """
+        if self._are_modes_its_own:
+            return asked.OWN
         if wanted is None or found.uid is None:
             return ""
         user = self._made_private[0] if self._made_private else None
@@ -247,6 +249,16 @@ class Destination:
             return "none"
         owner = _wanted_owner(wanted) if user == 0 else None
         return "owner" if owner and owner != (found.uid, found.gid) else ""
+
+    @property
+    def _are_modes_its_own(self) -> bool:
+        """Return whether the server gives modes and owners of its own."""
+        return sftp.OWN_MODES in self.client.extensions
+
+    def is_alike(self, found: Attrs, mode: int, wanted: dict[str, object] | None) -> bool:
+        """Return whether this mode and owner are what it has, as far as they are for clients."""
+        differs = self.what_differs(found, wanted)
+        return differs == asked.OWN or (not differs and stat.S_IMODE(found.mode or 0) == mode)
 
     async def digests(self, request: asked.DigestsThere) -> list[object]:
         return await results(
@@ -373,8 +385,8 @@ class Destination:
         if owner is not None and (found.uid, found.gid) != (owner.uid, owner.gid):
             [refused] = await outcomes(self.client.setstat(path, owner))
             is_given = not isinstance(refused, Exception)
-        has = stat.S_IMODE(found.mode or 0), found.mtime
-        if is_given or has != (self._policy.mode(value.mode), times(value).mtime):
+        is_same = self.is_alike(found, self._policy.mode(value.mode), None)
+        if is_given or not is_same or found.mtime != times(value).mtime:
             await self._give_folder(path, value)
 
 

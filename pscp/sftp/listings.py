@@ -146,10 +146,10 @@ async def _differing(
             if not status.is_folder or is_unfinished(status.mode or 0):
                 found.add(place)
         elif (
-            status.mode != mode
+            stat.S_IFMT(status.mode or 0) != stat.S_IFMT(mode)
             or status.size != size
             or not is_same_time(mtime_ns, status.mtime_ns)
-            or sink.what_differs(status, wanted)
+            or not sink.is_alike(status, stat.S_IMODE(mode), wanted)
         ):
             found.add(place)
     links = [place for place in rows.targets if place not in found]
@@ -165,8 +165,7 @@ def _is_same_folder(sink: Sink, status: Attrs, entry: tree.Entry) -> bool:
     mode = status.mode or 0
     wanted: Wanted = {"o": entry.extra.get("o")} if sink.copy.archive else None
     return (
-        stat.S_IMODE(mode) == entry.mode
-        and not is_unfinished(mode)
+        not is_unfinished(mode)
         and is_same_time(entry.mtime_ns, status.mtime_ns)
-        and not sink.what_differs(status, wanted)
+        and sink.is_alike(status, entry.mode, wanted)
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Of a Lookup's answer: mode, what differs, and target of what is not there.
 _NOTHING: List[object] = [0, "", ""]
+OWN = "own"  # differs: modes and owners do not count, as the SFTP server gives its own
 _ROOM_BYTES = 1 << 18
 
 Extents = List[Tuple[bool, str, requests.Pieces]]
@@ -54,7 +55,8 @@ class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
     runs with a part], mode, what differs, the link's target, or which device]`; kind "" for
     nothing; a failure where it cannot be looked at. What differs is "owner" or "attributes", where
-    this end would give others; "none" of another user's folder, which keeps its metadata; else "".
+    this end would give others; "none" of another user's folder, which keeps its metadata; OWN; else
+    "".
     """
 
     paths: List[str]

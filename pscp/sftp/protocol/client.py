@@ -24,6 +24,7 @@ from pscp.sftp.protocol.tasks import Budget, Future, gather, outcomes
 POSIX_RENAME, STATVFS = b"posix-rename@openssh.com", b"statvfs@openssh.com"
 HARDLINK, FSYNC = b"hardlink@openssh.com", b"fsync@openssh.com"
 LSETSTAT, LIMITS, CHECK_FILE = b"lsetstat@openssh.com", b"limits@openssh.com", b"check-file"
+OWN_MODES = b"own-modes@pscp"  # pscp-serve's: modes and owners are the server's, whatever is set
 
 _READ_ONLY = 1  # SSH2_FXE_STATVFS_ST_RDONLY (OpenSSH's PROTOCOL, 4.7)
 _PAGE_BYTES = 4096

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import is_unfinished
+from pscp.endpoint.there.lookup import OWN
 from pscp.endpoint.there.sameness import is_same_time
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
@@ -233,9 +234,10 @@ def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
     """
     if not terms.options.preserve or there.differs == "none":
         return ""
-    if entry.kind != tree.LINK and there.mode != entry.mode:
+    has_own = there.differs == OWN
+    if entry.kind != tree.LINK and there.mode != entry.mode and not has_own:
         return MODE
-    if there.differs:
+    if there.differs and not has_own:
         return _NAMED.get(there.differs, OWNER)
     is_aged = entry.kind != tree.FOLDER and not is_same_time(entry.mtime_ns, there.mtime_ns)
     return TIME if is_aged else ""

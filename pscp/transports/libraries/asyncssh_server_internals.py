@@ -95,7 +95,10 @@ class StreamSession(SSHServerStreamSession[bytes]):
 class Requests(SFTPServerHandler):
     """Answers the requests of SFTP that are put into its queue, one after the other."""
 
-    _extensions = [each for each in SFTPServerHandler._extensions if each[0] not in _NOT_OFFERED]
+    _extensions = [
+        *(each for each in SFTPServerHandler._extensions if each[0] not in _NOT_OFFERED),
+        (b"own-modes@pscp", b"1"),  # a client that keeps modes need not set them again each time
+    ]
     _packet_handlers = {
         kind: handler
         for kind, handler in SFTPServerHandler._packet_handlers.items()
