@@ -14,6 +14,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -93,11 +94,16 @@ class Digest:
         self._sha256.update(block)
         self.bytes += len(block)
 
+    @property
+    def so_far(self) -> str:
+        """The SHA-256, in hex, of what has been hashed."""
+        return self._sha256.hexdigest()
+
     async def whole(self, load: SessionLoad) -> str:
         """Return the SHA-256 of the whole file, in hex, once the rest is read. Raises OSError."""
         if self.bytes != os.fstat(self._fd).st_size:
             await load.in_steps(self._step)
-        return self._sha256.hexdigest()
+        return self.so_far
 
     def _step(self) -> bool:
         end = self.bytes + _STEP_BYTES
@@ -109,12 +115,37 @@ class Digest:
         return False
 
 
+async def digest_of(fd: int, name: str, offset: int, size_bytes: int, load: SessionLoad) -> bytes:
+    """Return the digest of an extent of an open file, as far as it is there; with `size_bytes` 0 to
+    its end. Raises OSError.
+    """
+    hasher, end = hashlib.new(name), offset + size_bytes if size_bytes else _MOST_OFFSET
+
+    def step() -> bool:
+        nonlocal offset
+        until = min(offset + _STEP_BYTES, end)
+        while offset < until:
+            block = os.pread(fd, min(_BLOCK_BYTES, until - offset), offset)
+            if not block:
+                return True
+            hasher.update(block)
+            offset += len(block)
+        return offset >= end
+
+    await load.in_steps(step)
+    return hasher.digest()
+
+
 class Content:
     """The bytes of a part: threads write it, one after the other."""
 
-    def __init__(self, fd: int, account: Account, base: int | None, largest: int | None) -> None:
+    def __init__(
+        self, fd: int, account: Account, base: int | None, largest: int | None,
+        is_of_run: bool = False,
+    ) -> None:  # fmt: skip
         self.fd, self.size_bytes = fd, os.fstat(fd).st_size
         self._account, self._largest = account, largest
+        self._is_of_run = is_of_run  # the part of a copy by pscp, which gets its name by a rename
         # The file that is changed, while nothing but its beginning has been written anew.
         self._base = base
         self.digest = Digest(fd)
@@ -138,8 +169,7 @@ class Content:
 
         No other session changes its size meanwhile, or both would count, or give back, the same.
         """
-        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLKW, _OFD_LOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
-        try:
+        with alone(self.fd):
             reserved_bytes = self._reserve(size_bytes)
             try:
                 yield
@@ -147,8 +177,6 @@ class Content:
                 self.size_bytes = os.fstat(self.fd).st_size
                 self._account.charge(min(self.size_bytes - reserved_bytes, 0))
                 raise
-        finally:
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _OFD_LOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
 
     def _reserve(self, size_bytes: int) -> int:
         """Count what the file grows by. Return the size that is counted. Raises OSError."""
@@ -159,6 +187,8 @@ class Content:
         status = os.fstat(self.fd)  # another session may write, and cut, the same part
         if not status.st_nlink:  # it is not counted any more
             raise OSError(errno.ESTALE, "another upload of this name has taken its place")
+        if self._is_of_run and not status.st_mode & stat.S_IXUSR:
+            raise OSError(errno.ESTALE, "the file has its name, and changes no more")
         self._account.charge(max(size_bytes - status.st_size, 0))
         self.size_bytes = max(size_bytes, status.st_size)
         return self.size_bytes
@@ -220,6 +250,16 @@ class Content:
     def close(self) -> None:
         self.drop_base()
         self._account.release(self.fd)
+
+
+@contextlib.contextmanager
+def alone(fd: int) -> Iterator[None]:
+    """Let nobody else write an open file in this block, or change what it is."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _OFD_LOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+    try:
+        yield
+    finally:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _OFD_LOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
 
 
 def joined(pieces: Pieces) -> Iterator[bytes | memoryview]:

@@ -1,14 +1,13 @@
 """The requests of SFTP, answered in a user's folder.
 
 Not here: how requests come (session.py), how uploads land (landing.py), and what
-follows (after_upload.py). Read next: listing.py.
+follows (after_upload.py). Read next: reading.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import weakref
@@ -20,18 +19,17 @@ from typing import TypeVar
 import asyncssh
 from asyncssh import constants
 
-from pscp.serve.account import Account, is_locked
+from pscp.serve.account import Account
 from pscp.serve.after_upload import Told
-from pscp.serve.content import Digest, SessionLoad
-from pscp.serve.folder import Folder, relative, rename
-from pscp.serve.landing import Landed, Place, Upload, discard, is_marked
-from pscp.serve.listing import Listing, times_ns
-from pscp.serve.rules import Rules, named_later, refused
+from pscp.serve.content import Digest, SessionLoad, digest_of
+from pscp.serve.folder import Folder, relative
+from pscp.serve.landing import Landed, Place, Upload, discard, is_marked, is_runs
+from pscp.serve.reading import Listing, Reading, times_ns
+from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later, refused
 from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _O = TypeVar("_O", "Reading", "Upload")
-_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _REMEMBERED = 1000  # files that landed in this session
 # What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
 _CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
@@ -44,15 +42,8 @@ _DISPOSITIONS = {
 }
 
 
-class Reading:
-    """A file that a client reads."""
-
-    def __init__(self, account: Account, fd: int) -> None:
-        self.fd, self._account = fd, account
-        is_locked(fd, fcntl.LOCK_SH)
-
-    def close(self) -> None:
-        self._account.release(self.fd)
+def _name(path: bytes) -> bytes:
+    return path.rpartition(b"/")[2]
 
 
 class Files(asyncssh.SFTPServer):
@@ -129,11 +120,15 @@ class Files(asyncssh.SFTPServer):
             raise
 
     @contextlib.contextmanager
-    def _changing(self, what: str, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """Give the open folder and the name that a user who may write is to change."""
+    def _changing(
+        self, what: str, path: bytes, may: bool | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Give the open folder and the name that is to change, where the user may: who may write,
+        if nothing is said.
+        """
         found = self._path(path)
         with (
-            self._telling(what, path, self.rules.may_write),
+            self._telling(what, path, self.rules.may_write if may is None else may),
             self.place.folder.parent(found) as parent,
             self.place.account.naming(),
         ):
@@ -146,8 +141,9 @@ class Files(asyncssh.SFTPServer):
         with self._telling("open", path):
             if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
                 return self._opened(self.place.begin(self._path(path), pflags, self.load))
-            self.rules.check(self.rules.may_read, "read")
-            return self._opened(self._reading(self._path(path)))
+            found = self._path(path)
+            self.rules.check(self.rules.may_read_part(_name(found)), "read")
+            return self._opened(self._reading(found, self.rules.may_read))
 
     def open56(
         self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
@@ -159,17 +155,21 @@ class Files(asyncssh.SFTPServer):
             pflags |= constants.FXF_APPEND
         return self.open(path, pflags, attrs)
 
-    def _reading(self, path: bytes) -> Reading:
+    def _reading(self, path: bytes, may: bool) -> Reading:
+        """Open a file to read it; with `may` also what has landed. Raises OSError."""
         with self.place.account.naming():
             try:
                 fd = self.place.folder.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 fd = self.place.folder.open(self._part(path), os.O_RDONLY)
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISREG(mode):
+            status = os.fstat(fd)
+            may = may or is_runs(status)
+            if stat.S_ISREG(status.st_mode) and may:
                 return Reading(self.place.account, fd)
         os.close(fd)
-        raise OSError(errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else refused("no file")
+        self.rules.check(may, "read")
+        is_folder = stat.S_ISDIR(status.st_mode)
+        raise OSError(errno.EISDIR, "a folder") if is_folder else refused("no file")
 
     def _part(self, path: bytes) -> bytes:
         above, slash, name = path.rpartition(b"/")
@@ -213,16 +213,25 @@ class Files(asyncssh.SFTPServer):
 
     async def _read(self, file_obj: object, offset: int, size: int) -> bytes:
         if isinstance(file_obj, Upload):
-            self.rules.check(self.rules.may_read, "read")
-            await file_obj.writer.drain()
+            await self._written(file_obj)
             return await self.load.in_thread(partial(file_obj.content.read, offset, size))
         assert isinstance(file_obj, Reading)
-        block = bytearray(size)
-        try:  # what is in memory costs no thread
-            count = os.preadv(file_obj.fd, [block], offset, _NO_WAIT)
-        except OSError:
-            return await self.load.in_thread(partial(os.pread, file_obj.fd, size, offset))
-        return bytes(memoryview(block)[:count])
+        return await file_obj.read(offset, size, self.load)
+
+    async def digest(self, file_obj: object, name: str, offset: int, size_bytes: int) -> bytes:
+        if isinstance(file_obj, Upload):
+            await self._written(file_obj)
+            await file_obj.writer.complete()
+            fd = file_obj.content.fd
+        else:
+            assert isinstance(file_obj, Reading)
+            fd = file_obj.fd
+        return await digest_of(fd, name, offset, size_bytes, self.load)
+
+    async def _written(self, upload: Upload) -> None:
+        """Wait until what came of an upload can be read. Raises OSError."""
+        self.rules.check(self.rules.may_read_part(_name(upload.path)), "read")
+        await upload.writer.drain()
 
     async def write(self, file_obj: object, offset: int, data: bytes) -> int:
         if not isinstance(file_obj, Upload):
@@ -309,7 +318,8 @@ class Files(asyncssh.SFTPServer):
         return b"/" + relative(path).removeprefix(b".")
 
     def remove(self, path: bytes) -> None:
-        with self._changing("remove", path) as (fd, name):
+        may = self.rules.may_remove(_name(self._path(path)))
+        with self._changing("remove", path, may) as (fd, name):
             account = self.place.account
             was_part = discard(account, fd, self.rules.part(name))
             with account.losing(fd, name) as status:
@@ -348,39 +358,47 @@ class Files(asyncssh.SFTPServer):
 
     async def _rename(self, oldpath: bytes, newpath: bytes, replace: bool) -> None:
         old, new = self._path(oldpath), self._path(newpath)
-        is_finished = named_later(old.rpartition(b"/")[2]) is not None  # its client says so
+        is_finished = named_later(_name(old)) is not None  # its client says so
         may = self.rules.may_write or (self.rules.may_add and is_finished)
-        folder, account = self.place.folder, self.place.account
+        lands, is_alone = is_of_run(_name(old)) and not is_of_run(_name(new)), True
         with (
             self._telling("rename", newpath, may),
-            folder.parent(old) as source,
-            folder.parent(new) as target,
-            account.naming(),
+            self.place.folder.parent(old) as source,
+            self.place.folder.parent(new) as target,
         ):
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode):
-                self.rules.check_name(new)
-            else:  # a folder's name says nothing of what is in it
-                self.rules.check(self.rules.may_write, "rename")
-            is_own = self.rules.may_write or self._is_own(source[0], source[1], status)
-            self.rules.check(is_own, "rename what is another's")
-            new = folder.path_of(*target)
-            with account.losing(*target):
-                rename(source, target, replace)
-            discard(account, target[0], self.rules.part(target[1]))
-        if is_finished and stat.S_ISREG(status.st_mode):
-            await self._named(new, status)
+            is_file = stat.S_ISREG(status.st_mode)
+            self._check_rename(source, status, new)
+            if lands and is_file:
+                land = partial(self.place.land, source, target, status, replace)
+                is_alone = await self.load.in_thread(land)
+            else:
+                self.place.give_name(source, target, status, replace)
+            path = self.place.folder.path_of(*target)
+        if is_finished and is_file and not is_of_run(target[1]):
+            await self._named(path, status, is_alone)
+
+    def _check_rename(self, source: tuple[int, bytes], status: os.stat_result, new: bytes) -> None:
+        """Raises OSError where what lies at `source` may not get this name."""
+        if stat.S_ISREG(status.st_mode):
+            self.rules.check_name(new)
+        else:  # a folder's name says nothing of what is in it
+            self.rules.check(self.rules.may_write, "rename")
+        is_own = self.rules.may_write or self._is_own(*source, status)
+        self.rules.check(is_own, "rename what is another's")
 
     def _is_own(self, folder_fd: int, name: bytes, status: os.stat_result) -> bool:
         """Has this user put it there, in this session or another?"""
         key = (status.st_dev, status.st_ino)
-        return key in self._landed or is_marked(folder_fd, name, self.rules)
+        return has_nonce(name) or key in self._landed or is_marked(folder_fd, name, self.rules)
 
-    async def _named(self, path: bytes, status: os.stat_result) -> None:
-        """Tell of an upload that has got its name from a temporary one."""
+    async def _named(self, path: bytes, status: os.stat_result, is_alone: bool) -> None:
+        """Tell of an upload that has got its name from a temporary one, of which what is known
+        holds where one session alone has written it.
+        """
         landed = self._landed.pop((status.st_dev, status.st_ino), None)
-        if landed is None or not landed.sha256:
-            reading = self._opened(self._reading(path))
+        if landed is None or not landed.sha256 or not is_alone:
+            reading = self._opened(self._reading(path, True))
             try:
                 sha256 = await Digest(reading.fd).whole(self.load)
             finally:

@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -22,15 +22,21 @@ from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
 
 from pscp.endpoint.writing.removal import sync_folder
 from pscp.serve.account import Account, entries, is_locked, is_same, status_of
-from pscp.serve.content import Content, SessionLoad, Writer
+from pscp.serve.content import Content, SessionLoad, Writer, alone
 from pscp.serve.folder import QUICK, Folder, rename
-from pscp.serve.rules import Rules, named_later, refused
+from pscp.serve.rules import Rules, is_of_run, named_later, refused
 from pscp.serve.settings import User
 
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
 # A part's mode says whether one session alone has written it, and whether what it changes is not
 # all in it: that one has no second handle.
 _ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o1600
+# The same of a file that a copy by pscp makes for itself, until it gets its name. Nothing that has
+# landed has x, so then it is closed to who has it open still.
+_RUNS_ALONE, _RUNS_SHARED = 0o700, 0o701
+
+
+Name = tuple[int, bytes]  # in an open folder
 
 
 class Landed(NamedTuple):
@@ -61,13 +67,15 @@ class Place:
             except BaseException:
                 os.close(folder_fd)
                 raise
-        content = Content(fd, self.account, base, self.rules.user.largest)
+        content = Content(fd, self.account, base, self.rules.user.largest, is_of_run(name))
         writer = Writer(content, load, appends=bool(flags & FXF_APPEND))
         return Upload(self, path, folder_fd, is_alone, writer)
 
     def _open(self, folder_fd: int, name: bytes, flags: int) -> tuple[int, int | None, bool]:
         """Return the part's descriptor, that of the file which it changes, whether it is alone."""
         final, part, base = status_of(folder_fd, name), self.rules.part(name), None
+        if part == name:
+            return self._opened_of_run(folder_fd, name, flags)
         if final is not None:
             self._check_there(final, flags)
         elif not flags & FXF_CREAT and status_of(folder_fd, part) is None:
@@ -85,6 +93,23 @@ class Place:
                 base = self.account.opened(name, folder_fd)
         return self._made(folder_fd, part, base), base, True
 
+    def _opened_of_run(self, folder_fd: int, name: bytes, flags: int) -> tuple[int, None, bool]:
+        """Do so for a file that a copy by pscp makes for itself, which is its own part."""
+        if status_of(folder_fd, name) is None:
+            if not flags & FXF_CREAT:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return self._made(folder_fd, name, None), None, True
+        if flags & (FXF_EXCL | FXF_TRUNC):  # no lane of pscp's begins anew what another may have
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        held = _opened_part(folder_fd, name)
+        assert held is not None
+        if not is_runs(os.fstat(held)):
+            os.close(held)
+            raise refused("what has this name is another's file")
+        is_locked(held, fcntl.LOCK_SH)
+        os.fchmod(held, _RUNS_SHARED)
+        return held, None, False
+
     def _is_shared(self, held: int) -> bool:
         """Share a part with who has it open, where that may be. Return whether it may."""
         may = not self.rules.is_append_only and _mode(held) != _CHANGES
@@ -101,17 +126,17 @@ class Place:
 
     def _made(self, folder_fd: int, part: bytes, base: int | None) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        mode = _RUNS_ALONE if is_of_run(part) else _CHANGES if base is not None else _ALONE
         try:
             discard(self.account, folder_fd, part)
             with self.account.one_more():
-                fd = os.open(part, flags, _ALONE, dir_fd=folder_fd)
+                fd = os.open(part, flags, 0o600, dir_fd=folder_fd)
         except BaseException:
             if base is not None:
                 self.account.release(base)
             raise
         is_locked(fd, fcntl.LOCK_SH)
-        if base is not None:
-            os.fchmod(fd, _CHANGES)
+        os.fchmod(fd, mode)
         return fd
 
     def _check_there(self, final: os.stat_result, flags: int) -> None:
@@ -123,6 +148,29 @@ class Place:
         if not stat.S_ISREG(final.st_mode):
             raise refused("what has this name is no file")
         self.rules.check(not self.rules.is_append_only, "change what has landed")
+
+    def give_name(self, source: Name, target: Name, status: os.stat_result, replace: bool) -> None:
+        """Give a name to what lies at another, if that is still what `status` is of.
+
+        Raises OSError.
+        """
+        part = self.rules.part(target[1])
+        with self.account.naming():
+            if not is_same(status_of(*source), status):
+                raise OSError(errno.ESTALE, "something else has its name")
+            with self.account.losing(*target):
+                rename(source, target, replace)
+            if part != target[1]:
+                discard(self.account, target[0], part)
+
+    def land(self, source: Name, target: Name, status: os.stat_result, replace: bool) -> bool:
+        """Do so with the part of a copy by pscp, which has landed then. Return whether one session
+        alone has written it. Raises OSError.
+        """
+        with _closed_part(*source, self.rules.user) as is_alone:
+            self.give_name(source, target, status, replace)
+        sync_folder(target[0])
+        return is_alone
 
     def unfinished(self, path: bytes) -> os.stat_result | None:
         """Return the status of this user's part of a file, if there is one.
@@ -155,6 +203,8 @@ class Upload:
     ) -> Landed | None:
         """Have it land, and told, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
+        if is_of_run(self._name):  # it lands when it is renamed
+            return self._closed()
         base = self.content.base
         if base is not None and not self._place.rules.is_append_only:  # else it is a part
             self.discard()
@@ -165,6 +215,15 @@ class Upload:
         await self.writer.complete()
         sha256 = await self._sha256(load)
         return await load.in_thread(partial(self.land, sha256, tell))
+
+    def _closed(self) -> Landed | None:
+        """Return what is known of the part of a copy by pscp, if it is. Raises OSError."""
+        fd, digest = self.content.fd, self.content.digest
+        if self.times_ns is not None:
+            os.utime(fd, ns=self.times_ns)
+        status = os.fstat(fd)
+        is_known = self._is_alone and digest.bytes == status.st_size
+        return Landed(status, digest.so_far) if is_known else None
 
     async def _sha256(self, load: SessionLoad) -> str:
         own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
@@ -220,6 +279,34 @@ class Upload:
         os.close(self._folder_fd)
 
 
+def is_runs(status: os.stat_result) -> bool:
+    """Is it a file that a copy by pscp makes for itself, which has not landed?"""
+    return stat.S_IMODE(status.st_mode) in (_RUNS_ALONE, _RUNS_SHARED)
+
+
+@contextlib.contextmanager
+def _closed_part(folder_fd: int, name: bytes, user: User) -> Iterator[bool]:
+    """Have the part of a copy by pscp be durable, and written no more, while it gets its name in
+    this block. Give whether one session alone has written it. Raises OSError.
+    """
+    part = _opened_part(folder_fd, name)
+    if part is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    mode = _mode(part)
+    try:
+        with alone(part):
+            os.fchmod(part, user.mode)
+        if user.owner is not None:
+            os.fchown(part, *user.owner)
+        os.fsync(part)
+        yield mode == _RUNS_ALONE
+    except BaseException:
+        os.fchmod(part, mode)
+        raise
+    finally:
+        os.close(part)
+
+
 def _opened_part(folder_fd: int, part: bytes) -> int | None:
     try:
         fd = os.open(part, os.O_RDWR | os.O_NOFOLLOW | QUICK | os.O_CLOEXEC, dir_fd=folder_fd)
@@ -269,7 +356,8 @@ def sweep(user: User, account: Account, keep_s: float) -> int:
     account.count_once()
     rules, before_s, swept = Rules(user), time.time() - keep_s, 0
     for folder_fd, name, status in entries(user.folder):
-        if rules.lands_as(name) is not None and status.st_mtime < before_s:
+        is_part = rules.lands_as(name) is not None or (is_of_run(name) and is_runs(status))
+        if is_part and status.st_mtime < before_s:
             with account.naming(), contextlib.suppress(FileNotFoundError):
                 if not _is_open(account, folder_fd, name):
                     swept += discard(account, folder_fd, name)

@@ -32,6 +32,16 @@ def is_part(name: bytes) -> bool:
     return _OWN_PART.fullmatch(name) is not None
 
 
+def is_of_run(name: bytes) -> bool:
+    """Is it a file that a copy by pscp makes for itself? It is written under this name itself."""
+    return is_pscps_own(name) and not is_part(name)
+
+
+def has_nonce(name: bytes) -> bool:
+    """Is it the part of a copy by pscp? Only who makes that copy knows the name."""
+    return _PSCP_PART.fullmatch(name) is not None
+
+
 def is_told(name: bytes) -> bool:
     """Is a file of this name what a client meant to upload, and not on its way to be?"""
     return named_later(name) is None and not is_pscps_own(name)
@@ -57,7 +67,16 @@ class Rules:
 
     def part(self, name: bytes) -> bytes:
         """Return the name that an upload has until it lands."""
-        return part_name(name, self.key)
+        return name if is_of_run(name) else part_name(name, self.key)
+
+    def may_remove(self, name: bytes) -> bool:
+        return self.may_write or (self.may_add and is_of_run(name))
+
+    def may_read_part(self, name: bytes) -> bool:
+        """Return whether an upload of this name may be read before it lands: where all may be, and
+        by the copy of pscp that makes it, which verifies what it has written.
+        """
+        return self.may_read or (self.may_add and has_nonce(name))
 
     def lands_as(self, part: bytes) -> bytes | None:
         """Return the name that a part of this user's gets, where the part's name still has it."""
@@ -75,7 +94,7 @@ class Rules:
         while (later := named_later(name)) is not None:
             name = later
         text = os.fsdecode(name)
-        if is_pscps_own(name):  # small files that a copy by pscp removes at its end
+        if is_of_run(name):
             return
         if self.user.names and not any(fnmatch.fnmatchcase(text, each) for each in self.user.names):
             raise refused("the name is not one of those allowed")

@@ -44,8 +44,8 @@ def _network(text: str, folder: str) -> str:
 
 
 def _mode(text: str, folder: str) -> int:
-    if not re.fullmatch("0?[0-7]{3}", text):
-        raise UsageError(f"{text!r} is no mode", "such as 640")
+    if not re.fullmatch("0?[0246]{3}", text):  # with x it would be a part (landing.py)
+        raise UsageError(f"{text!r} is no mode of a file that nobody executes", "such as 640")
     return int(text, 8)
 
 

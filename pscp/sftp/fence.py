@@ -29,6 +29,7 @@ class Fence:
     def __init__(self, client: Client, root: bytes, token: str) -> None:
         self._client, self._root = client, root
         self._path = join(root, fence.fence_name(token))
+        self._is_hidden = False  # this user may not read it
 
     async def claim(self, nonce: str, known: list[str]) -> fence.Claim:
         """Make `nonce` the run that owns the copy, as endpoint/writing/fence.py's claim() does.
@@ -52,9 +53,11 @@ class Fence:
         return {**answer, "server": server}
 
     async def release(self, nonce: str) -> None:
-        """Remove the fence of a copy that is complete, if it is still this run's."""
+        """Remove the fence of a copy that is complete, if it is still this run's, or holds back
+        nobody, as it cannot be read.
+        """
         before, owner = await outcomes(self._client.stat(self._root), self.owner())
-        if owner == nonce:
+        if owner == nonce or self._is_hidden:
             await outcomes(self._client.remove(self._path))
             await self._keep_times(before)
 
@@ -100,8 +103,8 @@ class Fence:
                 reading = read_all(self._client, handle, 0, count, content.extend)
                 await outcomes(reading)
                 await outcomes(self._client.close(handle))
-        except SftpError:
-            pass
+        except SftpError as error:
+            self._is_hidden = error.code == packets.PERMISSION_DENIED
         return fence.state_of(bytes(content))
 
     async def _keep_times(self, before: Attrs | Exception) -> None:

@@ -6,18 +6,16 @@ Not here: uploads that are cut (test_serve_resume.py), clients that mean harm
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import paramiko
 import pytest
 from conftest import unavailable, until
 
-import pscp
 from serve.clients import BIG_BYTES, Clients, digest, random_file
 from serve.server import Serving
 
@@ -201,52 +199,6 @@ def test_curl(serving: Serving, clients: Clients, tmp_path: Path) -> None:
     url = f"sftp://127.0.0.1:{serving.port}/by-curl"
     clients.run("curl", *words, "-T", str(tmp_path / "big"), url)
     assert digest(serving.home / "by-curl") == sha256
-
-
-@pytest.fixture
-def copied(clients: Clients, tmp_path: Path) -> Callable[..., pscp.Result]:
-    """Copies a tree to the server, with pscp."""
-    config = tmp_path / "config"
-    words = [option.removeprefix("-o").replace("=", " ", 1) for option in clients.options[:-1]]
-    config.write_text("Host there\n HostName 127.0.0.1\n " + "\n ".join(words) + "\n")
-    return functools.partial(
-        pscp.copy, recursive=True, config_file=str(config), batch=True, remote="sftp",
-        connections=3,
-    )  # fmt: skip
-
-
-def test_pscp(serving: Serving, copied: Callable[..., pscp.Result], tmp_path: Path) -> None:
-    tree = tmp_path / "by-pscp"
-    tree.mkdir()
-    sha256 = random_file(tree / "big", 4 * BIG_BYTES)
-    for number in range(50):
-        (tree / f"{number}").write_bytes(b"x" * number)
-    copied(str(tree), "there:/", preserve=True)
-    found = serving.home / "by-pscp"
-    assert {each.name for each in found.iterdir()} == {each.name for each in tree.iterdir()}
-    assert digest(found / "big") == sha256
-    assert landed(serving, "by-pscp/big") == [sha256]
-
-
-def test_modes_that_are_the_servers_are_not_set_again(
-    serving: Serving, copied: Callable[..., pscp.Result], tmp_path: Path
-) -> None:
-    """Each further copy gave all files and folders their modes, which the server does not take."""
-    tree = tmp_path / "nightly"
-    (tree / "sub").mkdir(parents=True)
-    for path, mode in ((tree / "closed", 0o600), (tree / "sub" / "open", 0o666)):
-        path.write_bytes(b"x" * 10)
-        path.chmod(mode)
-    os.utime(tree / "closed", (10**9, 10**9))
-    for more in ({}, {"checksum": True}):  # by folders, and file by file
-        copied(str(tree), "there:/", archive=True)
-        again = copied(str(tree), "there:/", archive=True, **more)
-        assert again.files_unchanged + again.files_resumed == 2
-        assert (again.files, again.metadata_set) == (0, 0)
-        assert copied(str(tree), "there:/", archive=True, check=True, **more).ok
-    os.utime(tree / "closed", (10**9 + 5, 10**9 + 5))  # times are the client's
-    assert copied(str(tree), "there:/", archive=True, checksum=True).metadata_set == 1
-    assert (serving.home / "nightly" / "closed").stat().st_mtime == 10**9 + 5
 
 
 def test_sshfs(serving: Serving, clients: Clients, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 from serve.server import Serving
 
-NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "l", "l/a", "l/l", "d/l", "d/l/b"])
+_NAMES = ["a", "b", "d", "d/a", "d/b", "d/e", "l", "l/a", "l/l", "d/l", "d/l/b"]
+RUNS = f".a.{'0' * 16}.{'0' * 14}.pscp-part"  # of a copy by pscp, which lands when it is renamed
+NAMES, OR_RUNS = st.sampled_from(_NAMES), st.sampled_from([*_NAMES, *[RUNS] * 4])
 LINKS = [
     ("a", "l"), ("d", "l"), ("d/a", "l"), ("nothing", "l"), ("../out", "l"), ("../a", "d/l"),
     ("..", "d/l"), ("../b", "l/l"), ("../../out", "d/l/k"), ("../../../out", "l/d/l/k"),
@@ -76,16 +78,16 @@ class Other(NamedTuple):
 
 STEPS = st.one_of(
     st.builds(
-        Write, NAMES, MODES, st.lists(st.tuples(OFFSETS, DATA), max_size=4),
+        Write, OR_RUNS, MODES, st.lists(st.tuples(OFFSETS, DATA), max_size=4),
         st.none() | st.integers(0, 40),
     ),
     st.builds(
         Both, NAMES, st.tuples(MODES, SECOND_MODES), st.tuples(WRITES, WRITES), st.integers(0, 1)
     ),
-    st.builds(HardLink, NAMES, NAMES),
-    st.builds(Rename, NAMES, NAMES, st.booleans()),
+    st.builds(HardLink, OR_RUNS, OR_RUNS),
+    st.builds(Rename, OR_RUNS, OR_RUNS, st.booleans()),
     st.sampled_from(LINKS).map(lambda drawn: Link(*drawn)),
-    st.builds(Other, st.sampled_from(["mkdir", "rmdir", "remove", "read", "stat"]), NAMES),
+    st.builds(Other, st.sampled_from(["mkdir", "rmdir", "remove", "read", "stat"]), OR_RUNS),
 )  # fmt: skip
 
 
@@ -151,10 +153,20 @@ class Here:
             (FXF_EXCL, os.O_EXCL),
         ):  # fmt: skip
             flags |= its if step.flags & asked else 0
-        fd = os.open(self.root / step.name, flags & ~os.O_TRUNC)
-        if step.flags & FXF_TRUNC or step.cut is not None or any(data for _, data in step.writes):
+        path = self.root / step.name
+        is_runs = step.name == RUNS and (step.flags & FXF_EXCL or not path.is_symlink())
+        if (
+            is_runs
+            and path.exists()
+            and (step.flags & FXF_TRUNC or not path.stat().st_mode & 0o100)
+        ):
+            raise FileExistsError  # it is not begun anew, or has landed
+        fd = os.open(path, flags & ~os.O_TRUNC, 0o700 if is_runs else 0o600)
+        is_changed = bool(step.flags & FXF_TRUNC or any(data for _, data in step.writes))
+        if not is_runs and (is_changed or step.cut is not None):
             os.close(fd)
             fd = os.open(self._own(step.name), flags & ~os.O_EXCL)
+            os.fchmod(fd, 0o600)
         try:
             for offset, data in step.writes:
                 os.lseek(fd, offset, os.SEEK_SET)
@@ -194,6 +206,8 @@ class Here:
     def _rename(self, old: Path, new: Path, replaces: bool) -> None:
         if not replaces and os.path.lexists(new) and os.path.lexists(old):
             raise FileExistsError
+        if old.name == RUNS != new.name and not old.is_symlink() and old.is_file():
+            old.chmod(0o600)
         os.rename(old, new)
 
     def _other(self, step: Other, path: Path) -> object:

@@ -20,7 +20,7 @@ from pscp.serve.account import Account
 from pscp.serve.content import Content, SessionLoad
 from pscp.serve.folder import Folder
 from pscp.serve.landing import Landed, Place, Upload
-from pscp.serve.listing import Listing
+from pscp.serve.reading import Listing
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
 from serve.server import Serving, run

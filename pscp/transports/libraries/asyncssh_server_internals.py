@@ -12,12 +12,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol, cast
 
 import asyncssh
 from asyncssh.channel import SSHServerChannel
-from asyncssh.constants import MSG_CHANNEL_WINDOW_ADJUST, MSG_IGNORE
-from asyncssh.packet import SSHPacket, SSHPacketLogger, UInt32
+from asyncssh.constants import FXP_EXTENDED_REPLY, MSG_CHANNEL_WINDOW_ADJUST, MSG_IGNORE
+from asyncssh.packet import SSHPacket, SSHPacketLogger, String, UInt32
 from asyncssh.scp import _scp_error as scp_error
 from asyncssh.scp import _SCPArgParser as ScpArguments
 from asyncssh.scp import _SCPSink as ScpSink
@@ -39,6 +39,7 @@ REQUEST_BYTES = 256 * 1024
 DATA_BYTES = REQUEST_BYTES - 1024
 _NOT_OFFERED = (b"copy-data", b"ranges@asyncssh.com")  # a request that has no end; of no use here
 _UNSENT_BYTES = 4 << 20  # of answers that the client does not take
+_CHECK_FILE, _ALGORITHMS = b"check-file-handle", (b"sha256", b"sha512", b"sha1")
 # asyncssh copies all that it has not looked at twice for each packet: of the 256 KiB that asyncio
 # reads at once that was nine times the data.
 _FED_BYTES = 32 * 1024
@@ -92,13 +93,34 @@ class StreamSession(SSHServerStreamSession[bytes]):
     _recv_buf_len: int
 
 
+class Digests(Protocol):
+    """A server that hashes its files for those who may read them."""
+
+    async def digest(self, file_obj: object, name: str, offset: int, size_bytes: int) -> bytes:
+        """Return the digest of an extent of an open file by an algorithm of hashlib; of what is
+        there, where it is shorter. With `size_bytes` 0 it goes to the end. Raises OSError.
+        """
+
+
+class _Checked(NamedTuple):
+    """The answer to check-file."""
+
+    algorithm: bytes
+    digest: bytes
+
+    def encode(self, sftp_version: int) -> bytes:
+        return String(self.algorithm) + self.digest
+
+
 class Requests(SFTPServerHandler):
     """Answers the requests of SFTP that are put into its queue, one after the other."""
 
     _extensions = [
         *(each for each in SFTPServerHandler._extensions if each[0] not in _NOT_OFFERED),
         (b"own-modes@pscp", b"1"),  # a client that keeps modes need not set them again each time
+        (b"check-file", b",".join(_ALGORITHMS)),
     ]
+    _return_types = {**SFTPServerHandler._return_types, _CHECK_FILE: FXP_EXTENDED_REPLY}
     _packet_handlers = {
         kind: handler
         for kind, handler in SFTPServerHandler._packet_handlers.items()
@@ -157,6 +179,24 @@ class Requests(SFTPServerHandler):
         return asyncssh.SFTPLimits(REQUEST_BYTES, DATA_BYTES, DATA_BYTES, most)
 
     _packet_handlers[b"limits@openssh.com"] = _limits  # type: ignore[assignment]
+
+    async def _check_file(self, packet: SSHPacket) -> _Checked:
+        """Answer with the digest of an extent of an open file, by the first algorithm that is here
+        (draft-ietf-secsh-filexfer-extensions-00, 3); of its blocks, if that is asked, not.
+        """
+        handle, names = packet.get_string(), packet.get_string().split(b",")
+        offset, size_bytes, block_bytes = (
+            packet.get_uint64(), packet.get_uint64(), packet.get_uint32()
+        )  # fmt: skip
+        packet.check_end()
+        name = next((each for each in names if each in _ALGORITHMS), None)
+        found = self._file_handles.get(handle)
+        if name is None or block_bytes or found is None:
+            raise asyncssh.SFTPOpUnsupported("no digest of that")
+        server = cast(Digests, self._server)
+        return _Checked(name, await server.digest(found, name.decode(), offset, size_bytes))
+
+    _packet_handlers[_CHECK_FILE] = _check_file  # type: ignore[assignment]
 
     async def _cleanup(self, exc: Exception | None) -> None:
         self._lost()

@@ -1,4 +1,4 @@
-"""The names in a folder as a client sees them, and what SFTP says of a file in other words.
+"""What a client reads: open files, the names in a folder, and what SFTP says in other words.
 
 Not here: how a folder is opened (folder.py), who may list it (files.py). Read next: landing.py.
 """
@@ -7,15 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+from functools import partial
 
 import asyncssh
 
-from pscp.serve.account import status_of
+from pscp.serve.account import Account, is_locked, status_of
+from pscp.serve.content import SessionLoad
 from pscp.serve.folder import Folder
 from pscp.serve.rules import Rules, is_part
 
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _TURN = 64  # names that are looked at before other sessions have theirs
+
+
+class Reading:
+    """A file that a client reads."""
+
+    def __init__(self, account: Account, fd: int) -> None:
+        self.fd, self._account = fd, account
+        is_locked(fd, fcntl.LOCK_SH)
+
+    async def read(self, offset: int, size_bytes: int, load: SessionLoad) -> bytes:
+        block = bytearray(size_bytes)
+        try:  # what is in memory costs no thread
+            count = os.preadv(self.fd, [block], offset, _NO_WAIT)
+        except OSError:
+            return await load.in_thread(partial(os.pread, self.fd, size_bytes, offset))
+        return bytes(memoryview(block)[:count])
+
+    def close(self) -> None:
+        self._account.release(self.fd)
 
 
 class Listing:

@@ -1,0 +1,249 @@
+"""pscp as a client of pscp-serve: by each rule, cut and resumed, and what of it others may touch.
+
+Not here: other clients (test_serve_clients.py), sequences of requests (test_serve_model.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+from asyncssh import FXF_CREAT, FXF_EXCL, FXF_READ, FXF_TRUNC, FXF_WRITE
+from conftest import until
+
+import pscp
+from serve.clients import BIG_BYTES, Clients, digest, random_file
+from serve.server import Serving, run
+
+USERS = {
+    "both": '["read", "write"]', "writes": '"write"', "adds": '["read", "append-only"]',
+    "drops": '"append-only"',
+}  # fmt: skip
+TABLES = "".join(
+    f'[user.{name}]\nfolder = "{name}"\nrules = {rules}\nkeys = "alice.pub"\n'
+    for name, rules in USERS.items()
+)
+LIMITED = '[user.limited]\nfolder = "limited"\nrules = "write"\nkeys = "alice.pub"\n'
+LIMITED += "quota-bytes = 1000000\nquota-files = 100\n"
+PART = f".a.{'0' * 16}.{'0' * 14}.pscp-part"
+REFUSED = (asyncssh.SFTPPermissionDenied, asyncssh.SFTPFailure)
+
+Copy = Callable[..., pscp.Result]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("serve")
+    for name in (*USERS, "limited"):
+        (folder / name).mkdir()
+    with Serving(folder, "workers = 2", TABLES + LIMITED) as made:
+        yield made
+
+
+@pytest.fixture
+def config(serving: Serving, tmp_path: Path) -> Path:
+    found = tmp_path / "config"
+    options = Clients(serving, tmp_path).options[:-2]
+    words = [option.removeprefix("-o").replace("=", " ", 1) for option in options]
+    found.write_text("Host there\n HostName 127.0.0.1\n " + "\n ".join(words) + "\n")
+    return found
+
+
+@pytest.fixture
+def copy(config: Path) -> Copy:
+    return functools.partial(
+        pscp.copy, recursive=True, config_file=str(config), batch=True, remote="sftp",
+        connections=3, chunk_bytes=1 << 20,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    made = tmp_path / "tree"
+    (made / "sub").mkdir(parents=True)
+    random_file(made / "big", BIG_BYTES)
+    for number in range(30):
+        (made / "sub" / f"{number}").write_bytes(b"x" * number)
+    return made
+
+
+def files(root: Path) -> dict[str, str]:
+    """The digests of all files below a folder, pscp's own among them."""
+    found = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): digest(path) for path in found}
+
+
+def told(serving: Serving, user: str) -> dict[str, str]:
+    events = serving.events("upload")
+    return {each["path"]: each["sha256"] for each in events if each["user"] == user}
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_copy(serving: Serving, copy: Copy, tree: Path, user: str) -> None:
+    """Who may only add, or not read, was refused; parts and a fence stayed."""
+    for _ in range(2):  # of files of the same size and time the second one says nothing
+        assert copy(f"{tree}/.", f"{user}@there:/copied", preserve=True).ok
+        assert files(serving.folder / user) == {f"copied/{n}": d for n, d in files(tree).items()}
+    assert told(serving, user) == files(serving.folder / user)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_copy_that_is_cut_goes_on(
+    serving: Serving, copy: Copy, config: Path, tmp_path: Path, user: str
+) -> None:
+    """All was sent anew."""
+    sha256 = random_file(tmp_path / "cut", 2 * BIG_BYTES)
+    to = f"{user}@there:/cut"
+    words = ["-q", "-F", str(config), "--remote", "sftp", "-c", "3", "--chunk-size", "1M"]
+    argv = [sys.executable, "-m", "pscp", *words, "-l", "40M", str(tmp_path / "cut"), to]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE) as begun:
+        home = serving.folder / user
+
+        def landed_bytes() -> int:
+            parts = home.glob(".cut.*.pscp-part")
+            return sum(each.stat().st_blocks * 512 for each in parts)
+
+        until(lambda: landed_bytes() > BIG_BYTES)
+        begun.send_signal(signal.SIGKILL)
+        begun.communicate()
+    result = copy(str(tmp_path / "cut"), to)
+    assert result.ok and result.bytes_resumed > 1 << 20
+    assert [each.name for each in home.glob(".*")] == []
+    assert digest(home / "cut") == sha256 == told(serving, user)["cut"]
+
+
+@pytest.mark.parametrize("user", ["adds", "drops"])
+def test_what_has_landed_stays(serving: Serving, copy: Copy, tmp_path: Path, user: str) -> None:
+    (tmp_path / "once").write_text("first")
+    assert copy(str(tmp_path / "once"), f"{user}@there:/once").ok
+    (tmp_path / "once").write_text("second")
+    with pytest.raises(pscp.FilesFailed, match="File exists"):
+        copy(str(tmp_path / "once"), f"{user}@there:/once")
+    assert (serving.folder / user / "once").read_text() == "first"
+    assert [*(serving.folder / user).glob(".*")] == []
+
+
+def test_a_copy_beyond_the_quota_leaves_nothing(
+    serving: Serving, copy: Copy, tmp_path: Path
+) -> None:
+    random_file(tmp_path / "much", 3 << 20)
+    random_file(tmp_path / "enough", 900_000)
+    with pytest.raises(pscp.FilesFailed, match="quota"):
+        copy(str(tmp_path / "much"), "limited@there:/much")
+    assert [*(serving.folder / "limited").iterdir()] == []
+    assert copy(str(tmp_path / "enough"), "limited@there:/enough").ok  # as all was given back
+
+
+def test_modes_that_are_the_servers_are_not_set_again(
+    serving: Serving, copy: Copy, tmp_path: Path
+) -> None:
+    """Each further copy gave all files and folders their modes, which the server does not take."""
+    tree = tmp_path / "nightly"
+    (tree / "sub").mkdir(parents=True)
+    for path, mode in ((tree / "closed", 0o600), (tree / "sub" / "open", 0o666)):
+        path.write_bytes(b"x" * 10)
+        path.chmod(mode)
+    os.utime(tree / "closed", (10**9, 10**9))
+    for more in ({}, {"checksum": True}):  # by folders, and file by file
+        copy(str(tree), "both@there:/", archive=True)
+        again = copy(str(tree), "both@there:/", archive=True, **more)
+        assert again.files_unchanged + again.files_resumed == 2
+        assert (again.files, again.metadata_set) == (0, 0)
+        assert copy(str(tree), "both@there:/", archive=True, check=True, **more).ok
+    os.utime(tree / "closed", (10**9 + 5, 10**9 + 5))  # times are the client's
+    assert copy(str(tree), "both@there:/", archive=True, checksum=True).metadata_set == 1
+    assert (serving.folder / "both" / "nightly" / "closed").stat().st_mtime == 10**9 + 5
+
+
+def test_what_is_written_is_hashed_by_the_server(config: Path, tmp_path: Path) -> None:
+    """All was read back."""
+    random_file(tmp_path / "big", BIG_BYTES)
+    argv = [sys.executable, "-m", "pscp", "-vv", "-F", str(config), "--remote", "sftp"]
+    done = subprocess.run(
+        [*argv, str(tmp_path / "big"), "drops@there:/hashed"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "over SFTP; verified by: check-file (sha256)" in done.stderr
+
+
+# --- who else comes near a part
+
+
+async def refuses(what: object) -> None:
+    with pytest.raises(REFUSED):
+        await what  # type: ignore[misc]
+
+
+def test_only_a_part_that_has_not_landed_is_read_without_the_right(serving: Serving) -> None:
+    async def go() -> None:
+        async with (
+            await serving.connect("writes") as connection,
+            connection.start_sftp_client() as client,
+        ):
+            async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                await file.write(b"secret")
+            async with client.open(PART, FXF_READ, encoding=None) as file:
+                body: object = await file.read()
+                assert body == b"secret"
+            await client.rename(PART, "landed")
+            await refuses(client.open("landed", FXF_READ))
+            await client.rename("landed", PART)  # which is no part by that
+            await refuses(client.open(PART, FXF_READ))
+            await refuses(client.open(PART, FXF_READ | FXF_WRITE))
+            await client.rename(PART, "landed")
+            await client.symlink("landed", PART)
+            await refuses(client.open(PART, FXF_READ))
+
+    run(go())
+
+
+@pytest.mark.parametrize("user", ["both", "drops"])
+def test_a_part_that_has_landed_is_written_no_more(serving: Serving, user: str) -> None:
+    async def go() -> None:
+        async with (
+            await serving.connect(user) as one, one.start_sftp_client() as client,
+            await serving.connect(user) as another, another.start_sftp_client() as late,
+        ):  # fmt: skip
+            for flags in (FXF_EXCL, FXF_TRUNC):
+                first = await client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None)
+                await first.write(b"first ")
+                await refuses(late.open(PART, FXF_WRITE | FXF_CREAT | flags))
+                second = await late.open(PART, FXF_WRITE | FXF_CREAT, encoding=None)
+                await second.write(b"second", 6)
+                await first.close()
+                await second.fsync()
+                name = f"written-{flags}"
+                await client.rename(PART, name)
+                await second.write(b"CHANGED", 0)
+                await refuses(second.close())
+                assert (serving.folder / user / name).read_bytes() == b"first second"
+                assert told(serving, user)[name] == digest(serving.folder / user / name)
+
+    run(go())
+
+
+def test_who_may_only_add_removes_what_a_copy_makes_for_itself_alone(serving: Serving) -> None:
+    async def go() -> None:
+        async with (
+            await serving.connect("adds") as connection,
+            connection.start_sftp_client() as client,
+        ):
+            for name in (PART, ".0123abcd.pscp-run", ".made.0123abcd.pscp-part", "file"):
+                async with client.open(name, "wb") as file:
+                    await file.write(b"x")
+                if name == "file":
+                    await refuses(client.remove(name))
+                else:
+                    await client.remove(name)
+            await refuses(client.rename("file", PART))
+
+    asyncio.run(go())
+    assert [*(serving.folder / "adds").glob(".*")] == []
