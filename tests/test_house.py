@@ -318,7 +318,7 @@ def test_the_endpoint_compiles_and_loads(far_python: str) -> None:
         "    importlib.import_module(name[:-3].replace('/', '.'))\n"
     )
     argv = [far_python, "-I", "-W", "error", "-c", loads, str(PACKAGE), *SHIPPED.values()]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -302,7 +302,7 @@ def test_a_part_and_the_fence_and_no_process_are_left_of_one_that_is_killed(dire
     )
     sources, to = direction.locations(["large"], "")
     argv = [sys.executable, "-c", script, sources[0], to, direction.server.ssh_config]
-    assert subprocess.run(argv, check=False, timeout=60).returncode == -9
+    assert subprocess.run(argv, check=False, timeout=200).returncode == -9
     [fence, part] = sorted(os.listdir(direction.destination), key=len)
     assert fence.endswith(".pscp-run")
     assert part.startswith(".large.") and part.endswith(".pscp-part")

@@ -264,7 +264,7 @@ def ssh_to(server: PrivateServer, port: int, *ssh_options: str) -> list[str]:
 
 def test_connect_timeout(sshd: PrivateServer, full: int) -> None:
     argv = ssh_to(sshd, full, "ConnectTimeout=1")
-    ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=200)
     assert ended.returncode == 255
     assert b"connect to host 127.0.0.1 port %d: Connection timed out" % full in ended.stderr
 

@@ -238,7 +238,7 @@ def test_json_that_cannot_be_written_is_in_the_exit_code(filled: Way) -> None:
     program = "from pscp.cli.start import pscp; pscp()"  # with what the installed command does last
     argv = [python, option, program, *words, "--", *places, destination]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, timeout=200)
     assert done.returncode == 1
     assert b"not everything could be written to standard output: No space" in done.stderr
     assert_same_tree(filled.source / "t", filled.destination / "t")

@@ -329,7 +329,7 @@ def test_moved_files_are_hashed_first(way: Way, first_night: None) -> None:
 def rsync(*words: str) -> str:
     """Return the changes that it has made, or would make with -n."""
     argv = ["rsync", "-aHX", "--itemize-changes", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True).stdout
 
 
 @pytest.mark.parametrize("checksum", [False, True], ids=["", "checksum"])

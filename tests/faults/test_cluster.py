@@ -373,7 +373,7 @@ def test_paths_of_options_are_of_the_folder_here(push: Way, two: Workers) -> Non
 
 def run(argv: Sequence[str], **popen: Any) -> subprocess.CompletedProcess[str]:
     """Run a program that has loaded Dask already."""
-    return forked.run(argv, loads=DASK, capture_output=True, text=True, timeout=60, **popen)
+    return forked.run(argv, loads=DASK, capture_output=True, text=True, timeout=200, **popen)
 
 
 def run_program(text: str) -> subprocess.CompletedProcess[str]:
@@ -406,7 +406,7 @@ def test_a_program_that_its_workers_cannot_import(push: Way) -> None:
         f"          batch=True, config_file={push.server.ssh_config!r})\n"
     )
     argv = [sys.executable, str(program)]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=200)
     assert ran.stderr.splitlines()[-1].endswith("local:1: its workers cannot be started"), ran
     assert ran.returncode == 1 and not push.arrived()
 

@@ -88,7 +88,7 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        errors = self.process.communicate(timeout=30)[1]
+        errors = self.process.communicate(timeout=120)[1]
         assert (self.process.returncode, errors) == (0, ""), errors
 
     def hang_up(self) -> None:
@@ -105,7 +105,7 @@ class Serving:
     def status(self, *words: str) -> subprocess.CompletedProcess[str]:
         return forked.run(
             [*COMMAND, "--config", str(self.config), *words], capture_output=True, text=True,
-            timeout=60,
+            timeout=200,
         )  # fmt: skip
 
     # --- a client's side
@@ -168,5 +168,5 @@ def sftp(serving: Serving, words: Sequence[str], script: str) -> subprocess.Comp
         "-oUserKnownHostsFile=/dev/null", "-oIdentitiesOnly=yes", "-oIdentityAgent=none", *words,
     ]  # fmt: skip
     return subprocess.run(
-        argv, input=script, capture_output=True, text=True, timeout=60, check=False
+        argv, input=script, capture_output=True, text=True, timeout=200, check=False
     )

@@ -207,7 +207,7 @@ def test_sshfs(serving: Serving, clients: Clients, tmp_path: Path) -> None:
     options = [each for each in clients.options if not each.startswith(("-F", "-oUser="))]
     argv = ["sshfs", *options, "alice@127.0.0.1:/", str(mounted)]
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, timeout=200, check=False)
     except FileNotFoundError:
         unavailable("sshfs is not installed")
     if done.returncode != 0:
@@ -223,4 +223,4 @@ def test_sshfs(serving: Serving, clients: Clients, tmp_path: Path) -> None:
             16:
         ]
     finally:
-        subprocess.run(["fusermount", "-u", str(mounted)], check=False, timeout=60)
+        subprocess.run(["fusermount", "-u", str(mounted)], check=False, timeout=200)

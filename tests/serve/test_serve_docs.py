@@ -84,7 +84,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, (out, errors)
 
 
@@ -180,7 +180,7 @@ def test_the_unit(world: World) -> None:
     shown = world.folder / "pscp-serve.service"
     shown.write_text(unit.replace("/usr/local/bin/pscp-serve", str(program)))
     argv = ["systemd-analyze", "verify", "--man=no", str(shown)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
     assert "pscp-serve.service" not in done.stderr, done.stderr
 
 

@@ -38,7 +38,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def command(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return forked.run([*COMMAND, *words], input=text, capture_output=True, text=True, timeout=60)
+    return forked.run([*COMMAND, *words], input=text, capture_output=True, text=True, timeout=200)
 
 
 # --- signals
@@ -144,7 +144,7 @@ def test_no_worker_stays_behind(tmp_path: Path) -> None:
     serving = Serving(tmp_path, "workers = 2").__enter__()
     workers = descendants(serving.process.pid)
     serving.process.kill()
-    serving.process.communicate(timeout=30)
+    serving.process.communicate(timeout=120)
     until(lambda: not any(Path(f"/proc/{each.pid}").exists() for each in workers))
 
 
@@ -375,7 +375,7 @@ def test_without_a_library_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['argon2'] = None")
     done = subprocess.run(
         [*COMMAND, "--try"], env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

@@ -47,7 +47,7 @@ def rsync(given: dict[str, Any], sources: list[str], to: str, cwd: Path) -> int:
     words = [WORDS[name].format(value) for name, value in given.items() if name in WORDS]
     words += [f"--{kind}={pattern}" for kind, pattern in given.get("filters", ())]
     argv = ["rsync", "-aH", *words, "--", *sources, to]
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, check=False, timeout=200)
     return min(done.returncode, 1)  # 23 is what 1 is here
 
 

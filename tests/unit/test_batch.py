@@ -67,7 +67,7 @@ def test_a_programs_signals_stay_as_they_are(where: str, tmp_path: Path) -> None
     )
     environ = {**os.environ, "DASK_CONFIG": str(tmp_path)}
     argv = [sys.executable, "-c", program]
-    ran = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=60)
+    ran = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=200)
     assert ran.stdout.splitlines()[:1] == ["loaded"], ran
     assert ran.stdout.splitlines()[1].startswith("True <function signal at "), ran
 

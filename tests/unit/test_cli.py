@@ -404,7 +404,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def run_python(code: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     root = Path(cli.__file__).parents[1]
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=root, stderr=subprocess.PIPE, timeout=60, **options
+        [sys.executable, "-c", code], cwd=root, stderr=subprocess.PIPE, timeout=200, **options
     )
 
 
@@ -469,7 +469,7 @@ def test_no_answer_is_lost_with_exit_code_0(
         start += "import pscp.connect.persistent as p; p.kept_connections = lambda: [kept]; "
     argv = ["-c", start + "run()", *words.format(jobs=tmp_path / "jobs.toml").split()[1:]]
     command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, *argv]
-    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=200)
     assert done.returncode != 0 and b"Traceback" not in done.stderr
 
 

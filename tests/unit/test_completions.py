@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(argv: list[str], cwd: Path) -> list[str]:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return sorted(filter(None, done.stdout.splitlines()))
 

@@ -325,6 +325,6 @@ def test_w4_a_lane_that_is_not_let_in_is_lost_as_any_other() -> None:
         child = subprocess.Popen(argv, stderr=subprocess.PIPE, pass_fds=[there.fileno()])
         settings = {"is_server": False, "peer": "", "own": "", "token": "0" * 32}
         socket.send_fds(here, [json.dumps(settings).encode()], [lane.fileno()])
-        _, messages = child.communicate(timeout=30)
+        _, messages = child.communicate(timeout=120)
     assert child.returncode == 255, messages
     assert messages.startswith(b"Connection closed: a direct lane: ")

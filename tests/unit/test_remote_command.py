@@ -54,7 +54,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     argv = [shutil.which(shell) or unavailable(f"{shell} is not installed"), "-c", text]
     return subprocess.run(
-        argv, input=said, capture_output=True, env=environment, cwd=cwd, timeout=60, check=False
+        argv, input=said, capture_output=True, env=environment, cwd=cwd, timeout=200, check=False
     )
 
 

@@ -253,7 +253,7 @@ def test_the_command(far: Ends, sshd: PrivateServer) -> None:
         *ZFS, "-F", sshd.ssh_config, "-B", "-c", "2", "--zfs-command", shlex.join(ends[0].zfs),
         "--far-zfs-command", shlex.join(ends[1].zfs), *far.places,
     ]  # fmt: skip
-    done = forked.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(argv, capture_output=True, text=True, timeout=200, check=False)
     summary = done.stderr.splitlines()[-1]  # behind a note of what zfs-fuse mounts, on a pull
     assert done.returncode == 0 and summary.startswith("1 dataset, 2 streams, "), done.stderr
     assert far.received() == ["one", "two"]
