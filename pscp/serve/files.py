@@ -19,7 +19,7 @@ from typing import TypeVar
 import asyncssh
 from asyncssh import constants
 
-from pscp.serve.account import Account
+from pscp.serve.account import Account, is_same, status_of
 from pscp.serve.after_upload import Told
 from pscp.serve.content import Digest, SessionLoad, digest_of
 from pscp.serve.folder import Folder, relative
@@ -369,13 +369,14 @@ class Files(asyncssh.SFTPServer):
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
             is_file = stat.S_ISREG(status.st_mode)
             self._check_rename(source, status, new)
+            is_same_file = is_same(status_of(*target), status)  # by another name, which stays
             if lands and is_file:
                 land = partial(self.place.land, source, target, status, replace)
                 is_alone = await self.load.in_thread(land)
             else:
                 self.place.give_name(source, target, status, replace)
             path = self.place.folder.path_of(*target)
-        if is_finished and is_file and not is_of_run(target[1]):
+        if is_finished and is_file and not (is_same_file or is_of_run(target[1])):
             await self._named(path, status, is_alone)
 
     def _check_rename(self, source: tuple[int, bytes], status: os.stat_result, new: bytes) -> None:

@@ -206,9 +206,10 @@ class Here:
     def _rename(self, old: Path, new: Path, replaces: bool) -> None:
         if not replaces and os.path.lexists(new) and os.path.lexists(old):
             raise FileExistsError
-        if old.name == RUNS != new.name and not old.is_symlink() and old.is_file():
-            old.chmod(0o600)
+        lands = old.name == RUNS != new.name and not old.is_symlink() and old.is_file()
         os.rename(old, new)
+        if lands:
+            new.chmod(0o600)
 
     def _other(self, step: Other, path: Path) -> object:
         if step.what == "read":

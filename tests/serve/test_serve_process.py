@@ -310,7 +310,7 @@ def becomes(serving: Serving) -> None:
     ("settings", "said"),
     [
         ('host-keys = "serve.toml"', "host keys: "),
-        ('state = "serve.toml/x"', "host keys: "),
+        ('state = "serve.toml/x"', "state "),
         ('log = "not-there/log"', "not-there/log"),
     ],
 )
@@ -324,6 +324,16 @@ def test_a_server_that_cannot_begin_says_why(tmp_path: Path, settings: str, said
     serving.config.write_text("\n".join(kept))
     done = serving.status()
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_second_server_of_one_state_folder(serving: Serving) -> None:
+    """It listened at the same port, and took the first one's --status away for good."""
+    done = command("--config", str(serving.config))
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1, f"pscp-serve: a pscp-serve runs already with {serving.state}"
+    )  # fmt: skip
+    assert serving.status("--status").returncode == 0
+    assert [each["listen"] for each in serving.events("started")] == [[f"127.0.0.1:{serving.port}"]]
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -414,10 +424,7 @@ def test_trying_it_out_leaves_nothing(tmp_path: Path) -> None:
         with contextlib.suppress(OSError):
             process.kill()
         _, told = process.communicate()
-    assert [json.loads(line)["event"] for line in told.splitlines()] == [
-        "login",
-        "upload",
-        "logout",
-    ]
+    events = [json.loads(line)["event"] for line in told.splitlines()]
+    assert events == ["started", "login", "upload", "logout", "stopped"]
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
     assert (tmp_path / "here" / "tried").read_bytes() == b"x"

@@ -163,6 +163,23 @@ def test_modes_that_are_the_servers_are_not_set_again(
     assert (serving.folder / "both" / "nightly" / "closed").stat().st_mtime == 10**9 + 5
 
 
+def test_a_link_that_is_made_again_is_no_upload(
+    serving: Serving, copy: Copy, tmp_path: Path
+) -> None:
+    """Each night's copy had the file of a link taken up once more."""
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "a").write_text("text")
+    (linked / "b").hardlink_to(linked / "a")
+    for _ in range(3):
+        copy(str(linked), "both@there:/", archive=True)
+        found = serving.folder / "both" / "linked"
+        assert found.joinpath("a").samefile(found / "b")
+    events = [each["path"] for each in serving.events("upload") if "linked" in each["path"]]
+    assert sorted(events) == ["linked/a", "linked/b"]
+    assert [*found.glob(".*")] == []
+
+
 def test_what_is_written_is_hashed_by_the_server(config: Path, tmp_path: Path) -> None:
     """All was read back."""
     random_file(tmp_path / "big", BIG_BYTES)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import pwd
@@ -27,6 +28,8 @@ import asyncssh
 
 from pscp.ground.errors import PscpError, UsageError
 from pscp.jobs.reports.systemd import notify
+from pscp.options.arguments import version
+from pscp.serve.account import is_locked
 from pscp.serve.events import Events
 from pscp.serve.server import status
 from pscp.serve.server.config import load
@@ -51,6 +54,7 @@ class Server:
     listeners: list[list[socket.socket]]  # of each worker
     shared: Shared
     events: Events
+    state_fd: int  # which locks the state folder for this server
     workers: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: which, since
     alive_fds: tuple[int, int] = field(default_factory=os.pipe)  # its end tells workers of ours
 
@@ -60,6 +64,8 @@ class Server:
         self.metrics = status.Metrics()
         for number in range(len(self.listeners)):
             self._begin(number)
+        listen = [f"{host}:{port}" for host, port in self.current.settings.listen]
+        self.events.tell("started", "", "", listen=listen, version=version())
         notify("READY=1")
         begun()
         next_s = time.monotonic()
@@ -89,6 +95,7 @@ class Server:
             # A terminal's: the first process tells. A handler, as commands do not inherit it.
             signal.signal(signal.SIGINT, lambda *_: None)
             os.close(self.alive_fds[1])
+            os.close(self.state_fd)
             self.shared.become(number)
             # It warns of what is written to a client that is gone, which is no news.
             logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -153,6 +160,7 @@ class Server:
         for process in self.workers:
             os.waitpid(process, 0)
         self._tell(is_over=True)
+        self.events.tell("stopped", "", "")
 
 
 def prepared(path: str, settings: Settings) -> Server:
@@ -160,6 +168,7 @@ def prepared(path: str, settings: Settings) -> Server:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     workers = settings.workers or len(os.sched_getaffinity(0))
+    state_fd = _alone(settings.state)  # first: a second server could listen at the same ports
     listeners = list(opened(settings, workers))
     keys = _keys(settings)
     if settings.run_as:
@@ -168,7 +177,23 @@ def prepared(path: str, settings: Settings) -> Server:
         events = Events(settings.log)
     except OSError as error:
         raise PscpError(f"{settings.log}: {error.strerror}", "log names the file") from None
-    return Server(path, Current(settings), keys, listeners, Shared(workers), events)
+    return Server(path, Current(settings), keys, listeners, Shared(workers), events, state_fd)
+
+
+def _alone(state: str) -> int:
+    """Make the state folder, and lock it for this server. Return what holds the lock.
+
+    Raises PscpError.
+    """
+    try:
+        os.makedirs(state, 0o700, exist_ok=True)
+        fd = os.open(os.path.join(state, "server"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PscpError(f"state {state}: {error.strerror}", "state names the folder") from None
+    if not is_locked(fd, fcntl.LOCK_EX):
+        os.close(fd)
+        raise PscpError(f"a pscp-serve runs already with {state}", "--status shows who is there")
+    return fd
 
 
 def opened(settings: Settings, workers: int) -> Iterator[list[socket.socket]]:
@@ -207,7 +232,6 @@ def _from_systemd() -> list[socket.socket]:
 def _keys(settings: Settings) -> list[asyncssh.SSHKey]:
     """Read the host keys; make one where none is named, once. Raises PscpError."""
     try:
-        os.makedirs(settings.state, 0o700, exist_ok=True)
         files = settings.host_keys or (os.path.join(settings.state, "host_ed25519"),)
         for path in files:
             if not os.path.lexists(path):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import asyncssh
 from asyncssh.channel import SSHServerChannel
 from asyncssh.constants import FXP_EXTENDED_REPLY, MSG_CHANNEL_WINDOW_ADJUST, MSG_IGNORE
-from asyncssh.packet import SSHPacket, SSHPacketLogger, String, UInt32
+from asyncssh.packet import Byte, SSHPacket, SSHPacketLogger, String, UInt32
 from asyncssh.scp import _scp_error as scp_error
 from asyncssh.scp import _SCPArgParser as ScpArguments
 from asyncssh.scp import _SCPSink as ScpSink
@@ -39,6 +39,7 @@ REQUEST_BYTES = 256 * 1024
 DATA_BYTES = REQUEST_BYTES - 1024
 _NOT_OFFERED = (b"copy-data", b"ranges@asyncssh.com")  # a request that has no end; of no use here
 _UNSENT_BYTES = 4 << 20  # of answers that the client does not take
+_JOINED_BYTES = 16 * 1024  # of one answer: larger ones are not copied once more
 _CHECK_FILE, _ALGORITHMS = b"check-file-handle", (b"sha256", b"sha512", b"sha1")
 # asyncssh copies all that it has not looked at twice for each packet: of the 256 KiB that asyncio
 # reads at once that was nine times the data.
@@ -139,6 +140,7 @@ class Requests(SFTPServerHandler):
         self._queue: deque[bytes | None] = deque()
         self._arrived = asyncio.Event()
         self._settle, self._lost = settle, lost
+        self._answers: list[bytes] = []  # that are sent once the event loop comes round
 
     @property
     def files(self) -> dict[bytes, object]:
@@ -149,6 +151,25 @@ class Requests(SFTPServerHandler):
         """Send whole answers, unless the session is over."""
         if not self._session._chan.is_closing():
             self._session._chan.write(packets)
+
+    def send_packet(self, pkttype: int, pktid: int | None, *args: bytes) -> None:
+        """Send an answer, with those that follow it at once: an SSH packet of its own and a system
+        call cost more than most answers.
+        """
+        payload = Byte(pkttype) + b"".join(args)
+        answer = UInt32(len(payload)) + payload
+        if len(answer) > _JOINED_BYTES:
+            self._send_answers()
+            self.send(answer)
+            return
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._send_answers)
+        self._answers.append(answer)
+
+    def _send_answers(self) -> None:
+        answers, self._answers = self._answers, []
+        if answers:
+            self.send(b"".join(answers))
 
     def put(self, packet: bytes | None) -> None:
         """Queue a request, without its length; None ends the session."""
@@ -200,6 +221,7 @@ class Requests(SFTPServerHandler):
 
     async def _cleanup(self, exc: Exception | None) -> None:
         self._lost()
+        self._send_answers()
         if exc is None:
             self._session._chan.exit(0)  # scp takes a session without a status for a failure
         await super()._cleanup(exc)
