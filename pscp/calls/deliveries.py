@@ -85,7 +85,6 @@ class Delivery:
 
     def as_dict(self) -> dict[str, object]:
         """Return what json.dumps() takes: its result's, if it has one, and the error's words."""
-        error = self.error
         return {
             "destination": self.destination,
             **({} if self.result is None else self.result.as_dict()),
@@ -93,9 +92,7 @@ class Delivery:
             "seconds": self.seconds,
             "bytes_read": self.bytes_read,
             "cpu_s": self.cpu_s,
-            "error": type(error).__name__ if error is not None else None,
-            "message": error.message if error is not None else "",
-            "hint": error.hint if error is not None else "",
+            **errors.as_dict(self.error),
         }
 
 

@@ -151,7 +151,7 @@ class OneHost(Connections):
                     raise
                 if not is_full and time.monotonic() + pause_s > until_s:
                     raise
-                if attempt == 0 and options.retry_for_s:
+                if attempt == 0 and options.retry_for_s and not options.quiet:
                     note(f"{error.message}; trying again for up to {options.retry_for_s} s")
             stops.pause(pause_s)
         raise AssertionError("attempts are counted without an end")

@@ -69,6 +69,15 @@ class PscpError(Exception):
         return "\n".join(filter(None, (self.message, self.hint)))
 
 
+def as_dict(error: BaseException | None) -> dict[str, object]:
+    """Return what json.dumps() takes of an error: its kind, and its words for people."""
+    return {
+        "error": type(error).__name__ if error is not None else None,
+        "message": error.message if isinstance(error, PscpError) else "",
+        "hint": error.hint if isinstance(error, PscpError) else "",
+    }
+
+
 def _made_again(
     kind: type[PscpError], args: tuple[object, ...], facts: dict[str, object]
 ) -> PscpError:

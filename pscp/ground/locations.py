@@ -20,6 +20,7 @@ CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 # What ssh itself refuses since 9.6 (CVE-2023-51385): a ProxyCommand may hand it to a shell.
 UNSAFE_IN_HOST = r"['`\"$\\;&<>|(){}\[\]@,\s]"
 _UNSAFE_IN_USER = r"['`\";&<>|(){}]|(^|\s)-|\\$"
+_OTHER_SCHEMES = {"sftp", "ftp", "ftps", "http", "https", "file", "ssh", "scp"}  # these in capitals
 _AUTHORITY = r"(?:(.*)@)?(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?"
 _BRACKETS_BEGIN = r"\[|[^/:]*@\["
 _ONE_HOST = r"(?:[^/:,\[\]]*@)?(?:\[[^/\[\]]*\]|[^/:,\[\]]+)"
@@ -102,6 +103,11 @@ def parse_location(text: str) -> Location:
     if at is None:
         return Location(text, text)
     user, sign, host = text[:at].rpartition("@")
+    if not host and sign:
+        hint = "an IPv6 address is in brackets: user@[::1]:PATH"
+        raise UsageError(f"{text}: a host is missing", hint)
+    if text.startswith("//", at + 1) and text[:at].lower() in _OTHER_SCHEMES:
+        raise UsageError(f"{text}: a URL here is ssh://USER@HOST:PORT/PATH, or HOST:PATH")
     if text.startswith((":", "//"), at + 1) and (text[at + 1] == ":" or host == "rsync"):
         hint = "HOST:PATH goes over SSH; a name that begins with a colon is HOST:./:NAME"
         raise UsageError(f"{text}: rsync's daemon is not spoken here", hint)

@@ -365,7 +365,10 @@ class JsonLines(Ticking):
 
     def finish(self, result: Result | None) -> None:
         self.tick()
-        self._event("end", {"ok": False} if result is None else result.as_dict())
+        if result is not None:
+            self._event("end", result.as_dict())
+        else:  # as stop() is called where the error passes by
+            self._event("end", {"ok": False, **errors.as_dict(sys.exc_info()[1])})
 
     def _event(self, event: str, values: dict[str, object]) -> None:
         self._write_out(json.dumps({"event": event, **values}))

@@ -97,7 +97,8 @@ One JSON object a line on standard output, whose `event` is
 - `note`: `text`, a failure or a warning as a person would read it;
 - `line`: `text`, a line of a dry run;
 - `file`, with `-vv`: `path`, `became` (a word such as `new`) and `digest`;
-- `end`, the last: `ok`, and the fields of Result, unless the copy raised an error.
+- `end`, the last: `ok`, and the fields of Result, or where the copy raised an error its kind as
+  `error`, its `message` and its `hint`.
 
 Fields may be added; those that are there keep their meaning.
 

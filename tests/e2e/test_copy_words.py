@@ -130,8 +130,8 @@ def test_json_of_what_cannot_begin(filled: Way) -> None:
                          "-o", "Port=1", "-o", "ConnectTimeout=5", names=["t"])  # fmt: skip
     assert ran.code == 3
     last = events(ran.out)[-1]
-    assert (last["event"], last["ok"]) == ("end", False)
-    assert "refused" in ran.err
+    assert (last["event"], last["ok"], last["error"]) == ("end", False, "Unreachable")
+    assert "refused" in ran.err and "refused" in last["message"] and last["hint"]
 
 
 @pytest.mark.parametrize("style", ["plain", "none", "auto"])

@@ -315,6 +315,9 @@ def test_retry_for_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
         session.take(Options(batch=True, retry_for_s=60), said.append)
     assert said == ["host: away; trying again for up to 60 s"]
     assert len(opener.opened) == 6  # after 1, 2, 4, 8 and 16 s; 30 more would be too late
+    with pytest.raises(Unreachable):
+        session.take(Options(batch=True, retry_for_s=1, quiet=True), said.append)
+    assert len(said) == 1
 
 
 def test_nothing_is_remembered_of_a_connection_that_the_program_made() -> None:

@@ -102,6 +102,7 @@ def test_url(text: str, login: str, port: int | None, path: str) -> None:
         "ssh://host:65536/a", "ssh://host:-1/a", "ssh://host:" + "9" * 5000 + "/a", "ssh://::1/a",
         "ssh://[::1/a", "ssh://host/%", "ssh://host/%zz", "ssh://host/a%00",
         "a,:x", ",a:x", "a,,b:x", "a,b@:x", "a,a:x", "a,b c:x", "a,-b:x", "ssh://a,b/x", "a,b::x",
+        "sftp://host/a", "HTTPS://host/a", "me@::1:a",
     ],
 )  # fmt: skip
 def test_refused(text: str) -> None:
@@ -116,7 +117,10 @@ def test_a_location_made_by_hand_is_checked_too() -> None:
 
 
 # "HOST::" is rsync's daemon's.
-@given(user=st.none() | USERS, host=HOSTS, path=NAMES.filter(lambda name: not name.startswith(":")))
+@given(
+    user=st.none() | USERS, host=HOSTS,
+    path=NAMES.filter(lambda name: not name.startswith((":", "//"))),
+)  # fmt: skip
 def test_scp_form_round_trip(user: str | None, host: str, path: str) -> None:
     shown = f"[{host}]" if ":" in host else host
     location = parse_location(f"{user}@{shown}:{path}" if user else f"{shown}:{path}")
