@@ -41,6 +41,10 @@ _NAMED_HERE = {
 _OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices", "--atimes"}
 _LETTERS_OF_ARCHIVE = {"D", "U"}  # rsync's --devices --specials, and --atimes
 _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
+_RULES = (
+    "patterns are --exclude and --include here",
+    "--exclude-from FILE takes rules with + and -; protect, hide, merge and the like are not known",
+)
 _LINKS = "--link-dest DIR makes hard links to what is the same there"
 _KEPT = "-p keeps modes and times, -a also owners and links; --chmod and --chown change them"
 _ENDED = "timeout 30m pscp ... ends it; the same command goes on"
@@ -72,8 +76,8 @@ _EXPLAINED = {
         "--delete; where both do not fit, -n --delete lists what to delete by hand first",
     ),
     "--delete-excluded": ("what is left out is protected", "delete it there once, by hand"),
-    "-f": ("patterns are --exclude and --include here", "docs/filters.md"),
-    "--filter": ("patterns are --exclude and --include here", "--exclude-from FILE"),
+    "-f": _RULES,
+    "--filter": _RULES,
     "--cvs-exclude": ("patterns are --exclude here", "--exclude-from FILE"),
     "--compare-dest": ("nothing is left out of DEST", _LINKS),
     "--copy-dest": ("nothing is copied from a folder there", _LINKS),
