@@ -3,6 +3,6 @@
 Not here: the command line of pscp-serve (../cli), how pscp itself copies (../transfer).
 Read next: settings.py.
 
-For other rooms: account (Account), events (Events), landing (sweep), programs (run), session
-(Sessions, ciphers), settings (Current, Settings, User, keys_of).
+For other rooms: account (Account, is_locked), events (Events), landing (sweep), programs (run),
+session (Sessions, ciphers), settings (Current, Settings, User, keys_of).
 """

@@ -114,10 +114,11 @@ class Account:
                 if fd is not None:
                     self.release(fd)
 
-    def opened(self, name: bytes, folder_fd: int) -> int:
-        """Open a file in an open folder to read it; release() is to close it. Raises OSError."""
+    def opened(self, name: bytes, folder_fd: int, how: int = os.O_RDONLY) -> int:
+        """Open a file in an open folder; release() is to close it. Raises OSError."""
         with self.naming():
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | QUICK, dir_fd=folder_fd)
+            flags = how | os.O_NOFOLLOW | QUICK | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=folder_fd)
             is_locked(fd, fcntl.LOCK_SH)
         return fd
 

@@ -120,6 +120,8 @@ async def digest_of(fd: int, name: str, offset: int, size_bytes: int, load: Sess
     its end. Raises OSError.
     """
     hasher, end = hashlib.new(name), offset + size_bytes if size_bytes else _MOST_OFFSET
+    if max(offset, end) > _MOST_OFFSET:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     def step() -> bool:
         nonlocal offset

@@ -23,13 +23,23 @@ from pscp.serve.account import Account, is_same, status_of
 from pscp.serve.after_upload import Told
 from pscp.serve.content import Digest, SessionLoad, digest_of
 from pscp.serve.folder import Folder, relative
-from pscp.serve.landing import Landed, Place, Upload, discard, is_marked, is_runs
+from pscp.serve.landing import (
+    Landed,
+    Name,
+    Place,
+    Upload,
+    discard,
+    is_marked,
+    is_runs,
+    is_unchanged,
+)
 from pscp.serve.reading import Listing, Reading, times_ns
-from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later, refused
+from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later
 from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _O = TypeVar("_O", "Reading", "Upload")
+_TRIES = 4  # to hash an upload that others may write
 _REMEMBERED = 1000  # files that landed in this session
 # What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
 _CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
@@ -143,7 +153,7 @@ class Files(asyncssh.SFTPServer):
                 return self._opened(self.place.begin(self._path(path), pflags, self.load))
             found = self._path(path)
             self.rules.check(self.rules.may_read_part(_name(found)), "read")
-            return self._opened(self._reading(found, self.rules.may_read))
+            return self._opened(self.place.reading(found))
 
     def open56(
         self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
@@ -154,26 +164,6 @@ class Files(asyncssh.SFTPServer):
         if desired_access & constants.ACE4_APPEND_DATA or flags & constants.FXF_APPEND_DATA:
             pflags |= constants.FXF_APPEND
         return self.open(path, pflags, attrs)
-
-    def _reading(self, path: bytes, may: bool) -> Reading:
-        """Open a file to read it; with `may` also what has landed. Raises OSError."""
-        with self.place.account.naming():
-            try:
-                fd = self.place.folder.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                fd = self.place.folder.open(self._part(path), os.O_RDONLY)
-            status = os.fstat(fd)
-            may = may or is_runs(status)
-            if stat.S_ISREG(status.st_mode) and may:
-                return Reading(self.place.account, fd)
-        os.close(fd)
-        self.rules.check(may, "read")
-        is_folder = stat.S_ISDIR(status.st_mode)
-        raise OSError(errno.EISDIR, "a folder") if is_folder else refused("no file")
-
-    def _part(self, path: bytes) -> bytes:
-        above, slash, name = path.rpartition(b"/")
-        return above + slash + self.rules.part(name)
 
     async def close(self, file_obj: object) -> None:
         if isinstance(file_obj, Upload):
@@ -325,6 +315,8 @@ class Files(asyncssh.SFTPServer):
             with account.losing(fd, name) as status:
                 if status is not None or not was_part:
                     os.unlink(name, dir_fd=fd)
+            if status is not None:
+                self._landed.pop((status.st_dev, status.st_ino), None)
 
     def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         self.rules.check(self.rules.may_add, "make folders")
@@ -360,27 +352,34 @@ class Files(asyncssh.SFTPServer):
         old, new = self._path(oldpath), self._path(newpath)
         is_finished = named_later(_name(old)) is not None  # its client says so
         may = self.rules.may_write or (self.rules.may_add and is_finished)
-        lands, is_alone = is_of_run(_name(old)) and not is_of_run(_name(new)), True
         with (
             self._telling("rename", newpath, may),
             self.place.folder.parent(old) as source,
             self.place.folder.parent(new) as target,
         ):
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
-            is_file = stat.S_ISREG(status.st_mode)
             self._check_rename(source, status, new)
-            is_same_file = is_same(status_of(*target), status)  # by another name, which stays
-            if lands and is_file:
-                land = partial(self.place.land, source, target, status, replace)
-                is_alone = await self.load.in_thread(land)
+            is_linked = is_same(status_of(*target), status)  # then nothing happens
+            is_upload = is_finished and stat.S_ISREG(status.st_mode)
+            if is_linked or is_of_run(target[1]) or not is_upload:
+                self.place.give_name(source, target, replace)
+                return
+            for _ in range(_TRIES):
+                # Hashed first: a client that goes meanwhile leaves a part, and nothing untold.
+                landing = await self._landing(source)
+                land = partial(self.place.land, source, target, replace, landing, self.told.landed)
+                if (landed := await self.load.in_thread(land)) is not None:
+                    break
             else:
-                self.place.give_name(source, target, status, replace)
-            path = self.place.folder.path_of(*target)
-        if is_finished and is_file and not (is_same_file or is_of_run(target[1])):
-            await self._named(path, status, is_alone)
+                raise OSError(errno.EBUSY, "another session writes it")
+            self._remember(landed)
 
-    def _check_rename(self, source: tuple[int, bytes], status: os.stat_result, new: bytes) -> None:
+    def _check_rename(self, source: Name, status: os.stat_result, new: bytes) -> None:
         """Raises OSError where what lies at `source` may not get this name."""
+        own, other = source[1], _name(new)
+        if is_of_run(own) or is_of_run(other):  # what pscp makes for itself, and for itself alone
+            may = has_nonce(own) and (has_nonce(other) or not is_of_run(other))
+            self.rules.check(may, "give such names")
         if stat.S_ISREG(status.st_mode):
             self.rules.check_name(new)
         else:  # a folder's name says nothing of what is in it
@@ -393,20 +392,18 @@ class Files(asyncssh.SFTPServer):
         key = (status.st_dev, status.st_ino)
         return has_nonce(name) or key in self._landed or is_marked(folder_fd, name, self.rules)
 
-    async def _named(self, path: bytes, status: os.stat_result, is_alone: bool) -> None:
-        """Tell of an upload that has got its name from a temporary one, of which what is known
-        holds where one session alone has written it.
-        """
-        landed = self._landed.pop((status.st_dev, status.st_ino), None)
-        if landed is None or not landed.sha256 or not is_alone:
-            reading = self._opened(self._reading(path, True))
-            try:
-                sha256 = await Digest(reading.fd).whole(self.load)
-            finally:
-                self._close(reading)
-            landed = Landed(status, sha256)
-        self._remember(landed)
-        await self.load.in_thread(partial(self.told.landed, path, landed))
+    async def _landing(self, source: Name) -> Landed:
+        """Return what is known of an upload that is about to get its name from a temporary one."""
+        account = self.place.account
+        reading = self._opened(Reading(account, account.opened(source[1], source[0])))
+        try:
+            status = os.fstat(reading.fd)
+            known = self._landed.get((status.st_dev, status.st_ino))
+            if known is not None and known.sha256 and is_unchanged(known.status, status):
+                return known
+            return Landed(status, await Digest(reading.fd).whole(self.load))
+        finally:
+            self._close(reading)
 
     # --- links
 
@@ -429,6 +426,9 @@ class Files(asyncssh.SFTPServer):
             self.place.account.one_more(),
         ):
             self.rules.check_name(target[1])
+            status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
+            is_part = is_runs(status) or (is_of_run(target[1]) and not has_nonce(target[1]))
+            self.rules.check(not is_part, "give such names")
             fds = {"src_dir_fd": source[0], "dst_dir_fd": target[0]}
             os.link(source[1], target[1], **fds, follow_symlinks=False)
 

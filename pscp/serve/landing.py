@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,8 @@ from pscp.endpoint.writing.removal import sync_folder
 from pscp.serve.account import Account, entries, is_locked, is_same, status_of
 from pscp.serve.content import Content, SessionLoad, Writer, alone
 from pscp.serve.folder import QUICK, Folder, rename
-from pscp.serve.rules import Rules, is_of_run, named_later, refused
+from pscp.serve.reading import Reading
+from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later, refused
 from pscp.serve.settings import User
 
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
@@ -37,6 +38,7 @@ _RUNS_ALONE, _RUNS_SHARED = 0o700, 0o701
 
 
 Name = tuple[int, bytes]  # in an open folder
+Tell = Callable[[bytes, "Landed"], None]  # of what has landed, by its path
 
 
 class Landed(NamedTuple):
@@ -101,12 +103,10 @@ class Place:
             return self._made(folder_fd, name, None), None, True
         if flags & (FXF_EXCL | FXF_TRUNC):  # no lane of pscp's begins anew what another may have
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        held = _opened_part(folder_fd, name)
-        assert held is not None
+        held = self.account.opened(name, folder_fd, os.O_RDWR)
         if not is_runs(os.fstat(held)):
-            os.close(held)
+            self.account.release(held)
             raise refused("what has this name is another's file")
-        is_locked(held, fcntl.LOCK_SH)
         os.fchmod(held, _RUNS_SHARED)
         return held, None, False
 
@@ -130,7 +130,7 @@ class Place:
         try:
             discard(self.account, folder_fd, part)
             with self.account.one_more():
-                fd = os.open(part, flags, 0o600, dir_fd=folder_fd)
+                fd = os.open(part, flags, mode, dir_fd=folder_fd)
         except BaseException:
             if base is not None:
                 self.account.release(base)
@@ -149,28 +149,75 @@ class Place:
             raise refused("what has this name is no file")
         self.rules.check(not self.rules.is_append_only, "change what has landed")
 
-    def give_name(self, source: Name, target: Name, status: os.stat_result, replace: bool) -> None:
-        """Give a name to what lies at another, if that is still what `status` is of.
-
-        Raises OSError.
-        """
+    def give_name(self, source: Name, target: Name, replace: bool) -> None:
+        """Give a name to what lies at another. Raises OSError."""
         part = self.rules.part(target[1])
         with self.account.naming():
-            if not is_same(status_of(*source), status):
-                raise OSError(errno.ESTALE, "something else has its name")
             with self.account.losing(*target):
                 rename(source, target, replace)
             if part != target[1]:
                 discard(self.account, target[0], part)
 
-    def land(self, source: Name, target: Name, status: os.stat_result, replace: bool) -> bool:
-        """Do so with the part of a copy by pscp, which has landed then. Return whether one session
-        alone has written it. Raises OSError.
+    def land(
+        self, source: Name, target: Name, replace: bool, landing: Landed, tell: Tell
+    ) -> Landed | None:
+        """Do so with a whole upload, and tell it; `landing` is what is known of it. Return None
+        where it has changed since. Raises OSError.
+
+        The part of a copy by pscp changes no more from then on: others may have it open.
         """
-        with _closed_part(*source, self.rules.user) as is_alone:
-            self.give_name(source, target, status, replace)
-        sync_folder(target[0])
-        return is_alone
+        user, is_part = self.rules.user, is_runs(landing.status)
+        fd = self.account.opened(source[1], source[0], os.O_RDWR if is_part else os.O_RDONLY)
+        try:
+            os.fsync(fd)  # most of what there is, before others have to wait
+            with self.account.naming(), alone(fd) if is_part else contextlib.nullcontext():
+                status = os.fstat(fd)
+                if not is_same(status_of(*source), status):
+                    raise OSError(errno.ESTALE, "something else has its name")
+                if not is_unchanged(landing.status, status):
+                    return None
+                if is_part:
+                    os.fsync(fd)
+                    os.fchmod(fd, user.mode)
+                try:
+                    if is_part and user.owner is not None:
+                        os.fchown(fd, *user.owner)
+                    self.give_name(source, target, replace)
+                except BaseException:
+                    os.fchmod(fd, stat.S_IMODE(status.st_mode))
+                    raise
+            sync_folder(target[0])
+            landed = Landed(os.fstat(fd), landing.sha256)
+            tell(self.folder.path_of(*target), landed)
+            return landed
+        finally:
+            self.account.release(fd)
+
+    def reading(self, path: bytes) -> Reading:
+        """Open a file to read it, also before it lands. Raises OSError.
+
+        Who may not read may read what has not landed, and is no link to what has.
+        """
+        with self.account.naming():
+            try:
+                fd = self._opened_to_read(path)
+            except FileNotFoundError:
+                above, slash, name = path.rpartition(b"/")
+                fd = self._opened_to_read(above + slash + self.rules.part(name))
+            status = os.fstat(fd)
+            may = self.rules.may_read or is_runs(status)
+            if stat.S_ISREG(status.st_mode) and may:
+                return Reading(self.account, fd)
+        os.close(fd)
+        self.rules.check(may, "read")
+        is_folder = stat.S_ISDIR(status.st_mode)
+        raise OSError(errno.EISDIR, "a folder") if is_folder else refused("no file")
+
+    def _opened_to_read(self, path: bytes) -> int:
+        if self.rules.may_read:
+            return self.folder.open(path, os.O_RDONLY)
+        with self.folder.parent(path) as (fd, name):
+            return self.account.opened(name, fd)
 
     def unfinished(self, path: bytes) -> os.stat_result | None:
         """Return the status of this user's part of a file, if there is one.
@@ -198,13 +245,11 @@ class Upload:
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
 
-    async def finish(
-        self, load: SessionLoad, tell: Callable[[bytes, Landed], None]
-    ) -> Landed | None:
+    async def finish(self, load: SessionLoad, tell: Tell) -> Landed | None:
         """Have it land, and told, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
         if is_of_run(self._name):  # it lands when it is renamed
-            return self._closed()
+            return await load.in_thread(self._closed)
         base = self.content.base
         if base is not None and not self._place.rules.is_append_only:  # else it is a part
             self.discard()
@@ -219,10 +264,12 @@ class Upload:
     def _closed(self) -> Landed | None:
         """Return what is known of the part of a copy by pscp, if it is. Raises OSError."""
         fd, digest = self.content.fd, self.content.digest
-        if self.times_ns is not None:
-            os.utime(fd, ns=self.times_ns)
-        status = os.fstat(fd)
-        is_known = self._is_alone and digest.bytes == status.st_size
+        with alone(fd):
+            if self.times_ns is not None and is_runs(os.fstat(fd)):  # else it has landed meanwhile
+                os.utime(fd, ns=self.times_ns)
+            status = os.fstat(fd)
+        is_mine = self._is_alone and stat.S_IMODE(status.st_mode) == _RUNS_ALONE
+        is_known = is_mine and digest.bytes == status.st_size
         return Landed(status, digest.so_far) if is_known else None
 
     async def _sha256(self, load: SessionLoad) -> str:
@@ -235,7 +282,7 @@ class Upload:
             self.content.digest.restart()
         return await self.content.digest.whole(load)
 
-    def land(self, sha256: str, tell: Callable[[bytes, Landed], None]) -> Landed:
+    def land(self, sha256: str, tell: Tell) -> Landed:
         """Make the part durable, give it the file's name, and tell it. Raises OSError."""
         user, fd = self._place.rules.user, self.content.fd
         if self._place.rules.is_append_only and named_later(self._name) is not None:
@@ -284,27 +331,10 @@ def is_runs(status: os.stat_result) -> bool:
     return stat.S_IMODE(status.st_mode) in (_RUNS_ALONE, _RUNS_SHARED)
 
 
-@contextlib.contextmanager
-def _closed_part(folder_fd: int, name: bytes, user: User) -> Iterator[bool]:
-    """Have the part of a copy by pscp be durable, and written no more, while it gets its name in
-    this block. Give whether one session alone has written it. Raises OSError.
-    """
-    part = _opened_part(folder_fd, name)
-    if part is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    mode = _mode(part)
-    try:
-        with alone(part):
-            os.fchmod(part, user.mode)
-        if user.owner is not None:
-            os.fchown(part, *user.owner)
-        os.fsync(part)
-        yield mode == _RUNS_ALONE
-    except BaseException:
-        os.fchmod(part, mode)
-        raise
-    finally:
-        os.close(part)
+def is_unchanged(before: os.stat_result, now: os.stat_result) -> bool:
+    """Is it the same file, which nobody has written, or opened to write it, since then?"""
+    facts = [(each.st_size, each.st_mode, each.st_ctime_ns) for each in (before, now)]
+    return is_same(before, now) and facts[0] == facts[1]
 
 
 def _opened_part(folder_fd: int, part: bytes) -> int | None:
@@ -356,8 +386,10 @@ def sweep(user: User, account: Account, keep_s: float) -> int:
     account.count_once()
     rules, before_s, swept = Rules(user), time.time() - keep_s, 0
     for folder_fd, name, status in entries(user.folder):
-        is_part = rules.lands_as(name) is not None or (is_of_run(name) and is_runs(status))
-        if is_part and status.st_mtime < before_s:
+        is_own, is_runs_own = rules.lands_as(name) is not None, has_nonce(name)
+        # A part of pscp's has its source's times in the end.
+        last_s = max(status.st_mtime, status.st_ctime) if is_runs_own else status.st_mtime
+        if (is_own or (is_runs_own and stat.S_ISREG(status.st_mode))) and last_s < before_s:
             with account.naming(), contextlib.suppress(FileNotFoundError):
                 if not _is_open(account, folder_fd, name):
                     swept += discard(account, folder_fd, name)

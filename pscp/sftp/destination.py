@@ -240,7 +240,7 @@ class Destination:
         """Return what Lookup says of it. Owners count where it is known that root serves. Where it
         is not known who does, as nothing is made (-n), that is taken to be DEST's owner.
         """
-        if self._are_modes_its_own:
+        if self.are_modes_its_own:
             return asked.OWN
         if wanted is None or found.uid is None:
             return ""
@@ -251,7 +251,7 @@ class Destination:
         return "owner" if owner and owner != (found.uid, found.gid) else ""
 
     @property
-    def _are_modes_its_own(self) -> bool:
+    def are_modes_its_own(self) -> bool:
         """Return whether the server gives modes and owners of its own."""
         return sftp.OWN_MODES in self.client.extensions
 
@@ -372,7 +372,10 @@ class Destination:
             await self._adopt_folder(value)
             return
         path = await self.root.at(value.path)
-        if (await self.client.lstat(path)).is_file:
+        found = await self.client.lstat(path)
+        if self.are_modes_its_own and found.mtime == times(value).mtime:
+            return  # who may only add may not even set what it has
+        if found.is_file:
             if (owner := self._owner(value)) is not None:
                 await outcomes(self.client.setstat(path, owner))
             await self.client.setstat(path, self._attrs(value))

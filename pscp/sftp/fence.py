@@ -94,7 +94,7 @@ class Fence:
 
     async def _read(self) -> fence.State:
         """Return the fence's content; where that makes no sense, that nobody owns the copy."""
-        content = bytearray()
+        content, self._is_hidden = bytearray(), False
         try:
             status = await lookup(self._client, self._path)
             if status is not None and status.is_file:  # opening anything else might wait for ever

@@ -290,7 +290,7 @@ async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
     async def sync(path: str) -> None:  # where the server can, and not the folder's names
         full = await sink.root.at(path)
         if (await sink.client.lstat(full)).is_file:
-            async with sink.client.handles.taken(1), sink.client.opened(full) as handle:
+            async with sink.client.opened(full) as handle:
                 await sink.client.fsync(handle)
 
     return _failed(await results((path, sync(path)) for path in request.paths))

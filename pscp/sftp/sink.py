@@ -344,11 +344,31 @@ class Sink(Destination):
             extent = Extent(part, 0, len(body), True)
             if is_wanted and not await self._hashing.matches(extent, expected):
                 raise Refusal(failures.DAMAGED, value.path, "arrived damaged")
-            await self.client.rename(part, path)
+            await self._name(value, part, path, expected)
         except Exception as error:
             explained = await self._explain(error, len(body) + _BESIDE_BYTES)
             await outcomes(self.client.remove(part))  # only now, as it makes room
             raise explained from None
+
+    async def _name(self, value: tree.Entry, part: bytes, path: bytes, expected: Digests) -> None:
+        """Give a small file its name. Where pscp-serve lets nothing be replaced, what is there may
+        be its own, of a lane that was lost before the answer came.
+        """
+        [error] = await outcomes(self.client.rename(part, path))
+        if isinstance(error, Exception):
+            [found] = await outcomes(self._is_there(value, path, expected))
+            if found is not True:
+                raise error
+            await outcomes(self.client.remove(part))
+
+    async def _is_there(self, value: tree.Entry, path: bytes, expected: Digests) -> bool:
+        found = await lookup(self.client, path)
+        if not self.are_modes_its_own or found is None or not found.is_file:
+            return False
+        is_same = found.size == value.size
+        if self._policy.preserve:
+            is_same = is_same and found.mtime == times(value).mtime
+        return is_same and await self._hashing.matches(Extent(path, 0, value.size), expected)
 
     async def _write_file(self, value: tree.Entry, path: bytes, part: bytes, body: bytes) -> None:
         """Write the part of a small file: look and open in one round trip, the rest in another.

@@ -115,6 +115,9 @@ class Here:
                 return self._both(step)
             elif isinstance(step, HardLink):
                 new = self.root / step.name
+                to = self.root / step.to
+                if to.is_file() and not to.is_symlink() and to.stat().st_mode & 0o100:
+                    return "failed"  # a part has no other name
                 os.link(self.root / step.to, new, follow_symlinks=False)
             elif isinstance(step, Rename):
                 self._rename(self.root / step.old, self.root / step.new, step.replaces)
@@ -206,6 +209,8 @@ class Here:
     def _rename(self, old: Path, new: Path, replaces: bool) -> None:
         if not replaces and os.path.lexists(new) and os.path.lexists(old):
             raise FileExistsError
+        if new.name == RUNS != old.name:
+            raise PermissionError  # what is no part gets no part's name
         lands = old.name == RUNS != new.name and not old.is_symlink() and old.is_file()
         os.rename(old, new)
         if lands:

@@ -6,11 +6,13 @@ Not here: other clients (test_serve_clients.py), sequences of requests (test_ser
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +35,7 @@ TABLES = "".join(
 )
 LIMITED = '[user.limited]\nfolder = "limited"\nrules = "write"\nkeys = "alice.pub"\n'
 LIMITED += "quota-bytes = 1000000\nquota-files = 100\n"
+FENCE = ".0123abcd.pscp-run"
 PART = f".a.{'0' * 16}.{'0' * 14}.pscp-part"
 REFUSED = (asyncssh.SFTPPermissionDenied, asyncssh.SFTPFailure)
 
@@ -142,6 +145,19 @@ def test_a_copy_beyond_the_quota_leaves_nothing(
     assert copy(str(tmp_path / "enough"), "limited@there:/enough").ok  # as all was given back
 
 
+def test_no_more_files_are_opened_at_once_than_the_server_lets(
+    serving: Serving, copy: Copy, tmp_path: Path
+) -> None:
+    """What could not be opened to be hashed was taken for changed, and sent again."""
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(300):
+        (many / f"{number}").write_bytes(b"x" * 1000)
+    for found in (0, 300):
+        result = copy(str(many), "both@there:/", connections=1)
+        assert (result.files, result.files_resumed) == (300 - found, found)
+
+
 def test_modes_that_are_the_servers_are_not_set_again(
     serving: Serving, copy: Copy, tmp_path: Path
 ) -> None:
@@ -200,6 +216,8 @@ async def refuses(what: object) -> None:
 
 
 def test_only_a_part_that_has_not_landed_is_read_without_the_right(serving: Serving) -> None:
+    home = serving.folder / "writes"
+
     async def go() -> None:
         async with (
             await serving.connect("writes") as connection,
@@ -212,12 +230,25 @@ def test_only_a_part_that_has_not_landed_is_read_without_the_right(serving: Serv
                 assert body == b"secret"
             await client.rename(PART, "landed")
             await refuses(client.open("landed", FXF_READ))
-            await client.rename("landed", PART)  # which is no part by that
+            await refuses(client.rename("landed", PART))
+            (home / "private").write_text("another's")
+            (home / "private").chmod(0o700)  # as a part has
+            await refuses(client.rename("private", PART))
+            await refuses(client.link("private", PART))
+            for name in ("landed", "private"):
+                await client.symlink(name, PART)
+                await refuses(client.open(PART, FXF_READ))
+                await client.remove(PART)
+            await client.link("landed", PART)
             await refuses(client.open(PART, FXF_READ))
             await refuses(client.open(PART, FXF_READ | FXF_WRITE))
-            await client.rename(PART, "landed")
-            await client.symlink("landed", PART)
-            await refuses(client.open(PART, FXF_READ))
+            await client.remove(PART)
+            async with client.open(FENCE, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                await file.write(b"the run")
+            await refuses(client.open(FENCE, FXF_READ))
+            await refuses(client.rename(FENCE, PART))
+            await refuses(client.link(FENCE, PART))
+            await client.remove(FENCE)
 
     run(go())
 
@@ -245,6 +276,145 @@ def test_a_part_that_has_landed_is_written_no_more(serving: Serving, user: str) 
                 assert told(serving, user)[name] == digest(serving.folder / user / name)
 
     run(go())
+
+
+@pytest.mark.parametrize("name", [PART, FENCE, ".made.0123abcd.pscp-part"])
+def test_no_part_has_a_final_name_that_did_not_land(serving: Serving, name: str) -> None:
+    async def go() -> None:
+        async with (
+            await serving.connect("both") as connection,
+            connection.start_sftp_client() as client,
+        ):
+            async with client.open(name, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                await file.write(b"half")
+                await refuses(client.link(name, "final"))
+                if name != PART:
+                    await refuses(client.rename(name, "final"))
+            await client.remove(name)
+
+    run(go())
+
+
+def test_of_renames_at_once_one_counts(serving: Serving) -> None:
+    """The one that failed gave what had landed the mode of a part again."""
+    home = serving.folder / "drops"
+    (home / "taken").write_bytes(b"")
+
+    async def one(number: int, clients: list[asyncssh.SFTPClient]) -> None:
+        one, another, late = clients
+        file = await one.open(PART, FXF_WRITE | FXF_CREAT, encoding=None)
+        await file.write(b"good" * 3)
+        await file.close()
+        handle = await late.open(PART, FXF_WRITE, encoding=None)
+        name = f"one-{number}"
+        tried = await asyncio.gather(
+            one.rename(PART, "taken"), another.rename(PART, name), late.open(PART, FXF_WRITE),
+            another.rename(PART, name), return_exceptions=True,
+        )  # fmt: skip
+        assert tried[1] is None or tried[3] is None
+        await handle.write(b"EVIL", 0)
+        await refuses(handle.close())
+        assert (home / name).read_bytes() == b"good" * 3
+        assert (home / name).stat().st_mode & 0o777 == 0o640
+
+    async def go() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = []
+            for _ in range(3):
+                connection = await stack.enter_async_context(await serving.connect("drops"))
+                clients.append(await stack.enter_async_context(connection.start_sftp_client()))
+            for number in range(30):
+                await one(number, clients)
+
+    run(go())
+
+
+def test_a_number_that_is_used_again_is_another_file(serving: Serving) -> None:
+    """The log had the digest of the file that had its inode number before."""
+    home = serving.folder / "both"
+
+    async def go() -> None:
+        async with (
+            await serving.connect("both") as one, one.start_sftp_client() as client,
+            await serving.connect("both") as other, other.start_sftp_client() as second,
+        ):  # fmt: skip
+            for number, by in enumerate((client, second)):
+                async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                    await file.write(b"first")
+                await by.remove(PART)
+                async with by.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                    await file.write(b"ond", 3)
+                    await file.write(b"sec", 0)
+                name = f"again-{number}"
+                await client.rename(PART, name)
+                [said] = [each for each in serving.events("upload") if each["path"] == name]
+                assert (said["sha256"], said["bytes"]) == (digest(home / name), 6)
+
+    run(go())
+
+
+def test_what_is_written_while_it_is_hashed_is_hashed(serving: Serving) -> None:
+    home, size_bytes = serving.folder / "both", 32 << 20
+
+    async def go() -> None:
+        async with (
+            await serving.connect("both") as one, one.start_sftp_client() as client,
+            await serving.connect("both") as other, other.start_sftp_client() as late,
+        ):  # fmt: skip
+            for number in range(3):
+                name = f"hashed-{number}"
+                async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                    await file.setstat(asyncssh.SFTPAttrs(size=size_bytes))
+                handle = await late.open(PART, FXF_WRITE, encoding=None)
+                await asyncio.gather(client.rename(PART, name), handle.write(b"late", 0))
+                with contextlib.suppress(*REFUSED):  # where it came too late
+                    await handle.close()
+                assert told(serving, "both")[name] == digest(home / name)
+
+    run(go())
+
+
+def test_the_times_of_what_has_landed_stay(serving: Serving) -> None:
+    async def go() -> None:
+        async with (
+            await serving.connect("drops") as one, one.start_sftp_client() as client,
+            await serving.connect("drops") as other, other.start_sftp_client() as late,
+        ):  # fmt: skip
+            async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                await file.write(b"x")
+            handle = await late.open(PART, FXF_WRITE, encoding=None)
+            await client.rename(PART, "timed")
+            await handle.setstat(asyncssh.SFTPAttrs(atime=1, mtime=1))
+            await handle.close()
+            await refuses(late.setstat("timed", asyncssh.SFTPAttrs(atime=1, mtime=1)))
+
+    run(go())
+    assert (serving.folder / "drops" / "timed").stat().st_mtime > 1
+
+
+def test_what_a_copy_makes_for_itself_is_swept_once_nobody_has_come_back(tmp_path: Path) -> None:
+    """Parts alone, whatever times their source has: the fence and the marker say where it lands."""
+    home, names = tmp_path / "alice", (PART, FENCE, ".made.0123abcd.pscp-part")
+
+    async def go(serving: Serving) -> None:
+        async with (
+            await serving.connect() as connection, connection.start_sftp_client() as client,
+        ):  # fmt: skip
+            for name in names:
+                async with client.open(name, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+                    await file.write(b"x")
+                    await file.setstat(asyncssh.SFTPAttrs(atime=1, mtime=1))
+
+    with Serving(tmp_path, "workers = 1") as serving:
+        run(go(serving))
+    with Serving(tmp_path, 'workers = 1\nkeep-parts = "1h"') as serving:
+        assert serving.login()
+    assert (home / PART).stat().st_mtime == 1
+    (home / PART).chmod(0o640)  # as one that was cut as it landed
+    until(lambda: time.time() - (home / PART).stat().st_ctime > 1)
+    with Serving(tmp_path, 'workers = 1\nkeep-parts = "1s"') as serving:
+        until(lambda: serving.events("swept"))
+    assert {each.name for each in home.iterdir()} == {*names[1:], "tried"}
 
 
 def test_who_may_only_add_removes_what_a_copy_makes_for_itself_alone(serving: Serving) -> None:

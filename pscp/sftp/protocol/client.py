@@ -67,7 +67,7 @@ class Client:
         self.version: Future[None] = Future()  # done when the server has sent its version
         self.extensions: dict[bytes, bytes] = {}
         self.read_bytes = self.write_bytes = _PLAIN_BYTES
-        self.handles = Budget(_HANDLES)
+        self.handles, self._read_handles = Budget(_HANDLES), Budget(_HANDLES)
         # Bytes in flight: of chunks; and of what chunks wait for, files read to be hashed, and of
         # small files.
         self.reading, self.checking = Budget(IN_FLIGHT_BYTES), Budget(IN_FLIGHT_BYTES)
@@ -147,7 +147,8 @@ class Client:
         self.read_bytes = _in_pages(min(read or room, room, _MOST_BYTES))
         self.write_bytes = _in_pages(min(write or room, room, _MOST_BYTES))
         if handles:
-            self.handles = Budget(max(1, min((handles - _HANDLES_BESIDE) // 2, _HANDLES_MOST)))
+            each = max(1, min((handles - _HANDLES_BESIDE) // 2, _HANDLES_MOST))
+            self.handles, self._read_handles = Budget(each), Budget(each)
 
     # --- files
 
@@ -171,12 +172,15 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def opened(self, path: bytes) -> AsyncIterator[bytes]:
-        """Open a file in turn, to read it, and close it at the end."""
-        handle = await self.open_in_turn(path, packets.FOR_READ)
-        try:
-            yield handle
-        finally:
-            await self.close(handle)
+        """Open a file in turn, to read it, and close it at the end. Of such files there are as many
+        at once as of those for which a caller takes from `handles`.
+        """
+        async with self._read_handles.taken(1):
+            handle = await self.open_in_turn(path, packets.FOR_READ)
+            try:
+                yield handle
+            finally:
+                await self.close(handle)
 
     async def give_way(self) -> None:
         """Wait, so that another lane can open the file that this one has closed."""
