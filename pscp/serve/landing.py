@@ -36,7 +36,6 @@ _ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o1600
 # landed has x, so then it is closed to who has it open still.
 _RUNS_ALONE, _RUNS_SHARED = 0o700, 0o701
 
-
 Name = tuple[int, bytes]  # in an open folder
 Tell = Callable[[bytes, "Landed"], None]  # of what has landed, by its path
 
