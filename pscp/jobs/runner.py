@@ -189,8 +189,6 @@ class Copying:
         if text.endswith(errors.USING_SFTP):
             known = f'{text}; remote = "sftp" in the job says that it is to be so'
             self._teller.warns(self._job.name, f"{destination}: {known}")
-        elif text.endswith(errors.LINKS_NOTHING):  # a snapshot that takes the room of a whole copy
-            self._teller.warns(self._job.name, f"{destination}: {text}")
         else:
             if text.startswith(errors.NOT_DELETED):
                 self.attempts[destination].why_not_deleted = text

@@ -86,16 +86,6 @@ def test_it_says_what_happens_where_that_is_asked_for(
     assert "persist is for transport openssh" in err and "--" not in err
 
 
-def test_that_nothing_is_linked_is_said_unasked(
-    place: Place, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Else each night's snapshot is a whole copy, and nobody knows why the disk is full."""
-    place.fill("a")
-    assert run(place, f'{GOOD}archive = true\nlink-dest = "../latest"\n') == 0
-    [line] = capfd.readouterr().err.splitlines()
-    assert line.endswith("../latest: No such file or directory, so nothing of it is linked")
-
-
 def test_that_sftp_is_used_instead_is_said_once(
     place: Place, make_sshd: MakeServer, shell_that: ShellThat, capfd: pytest.CaptureFixture[str]
 ) -> None:

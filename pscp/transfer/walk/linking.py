@@ -15,7 +15,6 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import hashes
 from pscp.endpoint.reading import source
 from pscp.endpoint.there.hardlinks import LinkFolders, LinkSame
-from pscp.ground.errors import LINKS_NOTHING
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import unexpected
 from pscp.transfer.pieces.plan import (
@@ -51,7 +50,7 @@ class Linking:
         folders = self._terms.options.link_dest
         for folder, problem in zip(folders, answers.texts(answer), strict=True):
             if problem:
-                text = f"--link-dest {folder}: {problem}{LINKS_NOTHING}"
+                text = f"--link-dest {folder}: {problem}, so nothing of it is linked"
                 self._queue.write_later(partial(self._terms.reporter.note, text))
 
     def take(self, pairs: list[Pair], go_on: GoOn) -> None:
