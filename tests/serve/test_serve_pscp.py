@@ -374,6 +374,30 @@ def test_what_is_written_while_it_is_hashed_is_hashed(serving: Serving) -> None:
     run(go())
 
 
+def test_what_is_being_hashed_when_its_client_goes_has_not_landed(serving: Serving) -> None:
+    """It had its name, and nobody was told."""
+    logouts = len(serving.events("logout"))
+
+    async def go() -> None:
+        connection = await serving.connect("writes")
+        client = await connection.start_sftp_client()
+        async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+            await file.setstat(asyncssh.SFTPAttrs(size=1 << 30))
+        renaming = asyncio.create_task(client.rename(PART, "gone"))
+        with contextlib.suppress(TimeoutError):  # it is sent, and takes longer
+            await asyncio.wait_for(asyncio.shield(renaming), 0.05)
+        connection.abort()
+        await asyncio.gather(renaming, return_exceptions=True)
+        await connection.wait_closed()
+
+    run(go())
+    until(lambda: len(serving.events("logout")) > logouts)
+    home = serving.folder / "writes"
+    assert (home / "gone").exists() == ("gone" in told(serving, "writes"))
+    assert (home / "gone").exists() != (home / PART).exists()
+    (home / PART).unlink(missing_ok=True)
+
+
 def test_the_times_of_what_has_landed_stay(serving: Serving) -> None:
     async def go() -> None:
         async with (
