@@ -238,6 +238,13 @@ class Content:
         """The status of the file that is changed, if nothing of it is changed yet."""
         return None if self._base is None or self.size_bytes else os.fstat(self._base)
 
+    @property
+    def whole_fd(self) -> int:
+        """The descriptor of the part. Raises OSError where not all that the user sees is in it."""
+        if self._base is not None:
+            raise OSError(errno.EOPNOTSUPP, "a file that is being changed")
+        return self.fd
+
     def drop_base(self) -> None:
         if self._base is not None:
             self._account.release(self._base)

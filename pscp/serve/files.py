@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from posixpath import basename
 from typing import TypeVar
 
 import asyncssh
@@ -50,10 +51,6 @@ _DISPOSITIONS = {
     constants.FXF_OPEN_OR_CREATE: _CREATE,
     constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
 }
-
-
-def _name(path: bytes) -> bytes:
-    return path.rpartition(b"/")[2]
 
 
 class Files(asyncssh.SFTPServer):
@@ -148,11 +145,19 @@ class Files(asyncssh.SFTPServer):
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
         self._check_open()
+        if not pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
+            return self._opened_to_read(path)
         with self._telling("open", path):
-            if pflags & (constants.FXF_WRITE | constants.FXF_APPEND):
-                return self._opened(self.place.begin(self._path(path), pflags, self.load))
+            return self._opened(self.place.begin(self._path(path), pflags, self.load))
+
+    async def _opened_to_read(self, path: bytes) -> Reading:
+        """Open a file to read it, once what came for it in this session is written."""
+        with self._telling("open", path):
             found = self._path(path)
-            self.rules.check(self.rules.may_read_part(_name(found)), "read")
+            self._check_read(found)
+            for each in [*self._open]:
+                if isinstance(each, Upload) and each.path == found:
+                    await each.writer.settled()
             return self._opened(self.place.reading(found))
 
     def open56(
@@ -203,25 +208,25 @@ class Files(asyncssh.SFTPServer):
 
     async def _read(self, file_obj: object, offset: int, size: int) -> bytes:
         if isinstance(file_obj, Upload):
-            await self._written(file_obj)
+            self._check_read(file_obj.path)
+            await file_obj.writer.drain()
             return await self.load.in_thread(partial(file_obj.content.read, offset, size))
         assert isinstance(file_obj, Reading)
         return await file_obj.read(offset, size, self.load)
 
     async def digest(self, file_obj: object, name: str, offset: int, size_bytes: int) -> bytes:
         if isinstance(file_obj, Upload):
-            await self._written(file_obj)
-            await file_obj.writer.complete()
-            fd = file_obj.content.fd
+            self._check_read(file_obj.path)
+            await file_obj.writer.drain()
+            fd = file_obj.content.whole_fd
         else:
             assert isinstance(file_obj, Reading)
             fd = file_obj.fd
         return await digest_of(fd, name, offset, size_bytes, self.load)
 
-    async def _written(self, upload: Upload) -> None:
-        """Wait until what came of an upload can be read. Raises OSError."""
-        self.rules.check(self.rules.may_read_part(_name(upload.path)), "read")
-        await upload.writer.drain()
+    def _check_read(self, path: bytes) -> None:
+        """Raises OSError where neither the file may be read, nor an upload that gets its name."""
+        self.rules.check(self.rules.may_read_part(basename(path)), "read")
 
     async def write(self, file_obj: object, offset: int, data: bytes) -> int:
         if not isinstance(file_obj, Upload):
@@ -308,7 +313,7 @@ class Files(asyncssh.SFTPServer):
         return b"/" + relative(path).removeprefix(b".")
 
     def remove(self, path: bytes) -> None:
-        may = self.rules.may_remove(_name(self._path(path)))
+        may = self.rules.may_remove(basename(self._path(path)))
         with self._changing("remove", path, may) as (fd, name):
             account = self.place.account
             was_part = discard(account, fd, self.rules.part(name))
@@ -350,7 +355,7 @@ class Files(asyncssh.SFTPServer):
 
     async def _rename(self, oldpath: bytes, newpath: bytes, replace: bool) -> None:
         old, new = self._path(oldpath), self._path(newpath)
-        is_finished = named_later(_name(old)) is not None  # its client says so
+        is_finished = named_later(basename(old)) is not None  # its client says so
         may = self.rules.may_write or (self.rules.may_add and is_finished)
         with (
             self._telling("rename", newpath, may),
@@ -376,10 +381,7 @@ class Files(asyncssh.SFTPServer):
 
     def _check_rename(self, source: Name, status: os.stat_result, new: bytes) -> None:
         """Raises OSError where what lies at `source` may not get this name."""
-        own, other = source[1], _name(new)
-        if is_of_run(own) or is_of_run(other):  # what pscp makes for itself, and for itself alone
-            may = has_nonce(own) and (has_nonce(other) or not is_of_run(other))
-            self.rules.check(may, "give such names")
+        self.rules.check_renamed(source[1], basename(new))
         if stat.S_ISREG(status.st_mode):
             self.rules.check_name(new)
         else:  # a folder's name says nothing of what is in it
@@ -389,8 +391,8 @@ class Files(asyncssh.SFTPServer):
 
     def _is_own(self, folder_fd: int, name: bytes, status: os.stat_result) -> bool:
         """Has this user put it there, in this session or another?"""
-        key = (status.st_dev, status.st_ino)
-        return has_nonce(name) or key in self._landed or is_marked(folder_fd, name, self.rules)
+        is_landed = (status.st_dev, status.st_ino) in self._landed
+        return is_landed or has_nonce(name) or is_marked(folder_fd, name, self.rules)
 
     async def _landing(self, source: Name) -> Landed:
         """Return what is known of an upload that is about to get its name from a temporary one."""

@@ -327,7 +327,7 @@ class Upload:
 
 def is_runs(status: os.stat_result) -> bool:
     """Is it a file that a copy by pscp makes for itself, which has not landed?"""
-    return stat.S_IMODE(status.st_mode) in (_RUNS_ALONE, _RUNS_SHARED)
+    return status.st_mode in (stat.S_IFREG | _RUNS_ALONE, stat.S_IFREG | _RUNS_SHARED)
 
 
 def is_unchanged(before: os.stat_result, now: os.stat_result) -> bool:

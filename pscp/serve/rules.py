@@ -99,6 +99,14 @@ class Rules:
         if self.user.names and not any(fnmatch.fnmatchcase(text, each) for each in self.user.names):
             raise refused("the name is not one of those allowed")
 
+    def check_renamed(self, old: bytes, new: bytes) -> None:
+        """Raises OSError where what pscp makes for itself would be something else, or the reverse:
+        its parts alone become files, or a later run's parts.
+        """
+        if is_of_run(old) or is_of_run(new):
+            may = has_nonce(old) and (has_nonce(new) or not is_of_run(new))
+            self.check(may, "give such names")
+
     def check(self, may: bool, what: str) -> None:
         """Raises OSError where this user may not do it."""
         if not may:

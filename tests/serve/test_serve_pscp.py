@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import asyncssh
@@ -210,6 +210,22 @@ def test_what_is_written_is_hashed_by_the_server(config: Path, tmp_path: Path) -
 # --- who else comes near a part
 
 
+@contextlib.asynccontextmanager
+async def clients(serving: Serving, *users: str) -> AsyncIterator[list[asyncssh.SFTPClient]]:
+    """Each has a connection of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for user in users:
+            connection = await stack.enter_async_context(await serving.connect(user))
+            found.append(await stack.enter_async_context(connection.start_sftp_client()))
+        yield found
+
+
+async def put(client: asyncssh.SFTPClient, name: str, body: bytes) -> None:
+    async with client.open(name, FXF_WRITE | FXF_CREAT, encoding=None) as file:
+        await file.write(body)
+
+
 async def refuses(what: object) -> None:
     with pytest.raises(REFUSED):
         await what  # type: ignore[misc]
@@ -219,12 +235,8 @@ def test_only_a_part_that_has_not_landed_is_read_without_the_right(serving: Serv
     home = serving.folder / "writes"
 
     async def go() -> None:
-        async with (
-            await serving.connect("writes") as connection,
-            connection.start_sftp_client() as client,
-        ):
-            async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
-                await file.write(b"secret")
+        async with clients(serving, "writes") as (client,):
+            await put(client, PART, b"secret")
             async with client.open(PART, FXF_READ, encoding=None) as file:
                 body: object = await file.read()
                 assert body == b"secret"
@@ -253,13 +265,28 @@ def test_only_a_part_that_has_not_landed_is_read_without_the_right(serving: Serv
     run(go())
 
 
+@pytest.mark.parametrize("name", [PART, "plain"])
+def test_what_was_written_is_read_by_another_handle(serving: Serving, name: str) -> None:
+    """A write is answered before it is made: chunks were read back too early, and sent again."""
+
+    async def go() -> None:
+        async with clients(serving, "both") as (client,):
+            file = await client.open(name, FXF_WRITE | FXF_CREAT, encoding=None)
+            for number in range(20):
+                await file.write(b"%6d" % number, 0)
+                async with client.open(name, FXF_READ, encoding=None) as other:
+                    body: object = await other.read()
+                    assert body == b"%6d" % number
+            await file.close()
+            await client.remove(name)
+
+    run(go())
+
+
 @pytest.mark.parametrize("user", ["both", "drops"])
 def test_a_part_that_has_landed_is_written_no_more(serving: Serving, user: str) -> None:
     async def go() -> None:
-        async with (
-            await serving.connect(user) as one, one.start_sftp_client() as client,
-            await serving.connect(user) as another, another.start_sftp_client() as late,
-        ):  # fmt: skip
+        async with clients(serving, user, user) as (client, late):
             for flags in (FXF_EXCL, FXF_TRUNC):
                 first = await client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None)
                 await first.write(b"first ")
@@ -281,10 +308,7 @@ def test_a_part_that_has_landed_is_written_no_more(serving: Serving, user: str) 
 @pytest.mark.parametrize("name", [PART, FENCE, ".made.0123abcd.pscp-part"])
 def test_no_part_has_a_final_name_that_did_not_land(serving: Serving, name: str) -> None:
     async def go() -> None:
-        async with (
-            await serving.connect("both") as connection,
-            connection.start_sftp_client() as client,
-        ):
+        async with clients(serving, "both") as (client,):
             async with client.open(name, FXF_WRITE | FXF_CREAT, encoding=None) as file:
                 await file.write(b"half")
                 await refuses(client.link(name, "final"))
@@ -300,11 +324,9 @@ def test_of_renames_at_once_one_counts(serving: Serving) -> None:
     home = serving.folder / "drops"
     (home / "taken").write_bytes(b"")
 
-    async def one(number: int, clients: list[asyncssh.SFTPClient]) -> None:
-        one, another, late = clients
-        file = await one.open(PART, FXF_WRITE | FXF_CREAT, encoding=None)
-        await file.write(b"good" * 3)
-        await file.close()
+    async def one(number: int, found: list[asyncssh.SFTPClient]) -> None:
+        one, another, late = found
+        await put(one, PART, b"good" * 3)
         handle = await late.open(PART, FXF_WRITE, encoding=None)
         name = f"one-{number}"
         tried = await asyncio.gather(
@@ -318,13 +340,9 @@ def test_of_renames_at_once_one_counts(serving: Serving) -> None:
         assert (home / name).stat().st_mode & 0o777 == 0o640
 
     async def go() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            clients = []
-            for _ in range(3):
-                connection = await stack.enter_async_context(await serving.connect("drops"))
-                clients.append(await stack.enter_async_context(connection.start_sftp_client()))
+        async with clients(serving, "drops", "drops", "drops") as found:
             for number in range(30):
-                await one(number, clients)
+                await one(number, found)
 
     run(go())
 
@@ -334,13 +352,9 @@ def test_a_number_that_is_used_again_is_another_file(serving: Serving) -> None:
     home = serving.folder / "both"
 
     async def go() -> None:
-        async with (
-            await serving.connect("both") as one, one.start_sftp_client() as client,
-            await serving.connect("both") as other, other.start_sftp_client() as second,
-        ):  # fmt: skip
+        async with clients(serving, "both", "both") as (client, second):
             for number, by in enumerate((client, second)):
-                async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
-                    await file.write(b"first")
+                await put(client, PART, b"first")
                 await by.remove(PART)
                 async with by.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
                     await file.write(b"ond", 3)
@@ -357,10 +371,7 @@ def test_what_is_written_while_it_is_hashed_is_hashed(serving: Serving) -> None:
     home, size_bytes = serving.folder / "both", 32 << 20
 
     async def go() -> None:
-        async with (
-            await serving.connect("both") as one, one.start_sftp_client() as client,
-            await serving.connect("both") as other, other.start_sftp_client() as late,
-        ):  # fmt: skip
+        async with clients(serving, "both", "both") as (client, late):
             for number in range(3):
                 name = f"hashed-{number}"
                 async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
@@ -400,12 +411,8 @@ def test_what_is_being_hashed_when_its_client_goes_has_not_landed(serving: Servi
 
 def test_the_times_of_what_has_landed_stay(serving: Serving) -> None:
     async def go() -> None:
-        async with (
-            await serving.connect("drops") as one, one.start_sftp_client() as client,
-            await serving.connect("drops") as other, other.start_sftp_client() as late,
-        ):  # fmt: skip
-            async with client.open(PART, FXF_WRITE | FXF_CREAT, encoding=None) as file:
-                await file.write(b"x")
+        async with clients(serving, "drops", "drops") as (client, late):
+            await put(client, PART, b"x")
             handle = await late.open(PART, FXF_WRITE, encoding=None)
             await client.rename(PART, "timed")
             await handle.setstat(asyncssh.SFTPAttrs(atime=1, mtime=1))
@@ -443,10 +450,7 @@ def test_what_a_copy_makes_for_itself_is_swept_once_nobody_has_come_back(tmp_pat
 
 def test_who_may_only_add_removes_what_a_copy_makes_for_itself_alone(serving: Serving) -> None:
     async def go() -> None:
-        async with (
-            await serving.connect("adds") as connection,
-            connection.start_sftp_client() as client,
-        ):
+        async with clients(serving, "adds") as (client,):
             for name in (PART, ".0123abcd.pscp-run", ".made.0123abcd.pscp-part", "file"):
                 async with client.open(name, "wb") as file:
                     await file.write(b"x")
