@@ -21,12 +21,14 @@ from core.link import (
     LATE,
     NONSENSE,
     NONSENSES,
+    PATIENCE_S,
     START,
     TO,
     Bench,
     Fault,
 )
 from core.trees import LARGE_BYTES, Trees
+from pscp.connect import bootstrap
 from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
@@ -237,10 +239,14 @@ def test_lossy_lanes_get_bbr_and_no_lane_is_added_for_it(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("nth", [0, 1])
-def test_a_login_that_never_ends_holds_up_nothing(trees: Trees, is_push: bool, nth: int) -> None:
+def test_a_login_that_never_ends_holds_up_nothing(
+    trees: Trees, is_push: bool, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor does an agent that never begins: the other lane does what was sent to it."""
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 10 * PATIENCE_S)  # the copy does not wait for that
     trees.file("large", LONG_BYTES)
-    result = trees.copied(is_push, Fault(1, START, nth, HOLD), connections=2)
+    held = Fault(1, START, nth, HOLD)
+    result = trees.copied(is_push, held, connections=2, timeout_s=round(10 * PATIENCE_S))
     assert result.connections_lost == 0
 
 
