@@ -109,7 +109,8 @@ def parse_location(text: str) -> Location:
     if text.startswith("//", at + 1) and text[:at].lower() in _OTHER_SCHEMES:
         raise UsageError(f"{text}: a URL here is ssh://USER@HOST:PORT/PATH, or HOST:PATH")
     if text.startswith((":", "//"), at + 1) and (text[at + 1] == ":" or host == "rsync"):
-        hint = "HOST:PATH goes over SSH; a name that begins with a colon is HOST:./:NAME"
+        hint = "HOST:PATH goes over SSH; an IPv6 address is in brackets, [::1]:PATH; a name"
+        hint += " that begins with a colon is HOST:./:NAME"
         raise UsageError(f"{text}: rsync's daemon is not spoken here", hint)
     if "," not in text[:at]:
         return Location(text, text[at + 1 :], _without_brackets(host), user if sign else None)

@@ -122,6 +122,7 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-a --no-o", "--no-owner: -a keeps owners"),
         ("-a --fake-super", "root@HOST:PATH"),
         ("-a h::mod/a", "rsync's daemon is not spoken here"),
+        ("-a fe80::1:/a", "in brackets, [::1]:PATH"),
         ("-a rsync://h/mod", "rsync's daemon is not spoken here"),
     ],
 )
