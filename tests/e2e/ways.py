@@ -21,7 +21,7 @@ from pscp.calls.api import Progress
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Reporter
 
-COMMAND_S = 60.0  # a command that hangs fails its test, rather than the whole run
+COMMAND_S = 200.0  # a command that hangs fails its test, rather than the whole run
 PSCP = (sys.executable, "-c", "import sys; from pscp.cli.copy import main; sys.exit(main())")
 ZFS = (sys.executable, "-c", "import sys; from pscp.cli.zfs import main; sys.exit(main())")
 VERIFY = (sys.executable, "-c", "import sys; from pscp.cli.verify import main; sys.exit(main())")

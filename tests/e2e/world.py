@@ -45,12 +45,11 @@ class World:
     here: Path
     there: Path
     programs: Path  # first on the PATH
-    patience_s: float = COMMAND_S  # what a program may take
 
     def run(self, *argv: str) -> Ran:
         """Runs a program in `here`."""
         environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        return run(argv, timeout=self.patience_s, cwd=self.here, env=environment)
+        return run(argv, timeout=COMMAND_S, cwd=self.here, env=environment)
 
     def shell(self, script: str) -> Ran:
         """Runs lines of shell, and stops at the first that fails."""
@@ -72,12 +71,10 @@ class World:
 
 
 @contextlib.contextmanager
-def make_world(
-    here: Path, far_home: Path, server: Server, patience_s: float = COMMAND_S
-) -> Iterator[World]:
+def make_world(here: Path, far_home: Path, server: Server) -> Iterator[World]:
     """Files to copy at both ends. The far home, which tests share, is emptied before and after."""
     empty(far_home)  # a test's login shell may have written its settings there
-    world = World(here / "here", far_home, here / "programs", patience_s)
+    world = World(here / "here", far_home, here / "programs")
     fill_here(world.here)
     fill_there(world.there)
     world.programs.mkdir()
