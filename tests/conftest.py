@@ -482,20 +482,20 @@ def signals_as_before() -> Iterator[None]:
 def no_leaks(isolated: Path) -> Iterator[None]:
     before = held_now()
     yield
-    deadline_s = time.monotonic() + ENDING_S
+    now_s = time.monotonic()
+    deadline_s, collect_s = now_s + ENDING_S, now_s + 0.5
     is_all = True  # what there was at the first look, without what may have come of it since
     while (has_left := any(left := held_beyond(before, *SHARED))) or not is_all:
-        if time.monotonic() > deadline_s:
-            break
-        if has_left:
-            is_all = False
-            time.sleep(0.01)
-        else:
+        if not has_left:
             is_all = LOOKS.is_old = True
-    if has_left:
-        gc.collect()  # a folder's descriptor is closed with its last owner, as an error's traceback
-        if any(left := held_beyond(before, *SHARED)):
+            continue
+        is_all = False
+        if time.monotonic() > deadline_s:
             report(left)
+        if time.monotonic() > collect_s:
+            collect_s = deadline_s
+            gc.collect()  # a folder's descriptor is closed with its last owner, as a traceback
+        time.sleep(0.01)
 
 
 def report(left: Held) -> NoReturn:

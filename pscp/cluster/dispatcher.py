@@ -276,7 +276,6 @@ class Dispatcher:
             window = Window(self._pace.task_bytes(left_bytes), 0.0)
             share = LaneShare(window, number * TASK)
             share.wants = _moves_bytes
-            share.give_up = lambda: None
             self._next = _Given(number, share)
             self._queue.join(share)
         self._is_full()

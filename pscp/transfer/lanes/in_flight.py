@@ -19,11 +19,14 @@ _PATIENCE_S = 1.0  # for which a chunk is in flight before an idle lane takes it
 # For which a lane that another has overtaken may hold what no other may do meanwhile. It stands
 # still, or nearly; to wait until it is silent takes a minute, and one that only ticks never is.
 _STALLED_S = 10.0
+# Where only packs are left none is overtaken: a lane crawls that has held one for so many times as
+# long as packs of its size take.
+_CRAWLING = 10
 _ANSWER_S = 3.0  # for a request that takes a second; after it another lane makes it as well
 # The later chunks of a stream wait for the first one. Once it takes so many times as long as chunks
 # take lately, and at least so long, it goes over another lane as well.
 _OVERDUE, _OVERDUE_S = 2, 0.25
-_FLIGHTS = 16  # chunks over which that time is averaged
+_FLIGHTS = 16  # pieces over which that time is averaged
 _SLOW = 3  # times as long as chunks take is slow, where how long that is decides
 
 # Makes the request after which the lane of this number cannot do these pieces any more.
@@ -95,7 +98,8 @@ class LaneShare:
     long a piece is in flight, is stopped by the lane.
     """
 
-    give_up: Callable[[], object]  # ends the lane, which stands still; its lane sets it
+    # Ends the lane, which stands still; its lane sets it. None: it is no lane's, but a task's.
+    give_up: Callable[[], object] | None = None
     wants: Callable[[Work], bool] | None = None  # says which work is for it; None: all is
 
     def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
@@ -171,6 +175,18 @@ class LaneShare:
         return None
 
 
+class _Mean:
+    """The mean of the last _FLIGHTS values, about."""
+
+    def __init__(self, first: float, count: int = 0) -> None:
+        """Begin as if `count` values had been `first`."""
+        self.value, self.count = first, count
+
+    def add(self, value: float) -> None:
+        self.count = min(self.count + 1, _FLIGHTS)
+        self.value += (value - self.value) / self.count
+
+
 class InFlight:
     """The shares of all lanes, and what they have finished. The queue's lock guards it."""
 
@@ -185,8 +201,9 @@ class InFlight:
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
         self._prompt: dict[Ask, float] = {}  # when each request was made that is answered at once
-        self._flight_s = _PATIENCE_S / _OVERDUE  # that a chunk was in flight lately, on average
-        self._flights = _FLIGHTS if is_stream else 0  # chunks of which that is the average
+        # How long chunks were in flight lately; and packs, for each byte that they cost.
+        self._chunk_s = _Mean(_PATIENCE_S / _OVERDUE, _FLIGHTS if is_stream else 0)
+        self._pack_s_per_byte = _Mean(0.0)
 
     def join(self, share: LaneShare) -> None:
         self._shares.append(share)
@@ -222,8 +239,9 @@ class InFlight:
     def finish(self, work: Work, age_s: float) -> bool:
         """Count a piece as finished by one lane. Return False if another one was first."""
         if isinstance(work, Chunk):
-            self._flights = min(self._flights + 1, _FLIGHTS)
-            self._flight_s += (age_s - self._flight_s) / self._flights
+            self._chunk_s.add(age_s)
+        elif isinstance(work, Pack):
+            self._pack_s_per_byte.add(age_s / work.cost_bytes)
         work.takers -= 1
         if work.is_over:
             return False
@@ -246,6 +264,8 @@ class InFlight:
             work.takers -= 1
             if isinstance(work, Chunk):
                 work.job.was_shared = True
+            elif isinstance(work, Pack):
+                work.was_given_back = True
             if work.is_over or work.takers:
                 continue
             self.pieces -= 1
@@ -264,9 +284,10 @@ class InFlight:
     def patience_s(self) -> float:
         """Return how long a chunk may be in flight before another lane takes it over."""
         if self._is_stream:
-            return max(_OVERDUE * self._flight_s, _OVERDUE_S)
+            return max(_OVERDUE * self._chunk_s.value, _OVERDUE_S)
         least_s, most_s = self.takeover_s
-        return min(max(_SLOW * self._flight_s, least_s), most_s) if self._flights else most_s
+        slow_s = _SLOW * self._chunk_s.value
+        return min(max(slow_s, least_s), most_s) if self._chunk_s.count else most_s
 
     def is_behind(self, share: LaneShare) -> bool:
         """Return whether another lane has finished what this one still has in flight.
@@ -276,18 +297,32 @@ class InFlight:
         """
         return not self._is_stream and any(work.is_over for work in share.work.values())
 
-    def stalled(self, share: LaneShare) -> LaneShare | None:
-        """Return a lane that stands still, and on whose work all wait, if this one is idle."""
+    def stalled(self, share: LaneShare) -> Callable[[], object] | None:
+        """Return what gives up a lane on whose work all wait, if this one is idle.
+
+        That lane stands still, or nearly.
+        """
         if not share.is_idle:
             return None
         for each in self._shares:
-            awaited = (
-                n for n, work in each.work.items() if _is_exclusive(work) and not work.is_over
-            )
-            held_s = map(each.age_s, awaited)
-            if each is not share and self.is_behind(each) and max(held_s, default=0) > _STALLED_S:
-                return each
+            if each is not share and each.give_up is not None and self._is_stalled(each):
+                return each.give_up
         return None
+
+    def _is_stalled(self, share: LaneShare) -> bool:
+        """Return whether a lane has held for long what it alone may do, and is slower than others.
+
+        A pack that a lane was given up for is none to give up another for: its files are slow.
+        """
+        is_behind, mean = self.is_behind(share), self._pack_s_per_byte
+        for number, work in share.work.items():
+            held_s = share.age_s(number)
+            if work.is_over or not _is_exclusive(work) or held_s <= _STALLED_S:
+                continue
+            is_new = isinstance(work, Pack) and not work.was_given_back and mean.count
+            if is_behind or (is_new and held_s > _CRAWLING * mean.value * work.cost_bytes):
+                return True
+        return False
 
     def unanswered(self, share: LaneShare) -> Ask | None:
         """Return an overdue request of another lane, which seems to stand still."""

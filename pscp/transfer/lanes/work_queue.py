@@ -256,15 +256,15 @@ class WorkQueue:
                     taken = self.try_take(share)
                     if taken is not None:
                         return taken
-                    stalled = self._in_flight.stalled(share)
-                    if stalled is not None:
+                    give_up = self._in_flight.stalled(share)
+                    if give_up is not None:
                         break
                     # An idle lane looks again, since another one's chunk may be overdue by then.
                     may_help = self._in_flight.pieces and share.is_idle
                     self._changed.wait(self._in_flight.patience_s() / 2 if may_help else None)
                 else:
                     return None
-            stalled.give_up()  # not with the lock held: it ends a channel
+            give_up()  # not with the lock held: it ends a channel
 
     def try_take(self, share: LaneShare) -> tuple[int, Work] | None:
         """Take this lane's next piece without waiting; None also if there is none now."""
