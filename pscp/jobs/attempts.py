@@ -24,7 +24,6 @@ from pscp.progress.progress import Counters, Failure, count
 
 MAX_PAUSE_S = 300.0
 _JITTER = 0.25  # of a pause, so that many who lost one server do not come back at one moment
-_STILL_S = 5.0  # while nothing is sent for longer, nothing moves
 _MISTAKES = (
     errors.AuthenticationError, errors.HostKeyError, errors.NoPython, errors.NoAgent, errors.NoSftp
 )  # fmt: skip
@@ -60,16 +59,16 @@ class Attempts:
         self._failing_s: float | None = None  # since when nothing has come of them
         self._pauses = pauses()
         self._sending_s = 0.0
-        self._sent_bytes = 0  # in this attempt
-        self._moved_s: float | None = None  # when more was sent, or before that the last look
+        self._looked_s: float | None = None  # last in this attempt; and what it was then:
+        self._sent_bytes, self._is_sending = 0, False
 
     def look(self, now: Counters) -> None:
-        """See where an attempt stands, some ten times a second: whether bytes move."""
+        """See where an attempt stands, some ten times a second: whether bytes move, or could."""
         now_s, is_more = self._steady(), now.bytes_sent > self._sent_bytes
-        if is_more and self._moved_s is not None:
-            self._sending_s += min(now_s - self._moved_s, _STILL_S)
-        if is_more or not self._sent_bytes:
-            self._sent_bytes, self._moved_s = now.bytes_sent, now_s
+        if self._looked_s is not None and (is_more or self._is_sending):
+            self._sending_s += now_s - self._looked_s
+        self._looked_s, self._sent_bytes = now_s, now.bytes_sent
+        self._is_sending = now.lanes_alive > 0 and now.sending_bytes > 0
 
     def add(self, delivery: Delivery) -> float | None:
         """Count an attempt; return the seconds until the next one, or None if it was the last."""
@@ -80,7 +79,7 @@ class Attempts:
         failures = tuple(each for each in failures if not _is_of_after(each))
         failures = self._not_deleted(delivery) + failures
         self._count(delivery, failures, now_s - self._begin_s)
-        self._sent_bytes, self._moved_s = 0, None
+        self._looked_s, self._sent_bytes, self._is_sending = None, 0, False
         self._has_connected |= _has_begun(delivery)
         if isinstance(error, _STOPS) and self._is_unreached:
             pass  # it was cut while it tried once more: the last error is why

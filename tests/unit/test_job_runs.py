@@ -212,22 +212,25 @@ def test_only_the_seconds_in_which_bytes_move_are_those_of_a_rate() -> None:
     clock = Clock()
     attempts = Attempts("h:", 600, steady=clock)
 
-    def look(after_s: float, bytes_sent: int) -> None:
+    def look(after_s: float, bytes_sent: int, lanes: int = 1, total: int = 1100) -> None:
         clock.now_s += after_s
-        attempts.look(Counters(bytes_sent=bytes_sent))
+        now = Counters(bytes_sent=bytes_sent, bytes_done=bytes_sent, bytes_total=total)
+        attempts.look(replace(now, lanes_alive=lanes))
 
-    look(0.1, 0)
+    look(0.1, 0, lanes=0)
     look(30.0, 0)  # it logs in
     for number in range(1, 11):
         look(1.0, number * 100)
-    look(300.0, 1000)  # nothing comes for a while
-    look(0.1, 1100)
+    look(0.5, 1000, lanes=0)
+    look(300.0, 1000)  # the host is away
+    look(20.0, 1100)  # a slow limit
+    look(40.0, 1100)  # nothing more is to be sent
     attempts.add(ended(LOST, bytes_sent=1100))
-    look(100.0, 0)  # a pause
-    look(1.0, 50)
+    look(100.0, 0, total=50)  # a pause
+    look(1.0, 50, total=50)
     attempts.add(ended(None, bytes_sent=50))
-    assert attempts.run.sending_s == pytest.approx(10 + 5 + 1)
-    assert attempts.run.seconds > 400 and attempts.run.bytes_per_s == pytest.approx(1150 / 16)
+    assert attempts.run.sending_s == pytest.approx(10 + 0.5 + 20 + 1)
+    assert attempts.run.seconds > 400 and attempts.run.bytes_per_s == pytest.approx(1150 / 31.5)
 
 
 def test_a_file_that_changed_may_be_left_for_the_next_run() -> None:
