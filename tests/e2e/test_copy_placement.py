@@ -205,6 +205,21 @@ def test_what_is_in_a_folder_gives_way_to_a_source_of_its_name(way: Way, order: 
     assert (way.destination / "one").read_text() == "1"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_was_there_already_gives_way_too(way: Way, order: int) -> None:
+    """It was unchanged in its folder's listing, and then replaced without a word."""
+    write(way.source, {"folder/one": "2", "folder/t": "2", "folder/two": "2"})
+    assert way.copy("folder/.", preserve=True).files == 3
+    write(way.source, {"one": "11", "t/y": "1"})
+    sources = ["folder/.", "one", "t"][::order]
+    result = way.copy(*sources, preserve=True, delete=True)
+    assert {each.path for each in result.failures} == {"one", "t"}
+    assert {each.message for each in result.failures} == {"another source has this name"}
+    assert result.files_unchanged == 1
+    assert (way.destination / "one").read_text() == "11"
+
+
+
 def test_a_special_file_is_never_replaced(way: Way) -> None:
     write(way.source, {"fifo": "a file"})
     (way.destination / "folder").mkdir()

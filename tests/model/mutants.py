@@ -410,9 +410,14 @@ MUTANTS = (
         test=_OF_FOLDERS + "a_folder_that_gets_that_of_the_backups_keeps_its_time",
     ),
     Mutant(
-        "backups", "transfer/walk/folder_check.py", " or refusal is not None\n", "\n",
+        "backups", "transfer/walk/folder_check.py", " or may_refuse is not None\n", "\n",
         "an unchanged file may have a backup's name",
         test=_OF_FOLDERS + "no_backup_is_of_a_files_own_name",
+    ),
+    Mutant(
+        "taken names", "transfer/walk/plan_walk.py", "path in self._terms.placement.taken or ", "",
+        "what is unchanged in a folder is replaced by a source of its name, and no failure",
+        test="e2e/test_copy_placement.py::test_what_was_there_already_gives_way_too",
     ),
     Mutant(
         "no file by now", "transfer/pieces/answers.py",
@@ -453,7 +458,7 @@ MUTANTS = (
     ),
     Mutant(
         "linked names", "transfer/walk/folder_check.py",
-        "(refusal is not None and refusal(above + to_text(name)))", "False",
+        "(may_refuse is not None and may_refuse(above + to_text(name)))", "False",
         "what may be replaced by a backup is linked",
         test=_OF_SNAPSHOTS + "what_has_a_backups_name_is_not_linked",
     ),

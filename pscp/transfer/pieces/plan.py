@@ -284,7 +284,7 @@ class Placement:
     def __init__(self, tops: Sequence[source.Top], target_names: list[str]) -> None:
         self._tops, self._names = tops, target_names
         named = zip(tops, target_names, strict=True)
-        self._taken = {target for top, target in named if top.name}  # by a source of its own
+        self.taken = {target for top, target in named if top.name}  # by a source of its own
 
     def place(self, entry: tree.Entry) -> PlannedEntry:
         """Return the entry with its path at the destination.
@@ -313,7 +313,7 @@ class Placement:
     def _path(self, top: int, path: str) -> str:
         """Return where a path lands. Raises ValueError and Refusal as place() does."""
         name, rest = self._tops[top].name, path
-        if not (name or self._names[top]) and path.partition("/")[0] in self._taken:
+        if not (name or self._names[top]) and path.partition("/")[0] in self.taken:
             raise failures.Refusal(failures.DESTINATION, path, "another source has this name")
         if name:
             first, slash, rest = path.partition("/")

@@ -52,7 +52,7 @@ class FolderCheck:
         *,
         attributes: Attributes | None,
         bounds: Bounds,
-        refusal: Callable[[str], str] | None,
+        may_refuse: Callable[[str], bool] | None,
         mirror: Mirror | None,
     ) -> None:
         """Make the check.
@@ -64,15 +64,16 @@ class FolderCheck:
                 come of them.
             attributes: what the copy changes of modes and owners.
             bounds: of the files that the copy takes.
-            refusal: returns why no file may get a path at the destination, "" for no reason.
+            may_refuse: says whether a file may be refused for its path at the destination, so that
+                it gets an entry.
             mirror: is told where more is there than is listed.
         """
         self.items, self.terms, self.results = items, items.terms, items.results
         self.place, self.passes = place, passes
-        self.attributes, self.bounds, self.refusal, self.mirror = (
-            attributes, bounds, refusal, mirror,
+        self.attributes, self.bounds, self.may_refuse, self.mirror = (
+            attributes, bounds, may_refuse, mirror,
         )  # fmt: skip
-        options, picks = self.terms.options, bounds != NO_BOUNDS or refusal is not None
+        options, picks = self.terms.options, bounds != NO_BOUNDS or may_refuse is not None
         self.hides = picks and bool(options.link_dest)
         # Whether it matters which files are unchanged or linked, and not only how many.
         is_shown = self.results.wants_files or options.itemize
@@ -277,11 +278,11 @@ def _arriving(mode: int, changes: Sequence[ModeChange]) -> int:
 
 def _not_linked(folder: str, rows: Rows, check: FolderCheck) -> set[int]:
     """Return the places of what the copy leaves out, and of what it may refuse for its name."""
-    above, refusal = f"{folder}/" if folder else "", check.refusal
+    above, may_refuse = f"{folder}/" if folder else "", check.may_refuse
     places = set()
     for place, (name, mode, size, mtime_ns) in enumerate(zip(*rows[:4], strict=True)):
         is_out = stat.S_ISREG(mode) and not check.bounds.hold(size, mtime_ns)
-        if is_out or (refusal is not None and refusal(above + to_text(name))):
+        if is_out or (may_refuse is not None and may_refuse(above + to_text(name))):
             places.add(place)
     return places
 
@@ -333,7 +334,7 @@ def sort(
     """Sort a folder's files and links, of which those with these names differ, or were linked."""
     rows, differing = unpack(of_folder.text), set(map(to_bytes, names))
     were_linked = set(map(to_bytes, linked_names))
-    above, refusal = f"{folder}/" if folder else "", check.refusal
+    above, may_refuse = f"{folder}/" if folder else "", check.may_refuse
     wanted, unchanged, linked = list[str](), list[str](), list[str]()
     left_out = all_bytes = 0
     for place, (name, mode, size, mtime_ns) in enumerate(zip(*rows[:4], strict=True)):
@@ -342,7 +343,7 @@ def sort(
             continue
         if is_file and not check.bounds.hold(size, mtime_ns):
             left_out += 1
-        elif name in differing or (refusal is not None and refusal(path)):
+        elif name in differing or (may_refuse is not None and may_refuse(path)):
             wanted.append(to_text(name))
         else:
             (linked if name in were_linked else unchanged).append(path)

@@ -222,14 +222,15 @@ class PlanWalk(threading.Thread):
             return context.near_source_entries(lambda near: PathsWalk(near).listed(rows))
         if self._terms.checks_folders:
             walked = self._walked(listings.ListingWalk, listings.WalkFolders)
-            refuses = self._terms.options.backup or self._terms.of_the_manifest
+            terms = self._terms
+            refuses = terms.options.backup or terms.of_the_manifest or terms.placement.taken
             check = FolderCheck(
                 self._items,
                 self._placed,
                 self._has_its_name,
                 attributes=self._attributes,
                 bounds=self._selection.bounds,
-                refusal=self._refusal if refuses else None,
+                may_refuse=self._may_refuse if refuses else None,
                 mirror=self._mirror,
             )
             return check.changed(walked)
@@ -372,6 +373,10 @@ class PlanWalk(threading.Thread):
                 )
                 return f"has a backup's name, so one might replace it ({other})"
         return ""
+
+    def _may_refuse(self, path: str) -> bool:
+        """Return whether a file of a listed folder may be refused for its path."""
+        return path in self._terms.placement.taken or bool(self._refusal(path))
 
     def _folds(self, folder: str) -> str:
         """Return why names of this folder that are alike are not both given, "" where they are."""
