@@ -219,7 +219,6 @@ def test_what_was_there_already_gives_way_too(way: Way, order: int) -> None:
     assert (way.destination / "one").read_text() == "11"
 
 
-
 def test_a_special_file_is_never_replaced(way: Way) -> None:
     write(way.source, {"fifo": "a file"})
     (way.destination / "folder").mkdir()
