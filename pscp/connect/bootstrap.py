@@ -285,13 +285,20 @@ class RemoteAgent:
 
     def _ended_early(self, seen: bytes) -> errors.PscpError:
         """Return why the channel ended before the marker came."""
-        error, said = self.explain(), seen.replace(STARTED, b"")
-        if not isinstance(error, errors.NoAgent):
+        error, said, has_python = self.explain(), seen.replace(STARTED, b""), STARTED in seen
+        if not (isinstance(error, errors.NoAgent) or (has_python and self._is_lost_alone(error))):
             return error
-        if STARTED in seen:  # so there is a python3, which may be as well as ever the next time
+        if has_python:  # it may be as well as ever the next time
             why = last_line(self._messages.text()) or "it said nothing"
             return errors.AgentFailed(f"the agent failed as it began: {why}")
         return _no_agent(said) if said.strip() else error
+
+    def _is_lost_alone(self, error: errors.PscpError) -> bool:
+        """Return whether the connection is there for others, so that a signal ended the agent."""
+        control = self.channel.control
+        if control is None or control.is_master or not isinstance(error, errors.ConnectionLost):
+            return False
+        return control.is_alive()
 
     # --- frames to the agent
 

@@ -220,14 +220,21 @@ class FirstLogin:
             reason = self._missing_kind(error, setup)
             if reason is None or setup.options.remote != "auto":
                 raise reason or error from None
-            return self._other_kind(setup, note, reason, first)
+            is_sure = not isinstance(error, errors.ConnectionLost)
+            return self._other_kind(setup, note, reason, first, is_sure=is_sure)
 
     def _other_kind(
-        self, setup: HostSetup, note: Note, reason: errors.ConnectError, first: FirstSteps
+        self,
+        setup: HostSetup,
+        note: Note,
+        reason: errors.ConnectError,
+        first: FirstSteps,
+        *,
+        is_sure: bool,
     ) -> RemoteAgent:
         """Connect to SFTP where no agent can run, or to an agent where there is no SFTP.
 
-        The next copy to this host does so from the start.
+        With `is_sure` the next copy to this host does so from the start.
         """
         self._early.end(is_cut=False)
         is_sftp = not self.uses_sftp(setup)
@@ -238,7 +245,7 @@ class FirstLogin:
         except (errors.NoPython, errors.NoAgent, errors.NoSftp) as error:
             self._find(None)
             raise error if isinstance(reason, errors.NoSftp) else reason from None
-        if not isinstance(reason, errors.ConnectionLost):
+        if is_sure:
             setup.memory.remember_sftp(is_sftp)
         if is_sftp and not setup.options.quiet:
             note(f"{reason.message.rstrip('.')}{errors.USING_SFTP}")

@@ -142,7 +142,7 @@ class OneHost(Connections):
                 with self._my_turn():
                     idle = self.idle.take(self._choice(options))
                     return idle or [self._control(options, note, ahead)]
-            except (errors.ConnectionLost, errors.Unreachable) as error:
+            except (errors.ConnectionLost, errors.Unreachable, errors.AgentFailed) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
                 is_full = isinstance(error, errors.ConnectionLost) and attempt < _FIRST_ATTEMPTS - 1

@@ -388,6 +388,9 @@ _PASSING = (
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
+# Of a shell or a program that may start the next time; and the statuses of one that a signal ended.
+_SHORT = r"Cannot allocate memory|Resource temporarily unavailable|[Oo]ut of memory|Too many open"
+_SIGNALS = 128
 # What ssh writes of a key that it passes over; that the login is refused follows from it.
 _OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
 _SSH_STATUSES = (FAILED_STATUS, -15, -2, -9, 0)  # perhaps ssh's own; others are the command's
@@ -414,7 +417,9 @@ def error_of(status: int, messages: str) -> errors.PscpError:
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
-    return errors.NoAgent(f"the far end did not start the agent{shown}{line}")
+    has_failed = status > _SIGNALS or re.search(_SHORT, messages)
+    kind = errors.AgentFailed if has_failed else errors.NoAgent
+    return kind(f"the far end did not start the agent{shown}{line}")
 
 
 def _explained(error: errors.ConnectError, messages: str) -> errors.ConnectError:

@@ -196,6 +196,8 @@ def test_each_status_has_its_meaning(open_channel: Open) -> None:
     assert error_instead(open_channel, "exit 98") is NoPython
     for instead in ("exit 0", "exit 1", "echo why >&2; exit 3", "/no/such/shell"):
         assert error_instead(open_channel, instead) is NoAgent
+    for instead in ("exit 137", "echo 'sh: Cannot allocate memory' >&2; exit 126"):
+        assert error_instead(open_channel, instead) is AgentFailed
     begun = "echo pscp-agent; "  # which is said where there is a python3
     assert error_instead(open_channel, f"{begun}exit 98") is NoPython
     for instead in ("exit 1", "echo MemoryError >&2; exit 1", "echo noise; exit 0"):

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ from faults.conftest import MIB, Way, fill, until
 from pscp.cli import copy
 from pscp.connect import bootstrap
 from pscp.ground import state, stops
-from pscp.ground.errors import ConnectError, NoAgent, NoSftp, Unreachable
+from pscp.ground.errors import AgentFailed, ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.ground.processes import descendants
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Counters
@@ -339,6 +340,35 @@ def test_a7_the_greeting_of_a_forced_command(
     assert raised.value.exit_code == 3
     assert "Welcome, no shell here" in raised.value.message
     assert server.host in raised.value.hint
+
+
+@OVER_EACH
+@pytest.mark.parametrize("said", ["", "echo pscp-agent;"], ids=["sh", "python3"])
+def test_what_is_killed_as_it_begins_is_no_reason_for_sftp(
+    transport: Any, said: str, make_sshd: MakeServer, file: Path, own_home: Path
+) -> None:
+    """With one login it was one, and remembered: the next copies had no fractions of a second."""
+    flag, to = own_home / "flag", own_home / "to"
+    killed = (
+        f'if rm {flag} 2>/dev/null; then {said} kill -9 $$; fi; exec sh -c "$SSH_ORIGINAL_COMMAND"'
+    )
+    server = make_sshd([f"ForceCommand {killed}"])
+    os.utime(file, ns=(0, 1_500_000_000))
+    given = {"archive": True, "login_once": True, "transport": transport, "batch": True}
+    options = pscp.Options(config_file=server.ssh_config, **given)
+    names = f"{file.parent}/.", f"{server.host}:{to}"
+    flag.touch()
+    if said:
+        with pytest.raises(AgentFailed) as raised:
+            pscp.copy(*names, options=options)
+        assert raised.value.retry
+        flag.touch()
+        options = dataclasses.replace(options, retry_for_s=60)
+    else:  # ssh does not tell this from a server that runs no commands
+        assert pscp.copy(*names, options=options).ok
+        shutil.rmtree(to)
+    assert pscp.copy(*names, options=options).ok
+    assert (to / "file").stat().st_mtime_ns == 1_500_000_000
 
 
 def test_a5_a_far_folder_that_cannot_be_entered(
