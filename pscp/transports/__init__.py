@@ -64,6 +64,8 @@ def open_channel(
             is_answered=asks is not None,
         )
         kind = ["-s"] if request.is_subsystem else [] if request.text else ["-N"]
+        if control is not None and not (request.text or control.persist):
+            kind += openssh.ended_with_us(program, control.path)
         argv = [program, *kind, *words, *([request.text] if request.text else [])]
         return Child(argv, may_prompt, cpu, control, environment=asks)
     if control is not None and not control.is_master:

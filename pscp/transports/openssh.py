@@ -116,6 +116,18 @@ class SshSetup:
         return _CHACHA if False in (system.has_aes(), self.far_aes) else _AES_GCM
 
 
+def ended_with_us(program: str, control_path: str) -> list[str]:
+    """Return the options by which an ssh without a command ends when this process does, also by
+    SIGKILL: a command of its own reads its standard input, which ssh itself does not, to the end.
+    """
+    import shlex  # here: few copies have such an ssh
+
+    asking = shlex.join([program, "-Fnone", f"-S{control_path}", "-Oexit", "pscp"])
+    waiting = f"exec 3<&0; (cat <&3; {asking}) >/dev/null 2>&1 &"
+    local = f"exec sh -c {shlex.quote(waiting)}".replace("%", "%%")
+    return ["-oPermitLocalCommand=yes", f"-oLocalCommand={local}"]
+
+
 def user_words(host: Location, options: Options) -> list[str]:
     """Return the user's own ssh options, as scp passes them."""
     given: list[tuple[str, object]] = [("-F", options.config_file)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import forked
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd
+from conftest import QUICK_LOGINS, MakeFar, MakeServer, is_there, require_sshd
 from e2e.ways import COMMAND_S, PSCP
 from night import Sshd
 from programs import ASKED, script
@@ -214,6 +214,19 @@ def test_c2_a_signal_ends_what_a_wrapper_has_started(push: Way, wrapper: Path) -
         )
     finally:
         running.kill()
+
+
+def test_one_login_ends_with_a_copy_that_is_killed(push: Way) -> None:
+    """Its ssh reads nothing, so it stayed logged in, for any program of the user's."""
+    fill(push.source / "big", 8 * MIB)
+    running = push.start("--login-once", "-l", "8000")
+    try:
+        until(push.parts, "the copy has begun")
+        below = descendants(running.process.pid)
+    finally:
+        running.kill()
+    assert below
+    until(lambda: not any(map(is_there, below)), f"{below} have ended")
 
 
 # --- C5: logins that nobody needs
