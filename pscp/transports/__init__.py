@@ -19,7 +19,7 @@ from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.transports import openssh, ssh_settings
 from pscp.transports.channel import Channel
-from pscp.transports.control_sockets import Control
+from pscp.transports.control_sockets import Control, ended_with_us
 from pscp.transports.openssh import Child, SshSetup
 from pscp.transports.ssh_settings import Request, mux_client_argv, program_argv, transport_of
 
@@ -65,7 +65,7 @@ def open_channel(
         )
         kind = ["-s"] if request.is_subsystem else [] if request.text else ["-N"]
         if control is not None and not (request.text or control.persist):
-            kind += openssh.ended_with_us(program, control.path)
+            kind += ended_with_us(program, control.path)
         argv = [program, *kind, *words, *([request.text] if request.text else [])]
         return Child(argv, may_prompt, cpu, control, environment=asks)
     if control is not None and not control.is_master:

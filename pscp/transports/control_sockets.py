@@ -1,4 +1,4 @@
-"""The sockets by which further channels use a connection, and the removal of those of killed runs.
+"""The sockets by which further channels use a connection, and the end of those of killed runs.
 
 Not here: their folder (../ground/state.py), who makes and uses them (openssh.py).
 """
@@ -41,6 +41,18 @@ class Control(NamedTuple):
             return False
         finally:
             probe.close()
+
+
+def ended_with_us(program: str, path: str) -> list[str]:
+    """Return the options by which an ssh without a command ends when this process does, also by
+    SIGKILL: a command of its own reads its standard input, which ssh itself does not, to the end.
+    """
+    import shlex  # here: few copies have such an ssh
+
+    asking = shlex.join([program, "-Fnone", f"-S{path}", "-Oexit", "pscp"])
+    waiting = f"exec 3<&0; (cat <&3; {asking}) >/dev/null 2>&1 &"
+    local = f"exec sh -c {shlex.quote(waiting)}".replace("%", "%%")
+    return ["-oPermitLocalCommand=yes", f"-oLocalCommand={local}"]
 
 
 def sweep(folder: str) -> None:

@@ -116,18 +116,6 @@ class SshSetup:
         return _CHACHA if False in (system.has_aes(), self.far_aes) else _AES_GCM
 
 
-def ended_with_us(program: str, control_path: str) -> list[str]:
-    """Return the options by which an ssh without a command ends when this process does, also by
-    SIGKILL: a command of its own reads its standard input, which ssh itself does not, to the end.
-    """
-    import shlex  # here: few copies have such an ssh
-
-    asking = shlex.join([program, "-Fnone", f"-S{control_path}", "-Oexit", "pscp"])
-    waiting = f"exec 3<&0; (cat <&3; {asking}) >/dev/null 2>&1 &"
-    local = f"exec sh -c {shlex.quote(waiting)}".replace("%", "%%")
-    return ["-oPermitLocalCommand=yes", f"-oLocalCommand={local}"]
-
-
 def user_words(host: Location, options: Options) -> list[str]:
     """Return the user's own ssh options, as scp passes them."""
     given: list[tuple[str, object]] = [("-F", options.config_file)]
@@ -400,9 +388,8 @@ _PASSING = (
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
-# Of a shell or a program that may start the next time; and the statuses of one that a signal ended.
+# Of a program that may start the next time; one that a signal ended has a status beyond 128.
 _SHORT = r"Cannot allocate memory|Resource temporarily unavailable|[Oo]ut of memory|Too many open"
-_SIGNALS = 128
 # What ssh writes of a key that it passes over; that the login is refused follows from it.
 _OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
 _SSH_STATUSES = (FAILED_STATUS, -15, -2, -9, 0)  # perhaps ssh's own; others are the command's
@@ -429,8 +416,7 @@ def error_of(status: int, messages: str) -> errors.PscpError:
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
-    has_failed = status > _SIGNALS or re.search(_SHORT, messages)
-    kind = errors.AgentFailed if has_failed else errors.NoAgent
+    kind = errors.AgentFailed if status > 128 or re.search(_SHORT, messages) else errors.NoAgent
     return kind(f"the far end did not start the agent{shown}{line}")
 
 
