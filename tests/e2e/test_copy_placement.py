@@ -249,6 +249,20 @@ def test_a_file_where_a_folder_is_is_not_sent(way: Way, dry_run: bool) -> None:
     assert (way.destination / "t" / "large" / "stays").is_dir()
 
 
+@pytest.mark.parametrize("more", [{"dry_run": True}, {"check": True}, {}], ids=["n", "check", ""])
+@pytest.mark.parametrize("preserve", [False, True])
+def test_where_a_file_is_nothing_of_a_folder_is_sent_or_promised(
+    way: Way, more: OptionFields, preserve: bool
+) -> None:
+    write(way.source, {"t/folder/one": "1", "t/folder/sub/two": "2" * 300_000})
+    write(way.destination, {"t/folder": "a file"})
+    result = way.copy("t", preserve=preserve, **more)
+    assert {each.path for each in result.failures} == {
+        "t/folder", "t/folder/one", "t/folder/sub", "t/folder/sub/two",
+    }  # fmt: skip
+    assert (result.files, result.bytes_sent, result.differing) == (0, 0, 0)
+
+
 def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:
     outside = way.destination.with_name("outside")
     outside.write_text("of before")

@@ -10,6 +10,7 @@ Not here: the rules (decide.py, ../terms/journal.py), whole folders that are the
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 from pscp.endpoint.asking import requests
@@ -25,6 +26,7 @@ from pscp.transfer.pieces.plan import (
     as_new,
     goes_in_pack,
 )
+from pscp.transfer.terms.copy_terms import folders_of
 from pscp.transfer.terms.journal import FileNotes, PartUse, decide_part_use
 from pscp.transfer.walk.comparing import Comparison
 from pscp.transfer.walk.decide import (
@@ -64,6 +66,7 @@ class DestinationLookup:
         self._items, self._terms, self._queue = items, items.terms, items.terms.queue
         self._rules = Terms.of(items.terms.options)
         self._comparison = Comparison(items, self._send_differing)
+        self._refused: set[str] = set()  # folders that something else has the place of
         self._linking: Linking | None = None
         if self._terms.options.link_dest and not self._terms.options.transfer_test:
             from pscp.transfer.walk.linking import Linking  # here: few copies need it
@@ -124,6 +127,8 @@ class DestinationLookup:
         unchanged: list[PlannedEntry] = []
         to_hash: list[PlannedEntry] = []
         for item, there in pairs:
+            if self._refused and self._is_in_refused(item):
+                continue
             action = self._action(item, there)
             if there.kind:
                 self._items.results.replaces(item.entry.path)
@@ -155,6 +160,8 @@ class DestinationLookup:
             if hint and options.ignore_existing:
                 hint = "without --ignore-existing, " + hint
             self._items.results.name_failed(item, {**failure, "hint": hint})
+            if entry.kind == tree.FOLDER:
+                self._refused.add(entry.path)
         elif action is Action.SKIP:
             self._skip(item)
         elif action is Action.LINK and not self._terms.options.dry_run:
@@ -164,6 +171,16 @@ class DestinationLookup:
         else:
             is_new = there.kind == "" or why == KIND
             self._items.send(as_new(item) if is_new else item, why=why)
+
+    def _is_in_refused(self, item: PlannedEntry) -> bool:
+        """Return whether the entry is in a folder that was refused; then it fails, too."""
+        path = item.entry.path
+        above = next((each for each in folders_of(path) if each in self._refused), None)
+        if above is None:
+            return False
+        message = f"{posixpath.basename(above)!a} is a link or a file there, not a folder"
+        self._items.results.name_failed(item, failures.data(failures.UNSAFE, path, message))
+        return True
 
     def _skip(self, item: PlannedEntry) -> None:
         """Leave an entry out. What lies there may have other bytes, another mode or owner, so
