@@ -256,7 +256,8 @@ def test_where_a_file_is_nothing_of_a_folder_is_sent_or_promised(
 ) -> None:
     write(way.source, {"t/folder/one": "1", "t/folder/sub/two": "2" * 300_000})
     write(way.destination, {"t/folder": "a file"})
-    result = way.copy("t", preserve=preserve, **more)
+    fields: OptionFields = {**more, "preserve": preserve}
+    result = way.copy("t", **fields)
     assert {each.path for each in result.failures} == {
         "t/folder", "t/folder/one", "t/folder/sub", "t/folder/sub/two",
     }  # fmt: skip
