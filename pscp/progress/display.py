@@ -101,10 +101,17 @@ class RichBar(Ticking):
                 live.update(self._render(now, live.console), refresh=True)
 
     def _new_live(self) -> Live:
-        from rich.console import Console  # here: it takes longer to import than --help to print
+        # Here: it takes longer to import than --help to print.
+        from rich.console import Console, ConsoleDimensions
         from rich.live import Live
 
         class Screen(Console):
+            @property  # type: ignore[misc]  # nobody sets it
+            def size(self) -> ConsoleDimensions:
+                """Leave room behind the last line, where the terminal shows a typed ^C."""
+                width, height = super().size
+                return ConsoleDimensions(max(1, width - len("^C")), height)
+
             def on_broken_pipe(self) -> None:  # rich would end the program
                 self.quiet = True
 

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -340,6 +341,9 @@ def test_bar_at_any_width(
     bar = made(RichBar)
     bar.reporter.start(counters)
     bar.reporter.tick()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", bar.err.getvalue())
+    # A ^C that is typed has room behind the last line, else a line would stay.
+    assert max(map(len, drawn.splitlines())) <= max(1, columns - 2)
     bar.reporter.note("a [b]c[/b] :smile: \x1b: " + "long " * 30 + "end")
     bar.reporter.tick()
     bar.reporter.stop(Result())
