@@ -199,8 +199,7 @@ def _checked(
     if most is not None and (type(most) is not int or most < 1):
         raise errors.UsageError(f"--max-hosts must be 1 or more, not {most!r}")
     _check_apart(places)
-    if options.delete:
-        check_beside(places)
+    check_beside(places, mirrors=options.delete, backup_dir=options.backup_dir)
     for each in locations(sources, places[0])[0]:
         if each.is_remote:
             raise errors.UsageError(f"{each.text}: the source of a fan-out is on this machine")

@@ -6,6 +6,7 @@ connection.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -147,18 +148,31 @@ def parse_host(text: str) -> Location:
     return location
 
 
-def check_beside(places: Sequence[Location]) -> None:
-    """Raise UsageError where one of these lies in another one, as far as their names tell.
+def check_beside(places: Sequence[Location], *, mirrors: bool, backup_dir: str | None) -> None:
+    """Raise UsageError where a copy to one of these undoes one to another, as far as names tell:
+    where it `mirrors` it would delete that, and its backups may replace what the other has made.
 
-    The mirror of that one would delete it.
+    Args:
+        backup_dir: the folder of backups of each, relative to it; None: it has none.
     """
+    is_beside = (backup_dir or "").startswith(("/", "../"))
     paths = [os.path.join("~", each.path.removeprefix("~/")) for each in places]
-    named = list(zip(places, map(os.path.normpath, paths), strict=True))
-    for place, path in named:
-        for other, above in named:
-            is_there = place.port == other.port and bool(_logins(place) & _logins(other))
-            if is_there and path != above and path.startswith(above.rstrip("/") + "/"):
-                raise UsageError(f"{place.text} lies in {other.text}, which becomes a mirror")
+    backups = [os.path.normpath(os.path.join(path, backup_dir or "")) for path in paths]
+    named = [*zip(places, map(os.path.normpath, paths), backups, strict=True)]
+    for (place, path, kept), (other, above, others) in itertools.permutations(named, 2):
+        if place.port != other.port or not _logins(place) & _logins(other):
+            continue
+        if mirrors and path != above and _is_in(path, above):
+            raise UsageError(f"{place.text} lies in {other.text}, which becomes a mirror")
+        for folder, whose in ((others, "those of"), (above, "what comes to")):
+            if is_beside and (_is_in(kept, folder) or _is_in(folder, kept)):
+                what = f"the backups of {place.text} and {whose} {other.text}"
+                hint = "a folder in DEST, such as --backup-dir old, is of each one's own"
+                raise UsageError(f"--backup-dir: {what} would be in one folder", hint)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def _logins(place: Location) -> set[str]:

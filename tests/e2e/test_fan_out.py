@@ -284,6 +284,23 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
     assert "dead:" in screen.shown.partition("2 of 3 destinations complete")[0]
 
 
+@pytest.mark.parametrize("folder", ["old", "../old"])
+def test_destinations_at_one_host_may_have_a_folder_for_backups_each(
+    hosts: Hosts, folder: str
+) -> None:
+    hosts.fill("file", 3)
+    at = hosts.good("a")
+    places = {name: hosts.at("a") / name for name in ("one", "below/two")}
+    for name, place in places.items():
+        place.mkdir(parents=True)
+        (place / "file").write_text(f"of {name}")
+    to = (f"{at}{name}" for name in places)
+    ran = typed(hosts, "-a", "--fan-out", "--backup-dir", folder, f"{hosts.source}/.", *to)
+    assert ran.code == 0, ran.err
+    for name, place in places.items():
+        assert (place / folder / "file").read_text() == f"of {name}"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -298,6 +315,20 @@ def test_a_terminal_shows_all_of_them(hosts: Hosts) -> None:
         # T4: what the one had delivered, the mirror of the other deleted.
         (["--fan-out", "-a", "--delete", ".", "a:x/", "a:x/y/"], "a:x/y/ lies in a:x/"),
         (["--fan-out", "-a", "--delete", ".", "a:y", "a:"], "a:y lies in a:"),
+        # The backups of the one replaced those of the other, or what had come there.
+        (
+            ["--fan-out", "-a", "--backup-dir", "../b", ".", "a:x", "a:y/"],
+            "--backup-dir: the backups of a:x and those of a:y/ would be in one folder",
+        ),
+        (["--fan-out", "--backup-dir", "/b/c", "file", "a:x", "a:/y"], "the backups of a:x and th"),
+        (
+            ["--fan-out", "-a", "--backup-dir", "../b", ".", "a:x/y", "a:x"],
+            "the backups of a:x/y and what comes to a:x would",
+        ),
+        (
+            ["--fan-out", "-a", "--backup-dir", "../b", ".", "a:x/y", "a:x/b/z"],
+            "the backups of a:x/y and those of a:x/b/z would",
+        ),
         (["--max-hosts", "2", "file", "a:x"], "--max-hosts goes with --fan-out"),
         (["--fan-out", "--cluster", "local:2", "file", "a:x"], "--cluster does not go with a fan"),
         (["--fan-out", "--measure", "a"], "--max-hosts goes with --fan-out, and that with a copy"),

@@ -314,6 +314,10 @@ def test_patterns_come_from_files_at_their_places(tmp_path: Path) -> None:
             "[job.a]\nsources='/s'\narchive = true\ndelete = true\ndestinations = ['h:a', 'h:a/b']",
             5, "h:a/b lies in h:a",
         ),
+        (
+            "[job.a]\nsources='/s'\nbackup-dir = '../old'\ndestinations = ['h:a', 'h:b']",
+            4, "backup-dir: the backups of h:a and those of h:b would be in one folder",
+        ),
         ("[job.a]\nsources = ['h:a', 'i:b']\ndestinations = '/d'", 3, "different hosts"),
         (
             "[job.a]\nsources = 'h:a'\ndestinations = '/d'\nafter = 'move /sent'", 4,

@@ -159,8 +159,9 @@ class JobReader:
                 if len({place for _, place in pairs}) < len(pairs):
                     hint = 'with a "/" behind it they go below it, by their last names'
                     raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
-            if job.options.delete:
-                check_beside([parse_location(each) for each in job.destinations])
+            places = [parse_location(each) for each in job.destinations]
+            options = job.options
+            check_beside(places, mirrors=options.delete, backup_dir=options.backup_dir)
         except UsageError as error:
             self._wrong("destinations", schema.as_keys(in_words(error)))
         self._check_manifests(job)
