@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ from pscp.progress.progress import (
 )
 
 OWN_FAILURE = 255  # as ssh(1)
+UNREAD = 128 + signal.SIGPIPE  # where the reader of a file has gone, as cat(1) in a shell
 _HINT = "the command at the far end was ended"
 
 USAGE = "pscp-pipe [options] HOST COMMAND..., or pscp-pipe --from [options] HOST COMMAND..."
@@ -133,15 +135,16 @@ def move(command: PipeCommand, name: str, words: Sequence[str]) -> int:
     It is for the command of this name, with these words.
     """
     check_streams(command)
+    unread = OWN_FAILURE if command.path is None else UNREAD
     try:
         with run_log(name, words, command.options) as kept:
             return moved(command, kept)
     except BrokenPipeError:  # nobody reads the far command's output any more; ssh says nothing
-        return OWN_FAILURE
+        return unread
     except CopyError:
         if command.is_push or is_read(1):
             raise
-        return OWN_FAILURE  # nor about `| head`
+        return unread  # nor about `| head`
 
 
 def check_streams(command: PipeCommand) -> None:

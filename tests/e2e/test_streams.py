@@ -413,6 +413,17 @@ def test_a_stream_into_a_file(world: World) -> None:
     assert not world.parts
 
 
+def test_a_reader_of_a_file_that_goes_away(world: World) -> None:
+    """It was exit code 255, which is of pscp-pipe alone."""
+    (world.home / "big").write_bytes(bytes_of(5 * MIB))
+    with world.start(f"{world.server.host}:{world.home}/big", "-", program=PSCP) as process:
+        assert process.stdin and process.stdout and process.stderr
+        assert len(process.stdout.read(4)) == 4
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(ENDED_S) == 128 + signal.SIGPIPE
+
+
 def test_another_file_in_the_place_of_its_part(world: World) -> None:
     """U5: it was delivered under the name, exit code 0."""
     with world.start("-", f"{world.server.host}:{world.home}/x", program=PSCP) as process:
