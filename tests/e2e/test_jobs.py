@@ -524,6 +524,26 @@ def test_a_file_that_changed_is_tried_again_while_all_sources_are_there(
     assert place.arrived(0) == place.arrived(1) == {"a", "b"}
 
 
+def test_a_file_that_changed_before_the_second_destination_had_it_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed at the source, and the run was done."""
+    place.fill("a", "b")
+    copy = pscp.copy
+
+    def change_before_the_second(sources: Any, destination: str, **given: Any) -> Result:
+        if destination == place.destination(1):
+            (place.home / "here" / "b").write_text("of today")
+        return copy(sources, destination, **given)
+
+    monkeypatch.setattr(runner, "copy", change_before_the_second)
+    run = place.run_one(place.job(ends=2, after="remove", max_hosts=1))
+    assert (run.outcome, run.files_removed) == (Outcome.FAILED, 1)
+    [failure] = run.destinations[1].failures
+    assert (failure.path, failure.error) == ("b", "SourceChanged")
+    assert os.listdir(place.home / "here") == ["b"]
+
+
 def test_a_full_disk_for_history_and_state_stops_no_copy(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,9 +142,10 @@ def test_while_a_destination_is_tried_again_nothing_is_removed(push: Way, begin:
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
-def test_a_file_that_changed_between_two_copies_stays(
+def test_a_file_that_changed_between_two_copies_stays_and_is_told(
     push: Way, begin: Begin, is_replaced: bool
 ) -> None:
+    """It stayed without a word: what the first one has is not what there is."""
     make(push.source, "t/a", "t/b")
     night = begin()
     assert night.copy("one").ok
@@ -153,7 +154,9 @@ def test_a_file_that_changed_between_two_copies_stays(
         shutil.copy2(push.source / "older", push.source / "t" / "b")
     else:
         (push.source / "t" / "b").write_text("more than before")
-    assert night.copy("two").ok
+    [failure] = night.copy("two").failures
+    assert (failure.path, failure.error) == ("t/b", "SourceChanged")
+    assert failure.message == "changed before all destinations had it: they have different versions"
     assert files_of(push.source / "t") == {"b"}
     night = begin()
     assert night.copy("one").ok and night.copy("two").ok

@@ -32,6 +32,7 @@ from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, source_path
 from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
+from pscp.transfer.terms.moves import Moves, State
 from pscp.transfer.terms.results import Results
 from pscp.transfer.terms.twins import Landed, Shown
 
@@ -307,14 +308,24 @@ class Moving:
         moves = self._moves
         if moves is None:
             yield from safe
-        elif moves.finish(self._to, map(self._digest, safe)):
-            rows = self._spool.take()
-            everywhere = (row for row in rows if moves.is_everywhere(self._digest(row)))
+        elif moves.finish(self._to, map(self._state, safe)):
+            everywhere = self._everywhere(moves)
             first = next(everywhere, None)
             if first is not None and not (why := moves.twins.why_not_several()):
                 yield from itertools.chain([first], everywhere)
             elif first is not None:
                 self._why_not = why
+
+    def _everywhere(self, moves: Moves) -> Iterator[list[Any]]:
+        """Yield what all copies have landed; tell what was another file to one of them."""
+        for row in self._spool.take():
+            state = self._state(row)
+            if moves.is_everywhere(state):
+                yield row
+            elif moves.has_changed(state):
+                path = source.SourceFile(*row[1]).path
+                why = "changed before all destinations had it: they have different versions"
+                self._fail(answers.from_source(failures.data(failures.CHANGED, path, why)))
 
     def _durable(self, row: list[Any]) -> tuple[str, Durable]:
         """Return where a row's file has landed, and what is known of it there."""
@@ -329,12 +340,11 @@ class Moving:
     def _fail(self, failure: Failure) -> None:
         self._queue.run_alone(lambda: self._results.failed(failure, was_copied=True))
 
-    def _digest(self, row: list[Any]) -> bytes:
-        """Return a digest of what tells a file, in this very state, from all others."""
+    def _state(self, row: list[Any]) -> State:
+        """Return what tells a file from all others, and its state from those it had."""
         kind, known = row[0], source.SourceFile(*row[1])
         path = os.path.abspath(source_path(self._terms.tops[known.top], known.path))
-        told = json.dumps([kind, path, known.path, *known[2:]])
-        return hashlib.blake2b(told.encode(), digest_size=16).digest()
+        return State(_digest([path, known.path]), _digest([kind, *known[2:]]))
 
     def _removal(self, rows: list[list[Any]]) -> Ask:
         def then(answer: object) -> None:
@@ -384,6 +394,10 @@ class Moving:
 def _kind_of(row: object) -> str | None:
     """Return the kind in a row of Lookup's answer; None where that could not be looked at."""
     return None if isinstance(row, dict) else answers.text(answers.items(row)[0])
+
+
+def _digest(told: list[Any]) -> bytes:
+    return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).digest()
 
 
 def _folded(name: str) -> str:

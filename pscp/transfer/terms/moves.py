@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import Top
@@ -22,6 +23,13 @@ from pscp.ground.locations import Location, as_location
 from pscp.transfer.terms.twins import Twins
 
 Place = str | os.PathLike[str] | Location
+
+
+class State(NamedTuple):
+    """A file of the sources in one state of it. Both are digests: there may be millions."""
+
+    file: bytes  # tells it from all others
+    state: bytes
 
 
 class Moves:
@@ -62,10 +70,11 @@ class Moves:
         self._lock = threading.Lock()  # guards what follows
         self._finished = set[str]()  # destinations
         self._moved = 0
-        # In a temporary file: there may be millions.
+        # In a temporary file.
         self._landed = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         self._landed.execute(
-            "CREATE TABLE landed (file, destination, PRIMARY KEY (file, destination)) WITHOUT ROWID"
+            "CREATE TABLE landed (file, state, destination,"
+            " PRIMARY KEY (file, state, destination)) WITHOUT ROWID"
         )
         weakref.finalize(self, self._landed.close)
 
@@ -110,12 +119,12 @@ class Moves:
             self._finished.discard(destination)
             self._landed.execute("DELETE FROM landed WHERE destination = ?", (destination,))
 
-    def finish(self, destination: str, files: Iterable[bytes]) -> bool:
+    def finish(self, destination: str, files: Iterable[State]) -> bool:
         """Note what has landed at this destination. Return whether it was the last one."""
         with self._lock, _room():
             self._landed.execute("BEGIN")
-            rows = ((file, destination) for file in files)
-            self._landed.executemany("INSERT OR IGNORE INTO landed VALUES (?, ?)", rows)
+            rows = ((*file, destination) for file in files)
+            self._landed.executemany("INSERT OR IGNORE INTO landed VALUES (?, ?, ?)", rows)
             self._landed.execute("COMMIT")
             self._finished.add(destination)
             return self._finished == self._destinations
@@ -130,11 +139,19 @@ class Moves:
         """How many files have been removed at the source so far, or renamed."""
         return self._moved
 
-    def is_everywhere(self, file: bytes) -> bool:
-        """Return whether every destination holds this file."""
+    def is_everywhere(self, file: State) -> bool:
+        """Return whether every destination holds this file, in this state."""
+        query = "SELECT count(*) FROM landed WHERE file = ? AND state = ?"
+        return self._count(query, file) == len(self._destinations)
+
+    def has_changed(self, file: State) -> bool:
+        """Return whether a destination holds this file in another state."""
+        return self._count("SELECT count(*) FROM landed WHERE file = ? AND state <> ?", file) > 0
+
+    def _count(self, query: str, file: State) -> int:
         with self._lock, _room():
-            found = self._landed.execute("SELECT count(*) FROM landed WHERE file = ?", (file,))
-            return bool(found.fetchone()[0] == len(self._destinations))
+            number: int = self._landed.execute(query, file).fetchone()[0]
+            return number
 
 
 def _real(top: Top) -> bytes:
