@@ -109,6 +109,14 @@ def test_what_was_reached_through_a_link_stays(way: Way) -> None:
     assert files_of(way.destination) == {"t/own", "t/link/x", "t/file"}
 
 
+def test_a_source_that_is_a_link_to_a_folder_stands_for_that(way: Way) -> None:
+    make(way.source, "t/own")
+    (way.source / "link").symlink_to(way.source / "t")
+    assert way.copy("link", remove_source_files=True).files_removed == 1
+    assert files_of(way.source) == {"link"}
+    assert files_of(way.destination) == {"link/own"}
+
+
 @pytest.mark.parametrize("name", ["t", "t/."])
 def test_the_source_is_the_destination(way: Way, name: str) -> None:
     """Or the only copy would be lost."""
