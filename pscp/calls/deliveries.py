@@ -2,7 +2,8 @@
 
 Each destination is a copy of its own, in a thread of its own: with its connections, its journal,
 its pace and its outcome. They share what they read of the source
-(../transfer/lanes/shared_reads.py), and nothing else; so a slow or dead one holds no other up.
+(../transfer/lanes/shared_reads.py), and where they are (../transfer/neighbours.py), and nothing
+else; so a slow or dead one holds no other up.
 
 Not here: one copy (api.py), the command line (../cli/fan_out.py), whether there is another attempt
 (../jobs/attempts.py).
@@ -41,6 +42,7 @@ from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter, Result, problem_of
 from pscp.transfer.lanes.shared_reads import Reader, SharedReads
+from pscp.transfer.neighbours import Neighbours
 from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.transfer.terms.moves import Moves
 
@@ -283,7 +285,7 @@ class _Copies:
     ) -> None:
         self._destinations, self._copy, self._again = destinations, copy, again
         self._progress, self._shares = progress, shares
-        self._reads = SharedReads(len(destinations))
+        self._reads, self._neighbours = SharedReads(len(destinations)), Neighbours()
         self._stops = {each: stops.Stop() for each in destinations}
         self._found: dict[str, Delivery] = {}  # each thread sets its own
         self._changed = threading.Condition()  # guards what follows
@@ -360,7 +362,8 @@ class _Copies:
 
         begun_s = time.monotonic()
         try:
-            with self._stops[destination].here(), reader.here() if self._shares else nullcontext():
+            reads = reader.here() if self._shares else nullcontext()
+            with self._stops[destination].here(), self._neighbours.here(), reads:
                 result = self._copy(destination, show)
         except errors.PscpError as error:
             failed = error

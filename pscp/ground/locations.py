@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pscp.ground.errors import CopyError, UsageError
 
@@ -148,27 +149,49 @@ def parse_host(text: str) -> Location:
     return location
 
 
-def check_beside(places: Sequence[Location], *, mirrors: bool, backup_dir: str | None) -> None:
-    """Raise UsageError where a copy to one of these undoes one to another, as far as names tell:
-    where it `mirrors` it would delete that, and its backups may replace what the other has made.
+class Reach(NamedTuple):
+    """What a copy to one of several destinations changes there, by paths that can be compared."""
 
-    Args:
-        backup_dir: the folder of backups of each, relative to it; None: it has none.
+    text: str  # the destination, as typed
+    folders: tuple[str, ...]  # what comes there
+    backups: str  # the folder for backups, where that is beside them, else ""
+
+
+def backups_beside(folder: str, backup_dir: str | None) -> str:
+    """Return the path of a folder for backups that is beside this one, else ""."""
+    is_beside = backup_dir is not None and backup_dir.startswith(("/", "../"))
+    return os.path.normpath(os.path.join(folder, backup_dir or "")) if is_beside else ""
+
+
+def what_undoes(one: Reach, other: Reach, *, mirrors: bool) -> tuple[str, str]:
+    """Return why the one copy would undo the other, and what to do; "" if it does not.
+
+    Where it `mirrors` it would delete what the other has brought, and its backups may replace that.
     """
-    is_beside = (backup_dir or "").startswith(("/", "../"))
-    paths = [os.path.join("~", each.path.removeprefix("~/")) for each in places]
-    backups = [os.path.normpath(os.path.join(path, backup_dir or "")) for path in paths]
-    named = [*zip(places, map(os.path.normpath, paths), backups, strict=True)]
-    for (place, path, kept), (other, above, others) in itertools.permutations(named, 2):
-        if place.port != other.port or not _logins(place) & _logins(other):
-            continue
-        if mirrors and path != above and _is_in(path, above):
-            raise UsageError(f"{place.text} lies in {other.text}, which becomes a mirror")
-        for folder, whose in ((others, "those of"), (above, "what comes to")):
-            if is_beside and (_is_in(kept, folder) or _is_in(folder, kept)):
-                what = f"the backups of {place.text} and {whose} {other.text}"
-                hint = "a folder in DEST, such as --backup-dir old, is of each one's own"
-                raise UsageError(f"--backup-dir: {what} would be in one folder", hint)
+    pairs = itertools.product(one.folders, other.folders)
+    if mirrors and any(inner != outer and _is_in(inner, outer) for outer, inner in pairs):
+        return f"{other.text} lies in {one.text}, which becomes a mirror", ""
+    for folders, whose in (((other.backups,), "those of"), (other.folders, "what comes to")):
+        if one.backups and any(_is_in(one.backups, f) or _is_in(f, one.backups) for f in folders):
+            what = f"the backups of {one.text} and {whose} {other.text}"
+            hint = "a folder in DEST, such as --backup-dir old, is of each one's own"
+            return f"--backup-dir: {what} would be in one folder", hint
+    return "", ""
+
+
+def check_beside(places: Sequence[Location], *, mirrors: bool, backup_dir: str | None) -> None:
+    """Raise UsageError where a copy to one of these would undo one to another, as far as names
+    tell.
+    """
+    named = []
+    for place in places:
+        path = os.path.normpath(os.path.join("~", place.path.removeprefix("~/")))
+        named.append((place, Reach(place.text, (path,), backups_beside(path, backup_dir))))
+    for (place, one), (another, other) in itertools.permutations(named, 2):
+        if place.port == another.port and _logins(place) & _logins(another):
+            why, hint = what_undoes(one, other, mirrors=mirrors)
+            if why:
+                raise UsageError(why, hint)
 
 
 def _is_in(path: str, folder: str) -> bool:

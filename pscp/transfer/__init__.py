@@ -6,5 +6,5 @@ Read next: copy.py.
 
 For other rooms: begin_requests (choose_hash, sink_request, source_request), copy (Run, make_pool,
 shared_cpus), far_hosts (FarHosts, connections_to), lane_pool (LanePool), negotiation
-(replace_dead), one_place, onward (with_far_source).
+(replace_dead), neighbours (Neighbours), one_place, onward (with_far_source).
 """

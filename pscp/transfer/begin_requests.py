@@ -99,12 +99,12 @@ def source_request(
     )
 
 
-def _modules(options: Options, *, lists: bool) -> dict[str, bool]:
+def _modules(options: Options, *, lists: bool, tells_place: bool = False) -> dict[str, bool]:
     """Return which modules both ends need beside those of every copy."""
     is_real = not options.transfer_test
     return {
         "mirror": options.delete and is_real,
-        "moving": options.remove_source_files and is_real,
+        "moving": tells_place or (options.remove_source_files and is_real),
         "rows": lists,
         "listings": lists,
     }
@@ -125,12 +125,13 @@ def sink_request(
     base: str = "",
     has_old: bool = False,
     lists: bool = False,
+    tells_place: bool = False,
 ) -> requests.BeginSink:
     """Return the request that makes an end the sink of this copy, for the run with this nonce.
 
     With `has_old` something is there already, to take what is the same from. With `lists` whole
-    folders are compared by listings. `base` is DEST below the root, where it is not the root.
-    Without a nonce the sink changes nothing.
+    folders are compared by listings; with `tells_place` it may be asked where it is. `base` is DEST
+    below the root, where it is not the root. Without a nonce the sink changes nothing.
     """
     links = bool(options.link_dest)
     looks = has_old or links or options.existing or options.relative or options.remove_source_files
@@ -161,5 +162,5 @@ def sink_request(
         debug=options.debug,
         backup=list(options.backups),
         link_dest=[base, f"{root}/{base}", *options.link_dest] if options.link_dest else [],
-        modules=_named({**_modules(options, lists=lists), **of_sink}),
+        modules=_named({**_modules(options, lists=lists, tells_place=tells_place), **of_sink}),
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.lanes.lost_work import revoke_first
+from pscp.transfer.neighbours import neighbours_of
 from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.results import Results
@@ -44,6 +45,8 @@ class Coordinator:
         mirror, moving = self._removers()
         walk = PlanWalk(self._items, self._lookup, mirror)
         try:
+            if (neighbours := neighbours_of(self.terms.options)) is not None:
+                neighbours.check(self.terms)
             if moving is not None:
                 moving.look_for_others()
             walk.start()

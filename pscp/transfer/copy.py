@@ -38,6 +38,7 @@ from pscp.transfer.lanes.shared_reads import reader_here
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.logins import ahead
 from pscp.transfer.negotiation import Agreement, Negotiation, replace_dead
+from pscp.transfer.neighbours import neighbours_of
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, FilePlaces, PoolTerms
 from pscp.transfer.terms.journal import Journal, open_when_free
 from pscp.transfer.terms.relative import folders_above
@@ -253,6 +254,7 @@ class Run:
             base=there.removesuffix(own).rstrip("/") if there != own else "",
             has_old=self._request.is_push and bool(agreed.target.existing or is_there),
             lists=terms.checks_folders,
+            tells_place=neighbours_of(self._options) is not None,
         )
         may_replace = self._options.delete and not self._options.ignore_existing
         replaces = list(agreed.target.names) if may_replace else []

@@ -301,6 +301,45 @@ def test_destinations_at_one_host_may_have_a_folder_for_backups_each(
         assert (place / folder / "file").read_text() == f"of {name}"
 
 
+@pytest.mark.parametrize("max_hosts", [1, 2])
+@pytest.mark.parametrize("is_inner_first", [True, False])
+def test_a_mirror_in_another_under_two_names_of_one_host(
+    hosts: Hosts, max_hosts: int, is_inner_first: bool
+) -> None:
+    """What the one had delivered, the mirror of the other deleted: with exit 0."""
+    hosts.fill("file", 3)
+    to = [hosts.good("a"), hosts.good("b").replace("at-b", "at-a") + "inner/"]
+    to = to[::-1] if is_inner_first else to
+    found = fan_out(hosts, *to, delete=True, mkpath=True, max_hosts=max_hosts)
+    [error] = [each.error for each in found if each.error is not None]
+    assert type(error) is pscp.DestinationError
+    assert (
+        error.message
+        == f"b:{hosts.at('a')}/inner/ lies in a:{hosts.at('a')}/, which becomes a mirror"
+    )
+    [there] = [each for each in found if each.error is None]
+    folder = hosts.at("a") / "inner" if "inner" in there.destination else hosts.at("a")
+    assert (folder / "file").exists()
+    assert not list(hosts.at("a").rglob(".*"))  # nor a fence of the other
+
+
+def test_a_folder_for_backups_that_two_names_of_one_host_share(hosts: Hosts) -> None:
+    """The backup of the one replaced that of the other: with exit 0."""
+    data = hosts.fill("file", 3)
+    at = hosts.good("a"), hosts.good("b").replace("at-b", "at-a")
+    to = [f"{place}{name}/" for place, name in zip(at, ("one", "two"), strict=True)]
+    for name in ("one", "two"):
+        (hosts.at("a") / name).mkdir()
+        (hosts.at("a") / name / "file").write_text(f"of {name}")
+    found = fan_out(hosts, *to, backup_dir="../old")
+    [(failed, error)] = [(each.destination, each.error) for each in found if each.error is not None]
+    assert "would be in one folder" in error.message and error.exit_code == 1
+    names = ["two", "one"] if failed == to[0] else ["one", "two"]
+    assert (hosts.at("a") / "old" / "file").read_text() == f"of {names[0]}"
+    assert (hosts.at("a") / names[0] / "file").read_bytes() == data
+    assert (hosts.at("a") / names[1] / "file").read_text() == f"of {names[1]}"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
