@@ -22,7 +22,7 @@ from pscp.ground.locations import Location
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import is_progress_paused, is_terminal, printable, write_line
 from pscp.options.options import Options
-from pscp.progress.display import RichBar
+from pscp.progress.display import RichBar, style_of
 from pscp.progress.progress import (
     CHANGES,
     JsonLines,
@@ -200,7 +200,7 @@ class RowReporter(Reporter):
 
 def make_display(options: Options, rows: Sequence[Row], *, is_terminal: bool) -> Display:
     """Return what shows a fan-out to these destinations."""
-    style = "none" if options.quiet else options.progress
+    style = style_of(options)
     display: Display = PrefixedNotes()
     if style == "json":
         display = JsonRows(rows)

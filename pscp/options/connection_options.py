@@ -294,7 +294,11 @@ class ConnectionOptions:
     )
     program: str = SSH.path("-S --program PROGRAM", "run this instead of ssh", default="ssh")
 
-    quiet: bool = SHOWN.flag("-q --quiet", "errors only", "For the command line: errors only.")
+    quiet: bool = SHOWN.flag(
+        "-q --quiet",
+        "errors only, and JSON or a table if asked for",
+        "For the command line: errors only.",
+    )
     verbose: bool = SHOWN.flag(
         "-v --verbose",
         "name what is copied, folders too, and what is deleted",

@@ -50,8 +50,13 @@ def make_reporter(options: Options, is_terminal: bool, name: str = "pscp") -> Re
     return reporter
 
 
+def style_of(options: Options) -> str:
+    """Return the style of --progress; -q silences text, and not the JSON that is asked for."""
+    return "none" if options.quiet and options.progress != "json" else options.progress
+
+
 def _of_style(options: Options, is_terminal: bool) -> Notes:
-    style = "none" if options.quiet else options.progress
+    style = style_of(options)
     if style == "json":
         return JsonLines()
     if options.dry_run and not options.check:  # which reads what it compares

@@ -90,7 +90,7 @@ It has more fields, and its parts are records: [advice.py](../pscp/measuring/adv
 
 ## What --progress json prints
 
-One JSON object a line on standard output, whose `event` is
+One JSON object a line on standard output, with `-q` too, whose `event` is
 
 - `progress`, about once a second and at the end: `elapsed_s`, `plan_complete`, `verified`, and the
   numbers of Counters but {left_out};

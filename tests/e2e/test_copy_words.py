@@ -134,6 +134,15 @@ def test_json_of_what_cannot_begin(filled: Way) -> None:
     assert "refused" in ran.err and "refused" in last["message"] and last["hint"]
 
 
+@pytest.mark.parametrize("word", ["-r", "-rn", "-rnvv"])
+def test_quiet_leaves_the_json_that_is_asked_for(filled: Way, word: str) -> None:
+    (filled.source / "t" / "gone").symlink_to("nowhere")
+    ran = filled.command(word, "-q", "--progress", "json", names=["t"])
+    assert (ran.code, ran.err) == (1, "")
+    last = events(ran.out)[-1]  # all is JSON
+    assert (last["event"], last["ok"], last["files"]) == ("end", False, 2)
+
+
 @pytest.mark.parametrize("style", ["plain", "none", "auto"])
 def test_on_a_pipe(filled: Way, style: str) -> None:
     ran = filled.command("-r", "--progress", style, names=["t"])

@@ -259,9 +259,10 @@ def test_what_gets_other_metadata_alone_is_named(hosts: Hosts) -> None:
     assert sorted(ran.out.splitlines()) == [f"{each}: file" for each in to], ran
 
 
-def test_json_names_the_destination_of_each_event(hosts: Hosts) -> None:
+@pytest.mark.parametrize("word", ["-vv", "-qvv"])
+def test_json_names_the_destination_of_each_event(hosts: Hosts, word: str) -> None:
     hosts.fill("big", BIG_BYTES)
-    words = ("--fan-out", "--max-hosts", "1", "--progress", "json", "-vv")
+    words = ("--fan-out", "--max-hosts", "1", "--progress", "json", word)
     to = [hosts.good("a"), hosts.good("b")]
     ran = typed(hosts, *words, f"{hosts.source}/big", *to)
     events = [json.loads(line) for line in ran.out.splitlines()]

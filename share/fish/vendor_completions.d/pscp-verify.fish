@@ -47,7 +47,7 @@ complete -c pscp-verify -l persist -x -d 'keep the connections for so long (90, 
 complete -c pscp-verify -s 4 -l ipv4 -d 'use IPv4 only'
 complete -c pscp-verify -s 6 -l ipv6 -d 'use IPv6 only'
 complete -c pscp-verify -s S -l program -x -a '(__fish_complete_command)' -d 'run this instead of ssh'
-complete -c pscp-verify -s q -l quiet -d 'errors only'
+complete -c pscp-verify -s q -l quiet -d 'errors only, and JSON or a table if asked for'
 complete -c pscp-verify -s v -l verbose -d 'name what is copied, folders too, and what is deleted'
 complete -c pscp-verify -s vv -l itemize -d 'name each file with what becomes of it; say which hash, cipher and connections are used'
 complete -c pscp-verify -s d -l debug -d 'show what pscp, ssh and the agents do, with the lane of each'
