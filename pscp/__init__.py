@@ -30,13 +30,15 @@ if TYPE_CHECKING:  # what is in __all__ is public by that
     from pscp.calls.looking import Look, look
     from pscp.calls.verifying import Verified, verify
     from pscp.ground import errors as errors
+    from pscp.ground.counters import LargeFile
     from pscp.ground.errors import *
     from pscp.ground.locations import Location, parse_location
+    from pscp.manifests.comparing import Difference, What
     from pscp.measuring.advice import Measurement
     from pscp.measuring.measure import measure
     from pscp.options.options import Options
     from pscp.progress.callbacks import FileEvent
-    from pscp.progress.progress import Counters, Failure, Result, WorkerTotals
+    from pscp.progress.progress import Counters, Failure, Outcome, Result, WorkerTotals
     from pscp.stream.stream import Ran
     from pscp.transfer.terms.copy_terms import JobTerms
     from pscp.transfer.terms.moves import Moves
@@ -72,7 +74,9 @@ _HOMES = {  # where what is in __all__ comes from; all else is in ground/errors.
     "parse_location": "ground.locations", "Options": "options.options",
     "Counters": "progress.progress", "Failure": "progress.progress",
     "Result": "progress.progress", "WorkerTotals": "progress.progress",
-    "FileEvent": "progress.callbacks",
+    "FileEvent": "progress.callbacks", "LargeFile": "ground.counters",
+    "Outcome": "progress.progress", "Difference": "manifests.comparing",
+    "What": "manifests.comparing",
     "measure": "measuring.measure", "Measurement": "measuring.advice",
     "replicate": "zfs.replicate", "Replicated": "zfs.replicate", "Ran": "stream.stream",
     "JobTerms": "transfer.terms.copy_terms", "Moves": "transfer.terms.moves",
@@ -82,15 +86,15 @@ __all__ = [
     "AgentFailed", "AuthenticationError", "BadManifest", "Cancelled", "Cleaned", "CommandFailed",
     "ConnectError", "ConnectionFull", "ConnectionLost", "CopyError", "CopyRunning", "Counters",
     "DatasetBusy", "DatasetError", "Delivery", "DestinationError", "DestinationExists",
-    "Diverged", "Failure", "FanOutFailed", "FileError", "FileEvent", "FilesFailed",
-    "HostKeyError", "Interrupted", "ItemError", "JobTerms", "Location", "Look", "Measurement",
-    "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot", "NoSpace",
-    "NoSuchDataset", "NoZfs", "NotRemoved", "Options", "ProtocolError", "PscpError", "Ran",
-    "Replicated", "Result", "ResumeRefused", "Session", "Settled", "SnapshotExists",
-    "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated", "TimedOut",
-    "UnknownOption", "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError", "Verified",
-    "VerifyError", "WorkerTotals", "ZfsDenied", "clean", "copy",
-    "fan_out", "look", "measure", "parse_location", "replicate", "verify",
+    "Difference", "Diverged", "Failure", "FanOutFailed", "FileError", "FileEvent", "FilesFailed",
+    "HostKeyError", "Interrupted", "ItemError", "JobTerms", "LargeFile", "Location", "Look",
+    "Measurement", "Moves", "NoAgent", "NoCommonSnapshot", "NoPython", "NoSftp", "NoSnapshot",
+    "NoSpace", "NoSuchDataset", "NoZfs", "NotRemoved", "Options", "Outcome", "ProtocolError",
+    "PscpError", "Ran", "Replicated", "Result", "ResumeRefused", "Session", "Settled",
+    "SnapshotExists", "SourceChanged", "StreamCut", "StreamRejected", "SystemFailure", "Terminated",
+    "TimedOut", "UnknownOption", "Unreachable", "UnsafeName", "UnsupportedFile", "UsageError",
+    "Verified", "VerifyError", "What", "WorkerTotals", "ZfsDenied", "clean", "copy", "fan_out",
+    "look", "measure", "parse_location", "replicate", "verify",
 ]  # fmt: skip
 
 

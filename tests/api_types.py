@@ -53,6 +53,14 @@ def locations(session: pscp.Session) -> None:
     session.run(b"true")  # type: ignore[arg-type]
 
 
+def of_file(event: pscp.FileEvent) -> None:
+    assert_type(event.outcome, pscp.Outcome)
+
+
+def of_manifest(found: pscp.Difference) -> None:
+    assert_type(found.what, pscp.What)
+
+
 def failures(files: pscp.FilesFailed, places: pscp.FanOutFailed) -> None:
     assert_type(files.result, pscp.Result)
     assert_type(places.result, tuple[pscp.Delivery, ...])

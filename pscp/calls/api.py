@@ -188,8 +188,9 @@ class Session:
     def cancel(self) -> None:
         """End the calls of this session that run now: each raises Cancelled in its own thread.
 
-        From any thread, any number of times. It does not wait for their ends, which are those of a
-        KeyboardInterrupt: what had landed is kept. The session can be used again.
+        From any thread, any number of times. A call that begins later is not ended: for a deadline
+        asyncio.timeout() around a call of pscp.aio is better. It does not wait for the ends, which
+        are those of a KeyboardInterrupt: what had landed is kept. The session can be used again.
         """
         if self.connections.is_foreign:
             return

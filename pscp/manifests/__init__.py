@@ -3,6 +3,6 @@
 Not here: what a program calls (../calls/verifying.py), the command pscp-verify (../cli/verify.py).
 Read next: formats.py.
 
-For other rooms: comparing (Difference, compare), formats (Manifest), making (Making), signing,
-trees.
+For other rooms: comparing (Difference, What, compare), formats (Manifest), making (Making),
+signing, trees.
 """

@@ -13,11 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 
 import pscp
-from pscp.manifests.comparing import Difference
 from pscp.options.option_rows import KEYWORDS
-from pscp.progress.callbacks import FileEvent
-from pscp.stream.stream import Ran
-from pscp.zfs.replicate import Replicated
 from pscp.zfs.schedule import ReplicatedDataset
 
 INTRODUCTION = """\
@@ -36,7 +32,8 @@ text does for an option of several; None is the `auto` of `-c`. A place is a `st
 a `pathlib.Path` or the like, which always is a path of this machine; "-" is a file. Sources, and
 the destinations of [fan_out()](fan-out.md), are one or an iterable of them (`[]` is a
 `UsageError`), `exclude` and `include` a pattern or a sequence ([which files](filters.md)).
-`progress` is a function of a `Counters`, `on_file` of a `FileEvent`, `say` and `note` of a `str`;
+`progress` is a function of a `Counters`, `on_file` of a `FileEvent`; those of fan_out() get the
+destination first, as `progress(destination, counters)`. `say` and `note` are functions of a `str`;
 `reporter` is a `Reporter` ([progress.py](../pscp/progress/progress.py)). `help(pscp.copy)` has each
 argument. A field of a result is a number, a text or a flag where no type is said. In all paths a
 byte that is no UTF-8 is a lone surrogate: `os.fsencode()` has the name again.
@@ -129,10 +126,11 @@ WITH_ARGUMENTS: tuple[object, ...] = (
 CLASSES: dict[str, tuple[type, ...]] = {
     "What a copy is given": (pscp.Location,),
     "What a copy gives back": (
-        pscp.Result, pscp.Failure, pscp.WorkerTotals, pscp.Counters, FileEvent, Ran, pscp.Delivery,
+        pscp.Result, pscp.Failure, pscp.WorkerTotals, pscp.Counters, pscp.LargeFile,
+        pscp.FileEvent, pscp.Ran, pscp.Delivery,
     ),
     "What the others give back": (
-        pscp.Verified, Difference, pscp.Look, pscp.Cleaned, Replicated, ReplicatedDataset,
+        pscp.Verified, pscp.Difference, pscp.Look, pscp.Cleaned, pscp.Replicated, ReplicatedDataset,
         pscp.Measurement,
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ import inspect
 import json
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +34,17 @@ def test_every_name_is_there_and_every_error_among_them() -> None:
     assert pscp.__version__[0].isdigit()
     with pytest.raises(AttributeError, match="has no attribute 'copie'"):
         pscp.copie  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pscp.Counters, pscp.Delivery, pscp.Difference, pscp.FileEvent, pscp.Result, pscp.Verified],
+)
+def test_the_types_of_what_functions_get_can_be_imported(kind: Any) -> None:
+    """For their annotations."""
+    types = " ".join(str(field.type) for field in dataclasses.fields(kind))
+    named = {*re.findall(r"[A-Z]\w+", types)}
+    assert named - {"None"} <= {*pscp.__all__}
 
 
 def test_help_shows_what_there_is() -> None:
