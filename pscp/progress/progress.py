@@ -52,6 +52,7 @@ class Failure:
     error: str  # the name of its class in ../ground/errors.py
     message: str
     hint: str = ""
+    errno: int = 0  # what the operating system said, as errno.ENOSPC; 0: it said nothing
 
     @property
     def retry(self) -> bool:

@@ -6,6 +6,7 @@ Not here: what may not be read or written, and what is too large for the system
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -36,7 +37,9 @@ def cramped(way: Way) -> Iterator[Way]:
 def failed(ended: Ended) -> dict[str, str]:
     assert ended.code == 1, ended.err
     assert "Traceback" not in ended.err
-    return {failure["path"]: failure["message"] for failure in ended.end["failures"]}
+    told = ended.end["failures"]
+    assert {each["errno"] for each in told if each["message"] == NO_SPACE} == {errno.ENOSPC}
+    return {failure["path"]: failure["message"] for failure in told}
 
 
 def test_a_large_file_that_does_not_fit(cramped: Way) -> None:

@@ -329,7 +329,7 @@ def test_json_lines() -> None:
     assert (end["event"], end["ok"], end["files"], end["digests"]) == ("end", False, 2, {"b": "00"})
     assert {each.name for each in dataclasses.fields(Result)} <= set(end)
     assert end["failures"] == [
-        {"path": "a", "error": "VerifyError", "message": "differs", "hint": ""}
+        {"path": "a", "error": "VerifyError", "message": "differs", "hint": "", "errno": 0}
     ]
 
 

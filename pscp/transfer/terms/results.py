@@ -404,8 +404,8 @@ class Results:
             self.doubt([error.path])
         self._failures_bytes += sys.getsizeof(error.path) + sys.getsizeof(error.message) + 200
         if self._failures_bytes < _FAILURES_BYTES or not self.failures:
-            kind = type(error).__name__
-            self.failures.append(Reported(error.path, kind, error.message, error.hint))
+            kind, number = type(error).__name__, failure["errno"]
+            self.failures.append(Reported(error.path, kind, error.message, error.hint, number))
         else:
             self.failures_unlisted += 1
         if first:
