@@ -121,6 +121,7 @@ def verify(
 
     Raises:
         BadManifest: for one that is malformed, or whose signature is not right. Nothing was read.
+        UsageError: for one that cannot be opened.
         CopyError, ConnectError, ProtocolError: as copy() does.
     """
     check_concern("verify()", fields, *OF_A_CLUSTER)

@@ -51,7 +51,7 @@ class Manifest:
     """A manifest that is sound. Its records may be read several times; close() it."""
 
     def __init__(self, name: str) -> None:
-        """Raises BadManifest, with the line, for what is malformed, and where it cannot be read."""
+        """Raises BadManifest, with the line, for what is malformed; UsageError for no such file."""
         self.name = name
         # A copy that nobody else can change: what was checked, and signed, is what is used.
         self.file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - closed by close()
@@ -85,7 +85,7 @@ class Manifest:
             self.file.flush()
         except OSError as error:
             hint = "MANIFEST is a file on this machine, and stands before ROOT"
-            raise BadManifest(f"{self.name}: {error.strerror}", hint) from None
+            raise UsageError(f"{self.name}: {error.strerror}", hint) from None
 
     def _seen(self) -> str:
         """Return the form: only JSON begins with a brace, and a bag's manifest has its name."""

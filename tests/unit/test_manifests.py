@@ -199,9 +199,12 @@ def test_what_is_malformed_is_refused_with_its_line(
     assert f"{path}:{message}" in caught.value.message
 
 
-def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadManifest, match="No such file"):
-        read(tmp_path / "nothing")
+def test_a_manifest_that_is_not_there_is_no_bad_one(tmp_path: Path) -> None:
+    """As with any other file that is named and not there."""
+    for path, why in ((tmp_path / "nothing", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(UsageError, match=f"{path}: {why}") as raised:
+            read(path)
+        assert type(raised.value) is UsageError and "on this machine" in raised.value.hint
 
 
 def test_the_form_goes_by_the_name() -> None:
