@@ -221,11 +221,13 @@ class _Verification:
         manifest, others = self._manifest, 0
         own = "" if self._where.is_remote else os.path.realpath(manifest.name)  # may lie below ROOT
         with trees.asker(connections, self._options, self._reporter) as ask:
-            for path, kind in trees.listed(root, ask):
+            for path, kind, why in trees.listed(root, ask):
                 is_own = own and os.path.join(root, path) in (own, f"{own}.sig")
                 if path in manifest.paths or is_own:
                     continue
-                if manifest.lists_links or kind in (tree.FILE, tree.ERROR):
+                if why:
+                    yield Difference(path, "unreadable", f"could not be read: {why}")
+                elif manifest.lists_links or kind == tree.FILE:
                     yield Difference(path, "not listed", "is not in the manifest")
                 else:
                     others += 1

@@ -132,9 +132,11 @@ def summary(found: Verified, command: Command) -> str:
         outcome = f"{count(found.files, 'file')} below {root} as listed"
     else:
         strangers = sum(each.what == "not listed" for each in found.differences)
-        differing = f"{found.differing - strangers} of {count(found.files, 'file')}"
+        closed = sum(each.path.endswith("/") for each in found.differences)
+        differing = f"{found.differing - strangers - closed} of {count(found.files, 'file')}"
         outcome = f"{differing} below {root} not as listed"
         outcome += f", {strangers} beside them" if strangers else ""
+        outcome += f", {count(closed, 'folder')} that could not be read" if closed else ""
     repaired = f", {len(found.repaired)} repaired" if found.repaired else ""
     signed = f"signed by {printable(found.signer)}" if found.signer else "not signed"
     return f"{outcome}{repaired}, {rate}, {signed}"

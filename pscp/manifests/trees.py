@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
-from pscp.endpoint.asking import requests
+from pscp.endpoint.asking import entries, requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import source, tree
 from pscp.endpoint.serving.end import End
@@ -279,17 +279,21 @@ def resolved(where: Location, ask: Asker) -> str:
     raise errors.DestinationError(f"{where.text}: {why}")
 
 
-def listed(root: str, ask: Asker) -> Iterator[tuple[str, str]]:
-    """Yield path and kind of whatever is no folder below a root, and of what is unreadable."""
+def listed(root: str, ask: Asker) -> Iterator[tuple[str, str, str]]:
+    """Yield path and kind of whatever is no folder below a root; and of what is unreadable, as a
+    folder whose path ends in "/", with the reason, which is "" else.
+    """
     with shaped():
         _checked(ask(_of_source([source.Top("", root, True)], "sha256")))
         after, is_last = None, False
         while not is_last:
             walk = requests.Walk(after, False, _WALK_ITEMS)
             found, is_last = answers.items(_checked(ask(walk)))  # type: ignore[assignment]
-            for kind, _, path, *_ in map(answers.items, answers.items(found)):
-                if kind != tree.FOLDER:
-                    yield answers.text(path), answers.text(kind)
+            for entry in map(entries.entry, answers.items(found)):
+                if entry.kind == tree.ERROR:
+                    yield entry.path, entry.kind, failures.parse_failure(entry.extra)["message"]
+                elif entry.kind != tree.FOLDER:
+                    yield entry.path, entry.kind, ""
         _checked(ask(requests.End()))
 
 

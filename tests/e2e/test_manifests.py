@@ -259,6 +259,24 @@ def test_what_lists_files_alone_says_so_of_links(push: Way, name: str) -> None:
     assert ran.err.splitlines()[-1].startswith("0 of ") and "not as listed, 1 beside" in ran.err
 
 
+def test_a_folder_that_may_not_be_read_is_no_stranger(powerless: Way) -> None:
+    make(powerless.source, "data/sub/file", "data/other")
+    manifest = made(powerless)
+    for folder in ("data/sub", "data/strange"):
+        (powerless.destination / folder).mkdir(exist_ok=True)
+        (powerless.destination / folder).chmod(0)
+    ran = verified(powerless, manifest, "--strict")
+    for folder in ("data/sub", "data/strange"):
+        (powerless.destination / folder).chmod(0o755)
+    assert ran.code == 1 and sorted(ran.out.splitlines()) == [
+        "data/strange/: could not be read: Permission denied",
+        "data/sub/: could not be read: Permission denied",
+        "data/sub/file: could not be looked at: Permission denied",
+    ]
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("1 of 2 files below ") and "2 folders that could not be read" in last
+
+
 def test_where_every_file_is_missing_the_root_may_be_wrong(push: Way) -> None:
     fill(push)
     manifest = made(push)
