@@ -356,7 +356,7 @@ def _about_buffers(
     yield (
         f"the bandwidth-delay product is {product}: "
         f"so much is in flight, {mib(each_bytes)} MiB for each connection, and a socket's buffer "
-        f"needs twice that, {mib(_needed_bytes(each_bytes))} MiB"
+        f"needs twice that, rounded up to whole MiB: {_needed_bytes(each_bytes) // MIB}"
     )
     if not settings:
         yield "no buffer that is known is smaller: nothing has to be changed in either kernel"

@@ -133,6 +133,14 @@ def test_a_kernel_that_allows_enough_is_left_alone() -> None:
     assert any("nothing has to be changed" in reason for reason in found.reasons)
 
 
+def test_a_size_that_is_rounded_up_is_told_as_that() -> None:
+    """It was: 0.04 MiB, and twice that, 1.00 MiB."""
+    found = advice.advise(0.001, [point(40)], [point(40)], LINUX, LINUX)
+    [said] = [reason for reason in found.reasons if "twice" in reason]
+    assert "0.04 MiB for each connection" in said
+    assert said.endswith("needs twice that, rounded up to whole MiB: 1")
+
+
 def test_buffers_that_are_too_small_are_doubled_beyond_what_is_in_flight() -> None:
     """One connection, 40 MiB/s at 100 ms: 4 MiB in flight."""
     found = advice.advise(0.1, [point(40)], [point(40)], LINUX, FREEBSD)
