@@ -188,6 +188,8 @@ def _taken(options: Options) -> str:
         return f"-i takes {options.identities[-1]!r} for a private key; rsync's -i is -vv here"
     if options.program != "ssh":
         return f"-S takes {options.program!r} for the ssh program; rsync's -S is so anyway"
+    if options.jump is not None:
+        return f"-J takes {options.jump!r} for a jump host; rsync's -J is about links' times"
     if options.config_file and not os.path.isfile(options.config_file):
         return f"-F takes {options.config_file!r} for an ssh_config; rsync's -F is --exclude here"
     return ""

@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         Options stand before a "--". Raises UsageError; `hint` is added for what is no option.
         """
         help_hint = f"{self.prog} --help lists the options"
-        words = self.understood(before_dashes(argv))
+        words = self._with_numbers(self.understood(before_dashes(argv)))
         given, rest = self.parse_known_args(words)
         for text in rest:
             if text.startswith("-") and text != "-":
@@ -128,6 +128,19 @@ class Parser(argparse.ArgumentParser):
     def understood(self, words: list[str]) -> list[str]:
         """Return the words as they are parsed. Raises UsageError."""
         return words
+
+    def _with_numbers(self, words: list[str]) -> list[str]:
+        """Return the words, each number below 0 in one with its option: argparse takes it for one
+        by itself, and the value for missing.
+        """
+        found = words[:1]
+        for word in words[1:]:
+            action = self._option_string_actions.get(found[-1])
+            if re.fullmatch("-[0-9]+", word) and action is not None and action.nargs != 0:
+                found[-1] += f"={word}" if found[-1].startswith("--") else word
+            else:
+                found.append(word)
+        return found
 
     def no_such_option(self, text: str, hint: str = "") -> UsageError:
         port = "the port is -P here; " if re.match("-p[0-9]*$", text) else ""  # as ssh has it

@@ -39,7 +39,7 @@ _NAMED_HERE = {
     "--ignore-non-existing": "--existing",
 }
 _OF_ARCHIVE = {"--hard-links", "--acls", "--xattrs", "--specials", "--devices", "--atimes"}
-_LETTERS_OF_ARCHIVE = {"D", "U"}  # rsync's --devices --specials, and --atimes
+_LETTERS_OF_ARCHIVE = {"D", "U", "g"}  # rsync's --devices --specials, --atimes and --group
 _BY_HAND = "leave it out; find DIR -type d -empty -delete removes them there"
 _RULES = (
     "patterns are --exclude and --include here",
@@ -64,12 +64,17 @@ _EXPLAINED = {
     ),
     "--info": ("pscp shows its progress by itself", "--progress plain shows it in lines"),
     "-m": ("rsync's leaves out empty folders, mscp's names cores", f"{_BY_HAND}; --cpus 0,1"),
+    "-g": (
+        "rsync's keeps groups, mscp's names what answers loss",
+        "-a keeps groups; --congestion bbr",
+    ),
     "--prune-empty-dirs": ("empty folders are copied as well", _BY_HAND),
     "--dirs": (
         "folders are copied with what is in them, or not at all",
         "-a --files-from FILE makes the folders that FILE lists, alone",
     ),
     "--outbuf": ("each line is written at once", "leave it out"),
+    "--omit-link-times": ("with -a links have their source's times too", "leave it out"),
     "--omit-dir-times": ("with -p or -a folders have their source's times too", "leave it out"),
     "--delete-before": (
         "what is deleted goes once all has landed",
@@ -115,6 +120,20 @@ _EXPLAINED = {
     "--stop-at": ("a copy has no end in time", _ENDED),
     "--compress-level": ("ssh compresses, at its own level", "-C"),
     "--compress-choice": ("ssh compresses, in its own way", "-C"),
+    "--skip-compress": ("ssh compresses all it sends, or nothing", "leave it out"),
+    "--checksum-choice": (
+        "both ends choose the fastest hash that they have",
+        "leave it out; -s compares SHA-256s as well",
+    ),
+    "--old-args": ("a far source is one path, or a pattern, as with scp", "leave it out"),
+    "--blocking-io": ("that is about rsh, and pscp runs ssh", "leave it out"),
+    "--copy-as": ("what is at the far end is its user's", "USER@HOST:PATH logs in as another"),
+    "--max-alloc": ("pscp bounds its memory by itself", "leave it out"),
+    "--write-devices": (
+        "nothing is written into a device",
+        "pscp-pipe HOST 'cat >/dev/DEVICE' is for one",
+    ),
+    "--only-write-batch": ("there are no batches", "--fan-out copies to several at once"),
     "--list-only": ("-n lists what would be copied", "-n"),
     "--usermap": ("owners are kept by name, or given", "--chown USER:GROUP"),
     "--groupmap": ("groups are kept by name, or given", "--chown USER:GROUP"),
@@ -136,12 +155,15 @@ _WHOLE = {
     "--no-specials": "--no-D", "-M": "--remote-option", "-N": "--crtimes", "-y": "--fuzzy",
     "-k": "--copy-dirlinks", "-@": "--modify-window", "--append-verify": "--append",
     "--time-limit": "--stop-after", "--zl": "--compress-level", "--zc": "--compress-choice",
+    "--cc": "--checksum-choice", "--write-batch": "--only-write-batch",
+    "--read-batch": "--only-write-batch",
 }  # fmt: skip
 _EXPLAINED |= {short: _EXPLAINED[whole] for short, whole in _WHOLE.items()}
 # Letters of ours that take a value, and of rsync's that take none.
 _NOT_THEIRS = {
     "-b": "rsync's -b is --backup here",
     "-J": "-J is for a jump host; rsync's -J is about links' times, which -a keeps",
+    "-o": "-o is for ssh's KEY=VALUE; rsync's -o is about owners, which root's -a keeps",
     "-F": "-F is for an ssh_config; rsync's -F is --exclude here",
     "-S": "-S is for the ssh program; rsync's -S is so anyway: leave it out",
 }
@@ -220,7 +242,8 @@ def _short(
             _explain(name, rest or (left[0] if left else ""))
         if name in actions and actions[name].nargs != 0:
             before, value = _as_words(flags), [rest] if rest else left[:1]
-            _check_value(name, "".join(value), is_in_group=place > 0)
+            if before != ["-h"]:  # as "-host:b" has it
+                _check_value(name, "".join(value), is_in_group=place > 0)
             del left[: not rest]
             return [*before, name, *value], flags
         flags += name[1]
@@ -247,6 +270,8 @@ def _check_value(name: str, value: str, *, is_in_group: bool) -> None:
     is_source = not value[:1].isdigit() if name == "-b" else os.path.isdir(value)
     if name == "-J":  # a host may have the name of a folder here; who means it gives -J by itself
         is_source = is_in_group and os.path.lexists(value)
+    elif name == "-o":
+        is_source = not re.search(r"[=\s]", value)
     if name in _NOT_THEIRS and value and is_source:
         raise UsageError(f"{name} takes a value here, and not {value!r}", _NOT_THEIRS[name])
 

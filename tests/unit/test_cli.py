@@ -177,6 +177,8 @@ def test_paths(copy: Copy, words: list[str], sources: list[str], destination: st
         (["-b", "0", "a", "host:b"], "too small"),
         (["-c", "many", "a", "host:b"], "-c/--connections: 'many' is not a whole number"),
         (["a", "host:b", "-c"], "expected one argument"),
+        (["a", "host:b", "-c", "-1"], "--connections must be 1 to 256, not -1"),
+        (["-r", "--delete", "--max-delete", "-1", "a", "host:b"], "--max-delete must be 0 to 1"),
         (["--progress", "loud", "a", "host:b"], "must be one of"),
         (["--stats=1", "a", "host:b"], "stats"),
         (["a", "-oProxyCommand=x:b", "host:b", "me@-x:"], "cannot start with"),

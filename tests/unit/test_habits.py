@@ -33,6 +33,7 @@ A = {"archive": True}
         ("-a --progress plain", {**A, "progress": "plain"}),
         ("-aP2222", {**A, "port": 2222}),
         ("-aDU --atimes", A),
+        ("-agv", {**A, "verbose": True}),
         ("-a --no-i-r --no-inc-recursive --no-W", A),
         ("-aB4", {**A, "batch": True, "address_family": 4}),
         ("-aJ jump", {**A, "jump": "jump"}),
@@ -112,6 +113,20 @@ def test_the_agent_is_forwarded_beside_direct_and_never_for_acls() -> None:
         ("-aHAXS /tmp", "rsync's -S is so anyway"),
         ("-aF /tmp", "rsync's -F is --exclude here"),
         ("-aK", "-K, --keep-dirlinks: nothing"),
+        ("-rog", "rsync's -o is about owners"),
+        ("-rg", "-a keeps groups"),
+        ("-g bbr", "--congestion bbr"),
+        ("-a --omit-link-times", "links have their source's times too leave it out"),
+        ("--checksum-choice=md5", "-s compares SHA-256s"),
+        ("--cc md5", "--cc, --checksum-choice: both ends choose"),
+        ("-z --skip-compress=gz/zip", "compresses all it sends"),
+        ("-a --old-args", "a far source is one path"),
+        ("-a --blocking-io", "about rsh"),
+        ("-a --copy-as=a:b", "USER@HOST:PATH"),
+        ("-a --max-alloc=1G", "bounds its memory"),
+        ("-a --write-devices", "pscp-pipe HOST"),
+        ("-a --only-write-batch=x", "no batches"),
+        ("-a --read-batch=x", "no batches"),
         ("-aI", "--checksum reads it"),
         ("-aviHAX", "rsync's -i is -vv here"),
         ("-aO", "folders have their times"),
@@ -133,7 +148,7 @@ def test_what_is_explained(typed: str, said: str) -> None:
     assert said in f"{refused.value.message} {refused.value.hint}"
 
 
-@pytest.mark.parametrize("letter", "iSF")
+@pytest.mark.parametrize("letter", "iSFJo")
 def test_the_value_that_was_none(letter: str) -> None:
     """A letter took the source."""
     with pytest.raises(UsageError) as refused:
@@ -149,8 +164,10 @@ def test_an_ssh_config_is_not_taken_for_a_source(tmp_path: Path) -> None:
 
 
 def test_letters_that_take_a_value_here() -> None:
-    command = cli.parse(["-rb", "64k", "-rS", "ssh-2", "-rF", "config", "a/b", "host:./:c"])
+    command = cli.parse(["-rb", "64k", "-rS", "ssh-2", "-rF", "config", "-ro", "Port 3", "a/b",
+                         "host:./:c"])  # fmt: skip
     assert isinstance(command, cli.Command)
+    assert command.options.ssh_options == ("Port 3",)
     assert command.options.block_bytes == 65536 and command.options.program == "ssh-2"
     assert command.destination.path == "./:c"
 
