@@ -104,7 +104,7 @@ class Run:
                 complete = not result.failures
                 return result
             except errors.ConnectError as error:
-                if error.retry:
+                if error.retry and self._root:  # else no copy has begun: the login's hint is right
                     error.hint = errors.RUN_AGAIN
                 raise
             finally:

@@ -173,6 +173,19 @@ def test_hosts_that_refuse_or_do_not_resolve_may_be_tried_again(
     assert raised.value.retry and raised.value.exit_code == 3
 
 
+def test_a_source_host_that_cannot_be_reached_is_told_as_any_other(
+    make_sshd: MakeServer, own_home: Path
+) -> None:
+    """No copy has begun that would go on from anywhere."""
+    server = make_sshd()
+    with pytest.raises(Unreachable, match="resolve") as raised:
+        pscp.copy(
+            "no.such.host.invalid:x", f"{server.host}:{own_home}/destination/", batch=True,
+            config_file=server.ssh_config,
+        )  # fmt: skip
+    assert raised.value.hint.startswith("try: ssh ") and "retry_for_s" in raised.value.hint
+
+
 # --- C2: an ssh that is a wrapper
 
 
