@@ -23,6 +23,8 @@ from pscp.progress.progress import (
     of_worker,
 )
 
+_UNCHANGED = "unchanged by size and time"
+
 
 def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> None:
     """Write the closing line in the log and on stderr, which leaves stdout to what was asked for.
@@ -48,13 +50,18 @@ def closing_line(result: Result, options: Options, to: str) -> str:
     if options.dry_run:
         is_moved = options.remove_source_files and result.files
         moved = ", no longer at the source once it is there" if is_moved else ""
-        return dry_run_summary(result, moved)
+        return dry_run_summary(result, moved, _unchanged(options))
     if options.transfer_test:
         return f"transfer test: nothing was read or written; {summary(result)}"
-    return summary(result, to)
+    return summary(result, to, _unchanged(options))
 
 
-def summary(result: Result, to: str = "") -> str:
+def _unchanged(options: Options) -> str:
+    """Return what is said of files that were taken for the same without a look into them."""
+    return "unchanged by size" if options.size_only else _UNCHANGED
+
+
+def summary(result: Result, to: str = "", unchanged: str = _UNCHANGED) -> str:
     """Return, for example: 2.4 GB in 12.0 s (200.0 MB/s) to host:b, 12 files, 640 chunks verified.
 
     So a copy's words follow from its Result, and `to` is where it went.
@@ -65,7 +72,7 @@ def summary(result: Result, to: str = "") -> str:
     extras = (
         (result.chunks_resent, f"{result.chunks_resent} resent"),
         (result.files_resumed, f"{result.files_resumed} unchanged"),
-        (result.files_unchanged, f"{result.files_unchanged} unchanged by size and time"),
+        (result.files_unchanged, f"{result.files_unchanged} {unchanged}"),
         (result.metadata_set, f"metadata of {result.metadata_set} set"),
         (result.files_linked, f"{result.files_linked} linked"),
         (result.bytes_resumed, f"{format_bytes(result.bytes_resumed)} was there already"),
@@ -97,14 +104,20 @@ def not_done(result: Result) -> list[str]:
     return [f"{number} {what}" for number, what in counted if number]
 
 
-def dry_run_summary(result: Result, moving: str = "") -> str:
+def dry_run_summary(result: Result, moving: str = "", unchanged: str = _UNCHANGED) -> str:
     missing_bytes = max(0, result.bytes - result.bytes_resumed)
     there = f"{count(result.files, 'file')}, {format_bytes(missing_bytes)}"
     linked = f", and {result.files_linked} linked" if result.files_linked else ""
     linked += f", and metadata of {result.metadata_set} set" if result.metadata_set else ""
     deleted = f", and {result.files_deleted} deleted" if result.files_deleted else ""
     would = f"nothing was copied (dry run); it would have been {there}{linked}{deleted}{moving}"
-    return ", ".join([would, *not_done(result)])
+    left = (
+        (result.files_resumed, "unchanged"),
+        (result.files_unchanged, unchanged),
+        (result.files_skipped, "skipped"),
+    )
+    told = [f"{number} {what}" for number, what in left if number]
+    return ", ".join([would, *told, *not_done(result)])
 
 
 def check_summary(result: Result) -> str:
@@ -118,7 +131,6 @@ def check_summary(result: Result) -> str:
 _ROWS = {
     "files": "files copied",
     "files_resumed": "unchanged",
-    "files_unchanged": "unchanged by size and time",
     "files_linked": "linked",
     "files_skipped": "skipped",
     "files_left_out": "left out",
@@ -126,12 +138,21 @@ _ROWS = {
     "files_removed": "removed at the source",
     "differing": "different",
 }
+# And what they are called where nothing is done.
+_WOULD = {
+    "files": "would be copied",
+    "files_linked": "would be linked",
+    "files_deleted": "would be deleted",
+    "metadata_set": "metadata would be set",
+}
 
 
-def table(result: Result) -> list[str]:
+def table(result: Result, options: Options) -> list[str]:
     """Return the rows of --stats."""
+    names = {**_ROWS, "files_unchanged": _unchanged(options)}
+    names |= _WOULD if options.dry_run or options.check else {}
     counted = {
-        _ROWS.get(item.name, item.name.replace("_", " ")): getattr(result, item.name)
+        names.get(item.name, item.name.replace("_", " ")): getattr(result, item.name)
         for item in fields(result)
         if item.name not in ("digests", "failures", "root", "workers", "datasets", "snapshot")
     }

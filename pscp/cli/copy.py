@@ -323,7 +323,7 @@ def run_copy(command: Command, words: Sequence[str], by: OtherCommand) -> int:
         result = by.judged(found)
         reporter.stop(None)
         line = closing_line(result, options, command.destination.text)
-        conclude(line, table(result), options, kept)
+        conclude(line, table(result, options), options, kept)
         code = 0 if result.ok else 1
         kept.write(f"ended: exit code {code}")
     return code

@@ -255,7 +255,7 @@ def conclude(found: Sequence[Delivery], options: Options, display: Display, log_
             if is_shown or each.error is not None:
                 write_line(sys.stderr, text)
         if options.stats and each.result is not None:
-            for text in table(each.result):
+            for text in table(each.result, options):
                 write_line(sys.stderr, text)
         if isinstance(display, JsonRows):
             display.event_of(each.destination, "end", each.as_dict())

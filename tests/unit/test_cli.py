@@ -320,7 +320,7 @@ def test_what_a_manifest_took_is_told_beside_the_copy(
 
 def test_stats_have_a_line_for_each_worker_of_a_cluster() -> None:
     workers = WorkerTotals("n1 (7)", 96_000_000, 48.0, 12, 1, 4, 2), WorkerTotals("n2 (8)", tasks=1)
-    first, other = closing.table(replace(DONE, workers=workers))[-2:]
+    first, other = closing.table(replace(DONE, workers=workers), Options())[-2:]
     words = "96.0 MB in 12 tasks, 1 of them again, 48.0 s (2.0 MB/s), 2 connections lost"
     assert first.split(None, 3)[1:] == ["n1", "(7)", words]
     assert other.endswith(" 0 B in 1 task, 0.0 s (0 B/s)")
@@ -330,6 +330,30 @@ def test_a_dry_run_counts_what_is_missing_alone() -> None:
     """268.4 MB are of files that are there already."""
     result = replace(DONE, files=0, bytes_resumed=DONE.bytes)
     assert closing.dry_run_summary(result).endswith("it would have been 0 files, 0 B")
+
+
+def test_a_dry_run_says_what_it_would_leave_as_the_copy_does(
+    copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy.result = Result(
+        files=2, bytes=9, files_resumed=3, files_unchanged=4, files_skipped=5, files_deleted=6,
+        metadata_set=7, files_linked=8,
+    )  # fmt: skip
+    assert cli.main(["-ran", "--stats", "--delete", "a", "host:b"]) == 0
+    said, *stats = capsys.readouterr().err.splitlines()
+    assert said == (
+        "nothing was copied (dry run); it would have been 2 files, 9 B, and 8 linked, and metadata "
+        "of 7 set, and 6 deleted, 3 unchanged, 4 unchanged by size and time, 5 skipped"
+    )
+    rows = {row[:26].rstrip(): row[26:].strip() for row in stats}
+    assert {name: rows.pop(f"would be {name}") for name in ("copied", "linked", "deleted")} == {
+        "copied": "2", "linked": "8", "deleted": "6",
+    }  # fmt: skip
+    assert rows.pop("metadata would be set") == "7"
+    assert not any(name.startswith(("files copied", "linked", "deleted")) for name in rows)
+    assert cli.main(["-a", "--size-only", "--stats", "a", "host:b"]) == 0
+    said, *stats = capsys.readouterr().err.splitlines()
+    assert ", 4 unchanged by size, " in said and f"{'unchanged by size':<26} {4:>16}" in stats
 
 
 @pytest.mark.parametrize(
