@@ -59,15 +59,18 @@ class Row:
 
 
 def check(jobs: Iterable[Job]) -> list[Row]:
-    """Ask all destinations of these jobs; return a row for each, in their order."""
+    """Ask all destinations of these jobs; return a row for each, in their order, and before those
+    of a job one for what is wrong with it wherever it goes.
+    """
     asked = [(job, destination) for job in jobs for destination in job.destinations]
     with ThreadPoolExecutor(LOGINS_MAX) as pool:
         rows = list(pool.map(lambda each: _row(*each), asked))
+    found = list[Row]()
     for (job, destination), row in zip(asked, rows, strict=True):
         if destination == job.destinations[0]:
-            _tell_files(job, row)
-            _tell_sources(job, row)
-    return rows
+            found += _of_job(job)
+        found.append(row)
+    return found
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -167,12 +170,20 @@ def _tell_folder(row: Row, its: Look) -> None:
         row.add(WARN, f"{its.folder}: less than {_LEAST_FREE:.0%} is free")
 
 
+def _of_job(job: Job) -> list[Row]:
+    """Return a row for what is wrong here, whatever the destination; none where all is well."""
+    row = Row(job.name, "-")
+    _tell_files(job, row)
+    _tell_sources(job, row)
+    return [row] if row.reasons else []
+
+
 def _tell_files(job: Job, row: Row) -> None:
     """Tell where a report of the job, or its metrics, could not be written."""
     files = [*(("report", file) for _, file in job.report), ("metrics", job.metrics or "")]
-    for key, file in files:
-        folder = file if os.path.isdir(file) else os.path.dirname(file)
-        if not file or os.access(folder, os.W_OK | os.X_OK):
+    folders = [(key, f if os.path.isdir(f) else os.path.dirname(f)) for key, f in files if f]
+    for key, folder in dict.fromkeys(folders):
+        if os.access(folder, os.W_OK | os.X_OK):
             continue
         why = "cannot be written in" if os.path.isdir(folder) else "there is no such folder"
         row.add(BAD, f"{key}: {folder}: {why}", Outcome.DONE)  # it counts where all else is well
@@ -186,7 +197,7 @@ def _tell_sources(job: Job, row: Row) -> None:
     if moves is None or not tops:
         return
     try:
-        moves.check(job.place(row.destination), tops)
+        moves.check(job.place(job.destinations[0]), tops)
     except (errors.UsageError, OSError) as error:
         told = errors.CopyError(str(error)) if isinstance(error, OSError) else error
         row.add(BAD, _in_a_line(told, 0), outcome_of(told))

@@ -155,8 +155,8 @@ def test_sources_that_could_not_be_removed_are_told_before_a_run(
     closed = f"{place.home}/here"
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed and access(path, mode))
-    [row] = check.check([place.job(after="remove")])
-    assert row.mark == "warn"
+    row, there = check.check([place.job(after="remove")])
+    assert (row.mark, row.destination, there.mark) == ("warn", "-", "ok")
     assert row.reasons == [f"{closed}: cannot be written in, so no source there can be removed"]
     [row] = check.check([place.job()])
     assert row.mark == "ok", row

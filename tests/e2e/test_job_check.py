@@ -100,12 +100,17 @@ def test_a_folder_that_may_not_be_written_in(sshd_that: SshdThat, tmp_path: Path
 
 def test_folders_of_reports_and_metrics_are_looked_at(sshd: PrivateServer, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    report = (("text", f"{tmp_path}/there/a.txt"), ("html", f"{tmp_path}/none/a.html"))
+    report = (
+        ("text", f"{tmp_path}/there/a.txt"), ("html", f"{tmp_path}/none/a.html"),
+        ("json", f"{tmp_path}/none/a.json"),
+    )  # fmt: skip
     job = job_to(sshd, tmp_path, tmp_path / "x", report=report, metrics=f"{tmp_path}/no/")
     rows, _, code = asked(job)
     why = [f"{key}: {tmp_path}/{name}: there is no such folder"
            for key, name in (("report", "none"), ("metrics", "no"))]  # fmt: skip
-    assert code == 1 and [row.reasons for row in rows] == [why, []]
+    assert code == 1 and [row.reasons for row in rows] == [why, [], []]
+    assert [row.destination for row in rows] == ["-", *job.destinations]
+    assert [row.mark for row in rows] == ["FAIL", "ok", "ok"]
 
 
 def pull_to(server: PrivateServer, folder: Path) -> Job:
