@@ -34,7 +34,7 @@ from pscp.calls.call_arguments import (
 from pscp.ground import errors, stops
 from pscp.ground.contexts import with_context
 from pscp.ground.counters import Counters
-from pscp.ground.locations import Location, as_location, check_beside
+from pscp.ground.locations import Location, as_location, check_beside, placed
 from pscp.options.keywords import in_keywords
 from pscp.options.option_pairs import check_no_cluster
 from pscp.options.option_rows import with_keywords
@@ -167,7 +167,7 @@ def _checked_all(found: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
             left = len(others) - _NAMED_MOST
             more += f", also {', '.join(others[:_NAMED_MOST])}"
             more += f" and {left} more" if left > 0 else ""
-        message = f"{place}: {problem.message}{more}"
+        message = placed(problem.message, place) + more
         raise errors.FanOutFailed(message, problem.hint, result=found)
     return found
 

@@ -18,7 +18,7 @@ from pscp.cli.closing import closing_line, is_told, table
 from pscp.cli.run_log import RunLog, run_log
 from pscp.ground import log
 from pscp.ground.counters import Counters, LiveCounters
-from pscp.ground.locations import Location
+from pscp.ground.locations import Location, placed
 from pscp.ground.signals import raise_on_signals
 from pscp.ground.terminal_text import is_progress_paused, is_terminal, printable, write_line
 from pscp.options.options import Options
@@ -268,9 +268,8 @@ def conclude(found: Sequence[Delivery], options: Options, display: Display, log_
 def told(delivery: Delivery, options: Options) -> list[str]:
     """Return the line, or the lines, about one destination."""
     if delivery.error is not None:
-        where, what = delivery.destination, delivery.error.message
         hint = [f"      {delivery.error.hint}"] if delivery.error.hint else []
-        return [f"pscp: {what}" if what.startswith(where) else f"pscp: {where}: {what}", *hint]
+        return [f"pscp: {placed(delivery.error.message, delivery.destination)}", *hint]
     assert delivery.result is not None
     text = closing_line(delivery.result, options, delivery.destination)
     if options.stats:

@@ -90,6 +90,15 @@ class Location:
         return (replace(first, text=first.prefix + self.path), *self.others)
 
 
+def placed(message: str, text: str) -> str:
+    """Return a message with the location before it, as it is typed, that it is about. Where the
+    message names that or its host already, as a login's does, it is named once.
+    """
+    if message.startswith(text):
+        return message
+    return f"{text}: {message.removeprefix(text.partition(':')[0] + ': ')}"
+
+
 def parse_location(text: str) -> Location:
     """Read a location as scp(1) does: a "/" before the first ":" means a local path.
 

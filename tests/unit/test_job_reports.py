@@ -82,6 +82,14 @@ def test_why_a_destination_failed_is_told_once() -> None:
     assert text.count(why) == 1 and "      so\n" in text
 
 
+def test_a_summary_says_once_what_ended_all_and_which_host_it_is_about() -> None:
+    over = "max-duration (4.0 s) is over"
+    parts = [part(f"{each}:x/", outcome=Outcome.CUT, message=f"{over}\nhint") for each in "ab"]
+    assert report.summary(run_of(*parts, message=over)) == over
+    bad = part("dead:x/", outcome=Outcome.UNREACHABLE, message="dead: no route")
+    assert report.summary(run_of(*parts, bad, message=over)) == f"{over}; dead:x/: no route"
+
+
 def test_an_unreachable_destination_is_told_with_why_and_the_next_step() -> None:
     bad = part(outcome=Outcome.UNREACHABLE, message="no route to store1\ntry: ping store1")
     text = report.as_text([run_of(bad)])

@@ -356,6 +356,10 @@ def test_a_fan_out_that_failed_names_the_others_of_which_a_few() -> None:
         return raised.value.message
 
     assert message(1) == "h0:: gone; 1 of 2 destinations failed"
+    for named in ("dead: no route", "dead:x/: no route"):  # as a login, or the place, has it
+        delivery = pscp.Delivery("dead:x/", None, pscp.Unreachable(named), 1.0, pscp.Counters())
+        with pytest.raises(pscp.FanOutFailed, match=r"^dead:x/: no route$"):
+            _checked_all((delivery,))
     assert message(3) == "h0:: gone; 3 of 4 destinations failed, also h1:, h2:"
     assert message(9).endswith(
         "9 of 10 destinations failed, also h1:, h2:, h3:, h4:, h5: and 3 more"

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pscp.ground.locations import placed
 from pscp.ground.state import replacing
 from pscp.ground.terminal_text import printable
 from pscp.jobs.reports.outcome import GOOD, DestinationRun, JobRun, Outcome, exit_code
@@ -173,7 +174,8 @@ def summary(run: JobRun) -> str:
             why = part.message.partition("\n")[0]
             told = [why, *itertools.islice(reasons(part.failures, set(), why), 1)]
             its = "; ".join(dict.fromkeys(filter(None, told))) or part.outcome
-            found.append(f"{part.destination}: {its}")
+            if its not in found:  # as where the time of all is over
+                found.append(placed(its, part.destination))
     return printable("; ".join(found))
 
 
