@@ -148,7 +148,12 @@ def move(command: PipeCommand, name: str, words: Sequence[str]) -> int:
 
 
 def check_streams(command: PipeCommand) -> None:
-    """Raise UsageError where this end's stream, or what it is typed on, cannot be used."""
+    """Raise UsageError where this end's stream, or what it is typed on, cannot be used, or has
+    something else in it.
+    """
+    if command.options.progress == "json":
+        why = "--progress json goes to the standard output, where the stream's bytes are"
+        raise UsageError(why, "--progress plain goes to the standard error")
     fd = 0 if command.is_push else 1
     if command.producer is None and not is_open(fd):  # the next thing opened would be taken for it
         raise UsageError(f"the standard {'input' if command.is_push else 'output'} is closed")

@@ -509,6 +509,19 @@ def test_what_is_typed_goes_over_no_plain_plane(
     assert "no cipher" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("host", "cat"), ("--from", "host", "cat f"), ("host:f", "-")])
+def test_no_json_comes_into_a_stream(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was in the file that was read, or among what the far command said."""
+    from pscp.cli import pipe
+
+    main, code = (cli.main, 2) if "-" in words else (pipe.main, pipe.OWN_FAILURE)
+    assert main(["--progress", "json", *words]) == code
+    out, err = capfd.readouterr()
+    assert (out, "--progress json goes to the standard output" in err) == ("", True)
+
+
 def test_a_summary_names_a_missing_cipher() -> None:
     assert "without a cipher" in closing.summary(Result(plane="plain"))
     assert "cipher" not in closing.summary(Result(plane="tls"))
