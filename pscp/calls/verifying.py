@@ -35,7 +35,7 @@ from pscp.options.keywords import in_keywords
 from pscp.options.option_pairs import OF_A_CLUSTER, check_no_cluster
 from pscp.options.option_rows import Group, with_keywords
 from pscp.options.options import Options, check_concern, with_fields
-from pscp.progress.progress import LiveCounters, Reporter
+from pscp.progress.progress import LiveCounters, Reporter, Result
 from pscp.transfer.terms.copy_terms import ALONE, JobTerms, Movers
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class _Verification:
         counters.add(bytes_total=manifest.size_bytes, files_total=len(manifest.paths))
         counters.set(plan_complete=True)
         self._reporter.start(counters)
+        ended: Result | None = None
         try:
             with self._movers() as movers, self._connections() as connections:
                 root = self._root(connections)
@@ -170,13 +171,14 @@ class _Verification:
             repaired: tuple[str, ...] = ()
             if self._wanted.repair is not None:
                 found, repaired = self._repair(root, found)
+            ended = Result(differing=count - len(repaired))
         finally:
-            self._reporter.stop(None)
+            self._reporter.stop(ended)
         return Verified(
             files=len(manifest.paths),
             bytes=counters.bytes_done,
             differences=tuple(found),
-            differing=count - len(repaired),
+            differing=ended.differing,
             repaired=repaired,
             is_whole=manifest.is_whole,
             seconds=time.monotonic() - counters.started_s,

@@ -206,6 +206,17 @@ def test_what_was_just_copied_is_as_listed_links_and_all(side: Way) -> None:
         assert (ran.code, ran.out) == (1, "data/null: is c 1:5, not c 1:3\n")
 
 
+def test_the_last_event_says_whether_all_is_as_listed(side: Way) -> None:
+    """It said of every verification that it was not."""
+    fill(side)
+    manifest = made(side, "-r")
+    for is_so in (True, False):
+        ran = verified(side, manifest, "--progress", "json")
+        end = json.loads(ran.out.splitlines()[-1])
+        assert (end["event"], end["ok"], ran.code) == ("end", is_so, 0 if is_so else 1)
+        next(path for path in side.destination.rglob("*") if path.is_file()).unlink()
+
+
 def test_a_link_that_leads_elsewhere_is_told_and_repaired(side: Way) -> None:
     targets = links(data := fill(side))
     manifest = made(side, "-a")
