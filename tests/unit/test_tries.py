@@ -54,6 +54,25 @@ def test_a_further_try_shuts_out_those_before_it(root_fd: int, tmp_path: Path) -
         assert all(may_change(root_fd, lane) for lane in (last + 1, last + 900, other + 1, 1, 2))
 
 
+def test_a_lane_may_begin_while_the_state_gets_shorter(
+    root_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads it unlocked, and found the end of a longer one: "another run has taken over"."""
+    for number in range(1, 6):
+        fence.revoke(root_fd, TOKEN, RUN, number * fence.TASK + 1)
+    change, begun = os.pwrite, list[bool]()
+
+    def pwrite(fd: int, content: bytes, offset: int) -> int:
+        count = change(fd, content, offset)
+        fence.Fence(root_fd, TOKEN, RUN, 1).close()
+        begun.append(True)
+        return count
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    fence.revoke(root_fd, TOKEN, RUN, 6 * fence.TASK + fence.LAST)  # in the place of the others
+    assert begun == [True]
+
+
 def test_a_try_that_has_lost_lanes_is_shut_out_by_the_next(root_fd: int, tmp_path: Path) -> None:
     """They are no tries."""
     first = begin_try(tmp_path, 1)
