@@ -24,6 +24,8 @@ from pscp.progress.progress import (
 )
 
 _UNCHANGED = "unchanged by size and time"
+# Said in lines of their own, or by a number.
+_NO_ROWS = ("digests", "failures", "not_deleted", "root", "workers", "datasets", "snapshot")
 
 
 def conclude(text: str, stats: Iterable[str], options: Options, log: RunLog) -> None:
@@ -154,7 +156,7 @@ def table(result: Result, options: Options) -> list[str]:
     counted = {
         names.get(item.name, item.name.replace("_", " ")): getattr(result, item.name)
         for item in fields(result)
-        if item.name not in ("digests", "failures", "root", "workers", "datasets", "snapshot")
+        if item.name not in _NO_ROWS
     }
     counted |= {"seconds": f"{result.seconds:.3f}", "failures": count_failed(result)}
     counted["manifest seconds"] = f"{result.manifest_seconds:.3f}"

@@ -39,7 +39,6 @@ RETRY_FOR = "; --retry-for 30m keeps trying to connect for so long"
 # The hint of what the system has too few of.
 NO_MORE = "ulimit -u, or a container's limits, bound processes and threads, and ulimit -v memory"
 USING_SFTP = ": using SFTP"  # the end of the note that there is no agent
-NOT_DELETED = "nothing was deleted"  # how a mirror's note begins that says why
 RUN_AGAIN = "run the same command again to go on from here"
 
 

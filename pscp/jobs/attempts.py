@@ -51,7 +51,6 @@ class Attempts:
             destination, Outcome.CUT, time.time(), 0.0, attempts=0, message="not begun"
         )
         self.not_removed: tuple[Failure, ...] = ()  # at the source: the run's failures, not its
-        self.why_not_deleted = ""  # a mirror's note in this attempt, that it deleted nothing
         self.has_result = False  # the last attempt has looked at every file
         self._has_connected = False  # any attempt has
         self._retry_for_s, self._left, self._steady = retry_for_s, left, steady
@@ -77,7 +76,7 @@ class Attempts:
         failures = tuple(_with_keys(each) for each in found if self._counts(each))
         self.not_removed = tuple(filter(_is_of_after, failures))
         failures = tuple(each for each in failures if not _is_of_after(each))
-        failures = self._not_deleted(delivery) + failures
+        failures = _not_deleted(delivery) + failures
         self._count(delivery, failures, now_s - self._begin_s)
         self._looked_s, self._sent_bytes, self._is_sending = None, 0, False
         self._has_connected |= _has_begun(delivery)
@@ -135,13 +134,6 @@ class Attempts:
             files_failed=unlisted + sum(1 for each in failures if each.path),
             failures=failures,
         )
-
-    def _not_deleted(self, delivery: Delivery) -> tuple[Failure, ...]:
-        """Return a failure for the mirror that had something to copy and deleted nothing."""
-        why, self.why_not_deleted = self.why_not_deleted, ""
-        if not why or not _has_found(delivery):
-            return ()
-        return (_with_keys(Failure("", errors.FileError.__name__, why)),)
 
     def _counts(self, failure: Failure) -> bool:
         """Return whether this is a failure, and not a file that is left for the next run, or a
@@ -211,6 +203,14 @@ def _has_begun(delivery: Delivery) -> bool:
     its = delivery.counters
     begun = its.files_total or its.bytes_sent or its.lanes_wanted or its.connections_lost
     return delivery.result is not None or bool(begun)
+
+
+def _not_deleted(delivery: Delivery) -> tuple[Failure, ...]:
+    """Return a failure for the mirror that had something to copy and deleted nothing."""
+    why = delivery.result.not_deleted if delivery.result is not None else ""
+    if not why or not _has_found(delivery):
+        return ()
+    return (_with_keys(Failure("", errors.FileError.__name__, why)),)
 
 
 def _has_found(delivery: Delivery) -> bool:

@@ -190,8 +190,6 @@ class Copying:
             known = f'{text}; remote = "sftp" in the job says that it is to be so'
             self._teller.warns(self._job.name, f"{destination}: {known}")
         else:
-            if text.startswith(errors.NOT_DELETED):
-                self.attempts[destination].why_not_deleted = text
             self._say(destination, text)
 
     def _say(self, destination: str, text: str) -> None:

@@ -71,6 +71,7 @@ class Result:
     files_skipped: int = 0  # left out by update, existing or ignore_existing
     files_left_out: int = 0  # by size or age, or as they are FIFOs, sockets or devices
     files_deleted: int = 0  # at the destination, folders too
+    not_deleted: str = ""  # why a mirror deleted nothing, where no failure says it
     metadata_set: int = 0  # files and folders there already that got other metadata
     files_removed: int = 0  # at the source, with remove_source_files
     differing: int = 0  # with check: what differs, or is not at the destination

@@ -349,9 +349,11 @@ class Run:
 
     def _nothing(self) -> Result:
         """Return the result of a copy of which no source is there."""
+        result = self._result(None, None)
         if self._options.delete:
-            self._request.reporter.note(f"{errors.NOT_DELETED}: no source is there")
-        return self._result(None, None)
+            result = replace(result, not_deleted="nothing was deleted: no source is there")
+            self._request.reporter.note(result.not_deleted)
+        return result
 
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
@@ -366,6 +368,7 @@ class Run:
             plane=self._request.connections.carrier(self._options),
             seconds=time.monotonic() - counters.started_s,
             digests=results.digests if results is not None else {},
+            not_deleted=results.not_deleted if results is not None else "",
             failures=tuple(results.failures if results else self._negotiation.missing),
             failures_unlisted=results.failures_unlisted if results else 0,
             root=self._root,

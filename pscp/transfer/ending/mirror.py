@@ -22,7 +22,6 @@ from pscp.endpoint.reading.rows import Listing, unpack
 from pscp.endpoint.there import mirror
 from pscp.endpoint.writing import removal
 from pscp.endpoint.writing.removal import Durable, is_safe_to_remove
-from pscp.ground.errors import NOT_DELETED
 from pscp.options import filters
 from pscp.progress.progress_words import files_and_folders
 from pscp.transfer.ending.walked_folder import Piece, WalkedFolder
@@ -36,6 +35,7 @@ _BESIDE_MOST = 1000  # names of other sources that a request has besides
 
 _UNWANTED = "is not in the source"
 _NO_ORDER = "the source's list has no order"
+_NOT_DELETED = "nothing was deleted"
 _LET_THEM = "a larger --max-delete, or none, lets them be deleted"
 
 
@@ -168,7 +168,7 @@ class Mirror:
         if is_too_much:
             why = f"{files_and_folders(count)} would be, more than --max-delete {most}"
             hint = _LET_THEM if is_dry else f"--dry-run lists them; {_LET_THEM}"
-            self._fail(f"{NOT_DELETED}: {why}", hint)
+            self._fail(f"{_NOT_DELETED}: {why}", hint)
         elif not is_dry:
             self._has_begun = True
             self._settle(map(self._removal, grouped_rows(self._to_remove(self._files))))
@@ -201,7 +201,7 @@ class Mirror:
     def stopped(self) -> None:
         """Tell that the copy was cut short before its end, so that all or some was not deleted."""
         deleted = self._terms.counters.files_deleted
-        why = f"{deleted} were deleted" if self._has_begun else NOT_DELETED
+        why = f"{deleted} were deleted" if self._has_begun else _NOT_DELETED
         self._terms.reporter.note(f"{why}: the copy was not completed")
 
     def _is_refused(self) -> bool:
@@ -211,14 +211,18 @@ class Mirror:
         """
         stops = self._results.stops_deletion
         if self._problem:
-            self._fail(f"{NOT_DELETED}: {self._problem}")
+            self._fail(f"{_NOT_DELETED}: {self._problem}")
         elif self._results.is_partial:
-            self._terms.reporter.note(f"{NOT_DELETED}, since a source is missing")
+            self._note(f"{_NOT_DELETED}, since a source is missing")
         elif stops:
-            self._terms.reporter.note(f"{NOT_DELETED}: {stops}")
+            self._note(f"{_NOT_DELETED}: {stops}")
         is_known = not (self._problem or self._results.is_partial)
         proof = removal.DIGEST if is_known else ""  # the whole source was walked
         return not is_safe_to_remove(Durable(proof, is_synced=not stops, is_elsewhere=True))
+
+    def _note(self, why: str) -> None:
+        self._results.not_deleted = why
+        self._terms.reporter.note(why)
 
     def _fail(self, why: str, hint: str = "") -> None:
         failure = failures.data(failures.DESTINATION, "", why)  # "": the destination itself

@@ -283,6 +283,7 @@ class Results:
         self.is_partial = False  # not all of the source was seen: a source was missing
         self._doubted: set[str] = set()  # paths at the destination: what is there, and below
         self.stops_deletion = ""  # why, if what has failed at the destination does
+        self.not_deleted = ""  # why nothing was deleted, in a sentence
         # Called with what was at the destination already, and was verified.
         self.was_there: Callable[[tree.Entry], object] = ignored
 
