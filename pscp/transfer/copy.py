@@ -349,11 +349,10 @@ class Run:
 
     def _nothing(self) -> Result:
         """Return the result of a copy of which no source is there."""
-        result = self._result(None, None)
-        if self._options.delete:
-            result = replace(result, not_deleted="nothing was deleted: no source is there")
-            self._request.reporter.note(result.not_deleted)
-        return result
+        why = "nothing was deleted: no source is there" if self._options.delete else ""
+        if why:
+            self._request.reporter.note(why)
+        return replace(self._result(None, None), not_deleted=why)
 
     def _result(self, coordinator: Coordinator | None, pool: LanePool | None) -> Result:
         counters = self._request.counters
