@@ -64,10 +64,13 @@ def open_channel(
             is_answered=asks is not None,
         )
         kind = ["-s"] if request.is_subsystem else [] if request.text else ["-N"]
-        if control is not None and not (request.text or control.persist):
+        environment = dict(asks or {})
+        if control is not None and not (request.text or control.persist or setup.route.proxy):
             kind += ended_with_us(program, control.path)
+            # It runs that, and reads no file of the user's; a proxy's command is for their own.
+            environment["SHELL"] = "/bin/sh"
         argv = [program, *kind, *words, *([request.text] if request.text else [])]
-        return Child(argv, may_prompt, cpu, control, environment=asks)
+        return Child(argv, may_prompt, cpu, control, environment=environment)
     if control is not None and not control.is_master:
         return Child(mux_client_argv(control.path, request), False, None, control)
     may_ask = asks is not None or (may_prompt and not options.batch)

@@ -388,8 +388,9 @@ _PASSING = (
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
-# Of a program that may start the next time; one that a signal ended has a status beyond 128.
-_SHORT = r"Cannot allocate memory|Resource temporarily unavailable|[Oo]ut of memory|Too many open"
+# Of a shell that may start python3 the next time: it was killed, or says that it could not.
+_KILLED, _NOT_STARTED = 128 + signal.SIGKILL, 126
+_SHORT = r"Cannot allocate memory|Resource temporarily unavailable"
 # What ssh writes of a key that it passes over; that the login is refused follows from it.
 _OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
 _SSH_STATUSES = (FAILED_STATUS, -15, -2, -9, 0)  # perhaps ssh's own; others are the command's
@@ -416,7 +417,8 @@ def error_of(status: int, messages: str) -> errors.PscpError:
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
-    kind = errors.AgentFailed if status > 128 or re.search(_SHORT, messages) else errors.NoAgent
+    is_short = status == _NOT_STARTED and re.search(_SHORT, last_line(messages))
+    kind = errors.AgentFailed if status == _KILLED or is_short else errors.NoAgent
     return kind(f"the far end did not start the agent{shown}{line}")
 
 

@@ -194,7 +194,16 @@ def test_a_command_that_ends_at_once_tells_why(open_channel: Open) -> None:
 @ONE_WAY
 def test_each_status_has_its_meaning(open_channel: Open) -> None:
     assert error_instead(open_channel, "exit 98") is NoPython
-    for instead in ("exit 0", "exit 1", "echo why >&2; exit 3", "/no/such/shell"):
+    banner = "echo 'Jobs: Out of memory, Resource temporarily unavailable' >&2"
+    for instead in (
+        "exit 0",
+        "exit 1",
+        "echo why >&2; exit 3",
+        "/no/such/shell",
+        "exit 200",
+        f"{banner}; exit 1",
+        f"{banner}; echo no >&2; exit 126",
+    ):
         assert error_instead(open_channel, instead) is NoAgent
     for instead in ("exit 137", "echo 'sh: Cannot allocate memory' >&2; exit 126"):
         assert error_instead(open_channel, instead) is AgentFailed

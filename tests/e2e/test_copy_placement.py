@@ -264,6 +264,14 @@ def test_where_a_file_is_nothing_of_a_folder_is_sent_or_promised(
     assert (result.files, result.bytes_sent, result.differing) == (0, 0, 0)
 
 
+def test_where_a_file_is_what_is_skipped_does_not_fail(way: Way) -> None:
+    write(way.source, {"t/folder/one": "1", "t/here": "22"})
+    write(way.destination, {"t/folder": "a file", "t/here": "2"})
+    result = way.copy("t", existing=True)
+    assert {each.path for each in result.failures} == {"t/folder"}
+    assert (result.files, result.files_skipped) == (1, 1)
+
+
 def test_a_link_in_the_way_is_replaced_and_not_written_through(way: Way) -> None:
     outside = way.destination.with_name("outside")
     outside.write_text("of before")

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pscp.endpoint.asking import requests
+from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import lookup
 from pscp.transfer.lanes import in_flight, work_queue
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
+from pscp.transfer.lanes.lost_work import revoke_first
 from pscp.transfer.lanes.work_queue import LaterWrites, WorkQueue
 from pscp.transfer.pieces.plan import Ask, Chunk, Pack, PlannedEntry, Work
 
@@ -88,7 +90,7 @@ def test_a_lost_lane_is_told_off_before_another_finishes_a_file(queue: WorkQueue
     one, two = Lane(queue), Lane(queue)
     told = question(requests.Revoke(1))
     asked: list[list[Work]] = []
-    queue.when_lost(lambda lane, works: asked.append(works) or told)  # type: ignore[func-returns-value]
+    queue.when_lost(lambda lane, works, was_given_up: asked.append(works) or told)  # type: ignore[func-returns-value]
     one_file = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
     look = question(lookup.Lookup([]))
     finishing = question(requests.Finish(one_file, "", 1), is_exclusive=True)
@@ -171,6 +173,42 @@ def test_a_lane_that_stands_still_with_exclusive_work_is_given_up(
     monkeypatch.setattr(in_flight, "_STALLED_S", -1.0)
     taken = queue.take(idle.share)
     assert taken is not None and taken[1] is pack
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+def test_a_lane_that_finishes_what_it_holds_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch, is_steady: bool
+) -> None:
+    """A pack that waits behind others of its lane is not what crawls."""
+    queue, now_s, given_up = WorkQueue(), [1.0], list[bool]()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    lane, idle = Lane(queue), Lane(queue)
+    lane.share.give_up = lambda: given_up.append(True)
+    entry, held = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {}), []
+    for _ in range(20):
+        queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
+        held.append(take(queue, lane)[0])
+    for number in held[:15]:
+        now_s[0] += 1.5
+        assert finish(queue, lane, number)
+        assert queue._in_flight.stalled(idle.share) is None
+    now_s[0] += 1.5 if is_steady else 20.0
+    assert (queue._in_flight.stalled(idle.share) is None) is is_steady
+
+
+def test_a_lane_that_was_given_up_is_shut_out_however_long_it_holds_the_fence() -> None:
+    """Its files failed: its agent waited for a disk, and another pscp was to blame."""
+    added, failed = list[Work](), list[Any]()
+    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
+    pack = Pack([PlannedEntry(entry, entry)], lambda pack, failed: None)
+    holds = failures.data(failures.DESTINATION, "", "an earlier run of this copy still holds it")
+    for was_given_up in (True, False):
+        revoke_first(added.append, failed.append, 3, [pack], was_given_up).failed(holds)
+        assert len(failed) == (not was_given_up)
+    [again] = added
+    assert isinstance(again, Ask)
+    again.then(None)
+    assert added == [again, pack]
 
 
 def test_no_third_lane_takes_over(queue: WorkQueue) -> None:
@@ -289,7 +327,7 @@ def test_the_question_that_goes_before_lost_packs_is_asked_once_more(
     monkeypatch.setattr(in_flight, "_ANSWER_S", -1.0)
     lost, still, other = (Lane(queue) for _ in range(3))
     ask = question(is_prompt=True)
-    queue.when_lost(lambda lane, packs: ask)
+    queue.when_lost(lambda lane, packs, was_given_up: ask)
     queue.add(Pack([], lambda pack, failed: None))
     take(queue, lost)
     queue.give_back(lost.share)

@@ -19,8 +19,8 @@ _PATIENCE_S = 1.0  # for which a chunk is in flight before an idle lane takes it
 # For which a lane that another has overtaken may hold what no other may do meanwhile. It stands
 # still, or nearly; to wait until it is silent takes a minute, and one that only ticks never is.
 _STALLED_S = 10.0
-# Where only packs are left none is overtaken: a lane crawls that has held one for so many times as
-# long as packs of its size take.
+# Where only packs are left none is overtaken: a lane crawls that has finished nothing for so long,
+# and for so many times as long as the pack that it holds should take.
 _CRAWLING = 10
 _ANSWER_S = 3.0  # for a request that takes a second; after it another lane makes it as well
 # The later chunks of a stream wait for the first one. Once it takes so many times as long as chunks
@@ -29,8 +29,9 @@ _OVERDUE, _OVERDUE_S = 2, 0.25
 _FLIGHTS = 16  # pieces over which that time is averaged
 _SLOW = 3  # times as long as chunks take is slow, where how long that is decides
 
-# Makes the request after which the lane of this number cannot do these pieces any more.
-Revocation = Callable[[int, list[Work]], Ask]
+# Makes the request after which the lane of this number cannot do these pieces any more; if it was
+# given up, it is made until that is so.
+Revocation = Callable[[int, list[Work], bool], Ask]
 
 IsParked = Callable[[], bool]  # says whether a lane takes no more work
 
@@ -106,9 +107,11 @@ class LaneShare:
         """`lane` is the lane's number. While `is_parked()` the lane gets no more work."""
         self.window, self.lane, self.is_parked = window, lane, is_parked
         self.is_over = False  # the lane has ended, and its work was given back
+        self.was_given_up = False  # it is ended, though its agent may go on
         self.has_worked = False  # it has brought the copy on, or did for long what was asked
         self.work: dict[int, Work] = {}
         self._taken_s: dict[int, float] = {}  # by the lane's clock
+        self._popped_s = 0.0  # when it finished a piece last, by that clock
         self._stopped_s: float | None = None  # when its clock stopped, if it stands
         self._begun_s = time.monotonic()
         self._behind_s = 0.0  # how long its clock has stood before
@@ -139,6 +142,7 @@ class LaneShare:
         work = self.work.pop(number, None)
         if work is not None:
             del self._taken_s[number]
+            self._popped_s = self._now_s()
             self.window.credit(work.cost_bytes)
             if not isinstance(work, Ask):
                 self.window.follow_pace(work.cost_bytes)
@@ -151,6 +155,10 @@ class LaneShare:
     def age_s(self, number: int) -> float:
         """Return how long a piece has been in flight, by the lane's clock; 0 if it is not."""
         return self._now_s() - self._taken_s[number] if number in self._taken_s else 0.0
+
+    def still_s(self, number: int) -> float:
+        """Return for how long a piece has been in flight, and no other was finished."""
+        return min(self.age_s(number), self._now_s() - self._popped_s)
 
     def oldest_chunk(self) -> tuple[int, Chunk] | None:
         """Return the chunk that was taken first, with its number."""
@@ -201,7 +209,8 @@ class InFlight:
         self._shares: list[LaneShare] = []
         self._numbers = itertools.count(1)
         self._prompt: dict[Ask, float] = {}  # when each request was made that is answered at once
-        # How long chunks were in flight lately; and packs, for each byte that they cost.
+        # How long chunks were in flight lately; and packs with nothing else finished meanwhile, for
+        # each byte that they cost.
         self._chunk_s = _Mean(_PATIENCE_S / _OVERDUE, _FLIGHTS if is_stream else 0)
         self._pack_s_per_byte = _Mean(0.0)
 
@@ -236,12 +245,12 @@ class InFlight:
         work.is_over = False
         self.pieces += 1
 
-    def finish(self, work: Work, age_s: float) -> bool:
+    def finish(self, work: Work, age_s: float, still_s: float) -> bool:
         """Count a piece as finished by one lane. Return False if another one was first."""
         if isinstance(work, Chunk):
             self._chunk_s.add(age_s)
         elif isinstance(work, Pack):
-            self._pack_s_per_byte.add(age_s / work.cost_bytes)
+            self._pack_s_per_byte.add(still_s / work.cost_bytes)
         work.takers -= 1
         if work.is_over:
             return False
@@ -276,7 +285,7 @@ class InFlight:
             else:
                 again.append(work)
         if exclusive and self.revocation is not None:
-            again.append(self.revocation(share.lane, exclusive))
+            again.append(self.revocation(share.lane, exclusive, share.was_given_up))
         return again
 
     # --- what goes over another lane as well
@@ -306,6 +315,7 @@ class InFlight:
             return None
         for each in self._shares:
             if each is not share and each.give_up is not None and self._is_stalled(each):
+                each.was_given_up = True
                 return each.give_up
         return None
 
@@ -316,11 +326,11 @@ class InFlight:
         """
         is_behind, mean = self.is_behind(share), self._pack_s_per_byte
         for number, work in share.work.items():
-            held_s = share.age_s(number)
-            if work.is_over or not _is_exclusive(work) or held_s <= _STALLED_S:
+            if work.is_over or not _is_exclusive(work) or share.age_s(number) <= _STALLED_S:
                 continue
             is_new = isinstance(work, Pack) and not work.was_given_back and mean.count
-            if is_behind or (is_new and held_s > _CRAWLING * mean.value * work.cost_bytes):
+            least_s = max(_STALLED_S, _CRAWLING * mean.value * work.cost_bytes)
+            if is_behind or (is_new and share.still_s(number) > least_s):
                 return True
         return False
 

@@ -17,12 +17,17 @@ from pscp.transfer.pieces.plan import Ask, Failure, Pack, Work
 
 
 def revoke_first(
-    add: Callable[[Work], None], failed: Callable[[Failure], None], lane: int, works: list[Work]
+    add: Callable[[Work], None],
+    failed: Callable[[Failure], None],
+    lane: int,
+    works: list[Work],
+    was_given_up: bool,
 ) -> Ask:
     """Return the request that refuses a lost lane's late work.
 
     Once it is answered, these pieces are handed to `add`; where it fails, so does what they hold:
-    `failed` is called with the failure of each file of a pack.
+    `failed` is called with the failure of each file of a pack. With `was_given_up` the lane's agent
+    may be waiting for its disk, with the fence in its hands: then it is asked for again.
     """
 
     def then(_: object) -> None:
@@ -30,6 +35,9 @@ def revoke_first(
             add(work)
 
     def fail_all(failure: Failure) -> None:
+        if was_given_up and failure["kind"] == failures.DESTINATION:
+            add(revoke_first(add, failed, lane, works, was_given_up))
+            return
         what = failure["message"], failure["errno"]
         for work in works:
             if isinstance(work, Pack):

@@ -306,13 +306,13 @@ class WorkQueue:
         return True
 
     def _finish(self, share: LaneShare, number: int) -> bool:
-        had_room, age_s = share.window.has_room, share.age_s(number)
+        had_room, times = share.window.has_room, (share.age_s(number), share.still_s(number))
         work = share.pop(number)
         if work is None:
             return False
         if not had_room or work.is_over or share.is_idle:
             self._changed.notify_all()  # this lane may take more, or take over a chunk
-        if not self._in_flight.finish(work, age_s):
+        if not self._in_flight.finish(work, *times):
             self._news.notify_all()  # is_quiet() may be so
             return False
         share.note_finished(work)

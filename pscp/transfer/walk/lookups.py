@@ -127,9 +127,9 @@ class DestinationLookup:
         unchanged: list[PlannedEntry] = []
         to_hash: list[PlannedEntry] = []
         for item, there in pairs:
-            if self._refused and self._is_in_refused(item):
-                continue
             action = self._action(item, there)
+            if self._refused and action is not Action.SKIP and self._is_in_refused(item):
+                continue
             if there.kind:
                 self._items.results.replaces(item.entry.path)
             is_large = item.entry.kind == tree.FILE and not goes_in_pack(item.entry)
