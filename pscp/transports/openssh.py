@@ -344,8 +344,6 @@ _AFTERTHOUGHT = re.compile(
     r"mm_receive_fd: |proxy dialer did not pass back a connection|"
     r"Host key verification failed\.$|REMOTE HOST IDENTIFICATION HAS CHANGED: "
 )
-
-
 # What ssh writes where it ends because of a key that has changed: error_of() says it in one line.
 _CHANGED_KEY = (
     r"^@{9,}\r?\n@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!(?:.*\n)+?"
@@ -388,8 +386,7 @@ _PASSING = (
     r"ssh_exchange_identification|Timeout, server|mux_client|Exceeded MaxStartups|"
     r"Not allowed at this time"
 )
-# Of a shell that may start python3 the next time: it was killed, or says that it could not.
-_KILLED, _NOT_STARTED = 128 + signal.SIGKILL, 126
+# Of a shell that may start python3 the next time: its status is 126 then, or 137 if it was killed.
 _SHORT = r"Cannot allocate memory|Resource temporarily unavailable"
 # What ssh writes of a key that it passes over; that the login is refused follows from it.
 _OF_KEY = re.compile(r"(?:Permissions \d+ for .* are too open|Load key |no such identity: )")
@@ -417,8 +414,8 @@ def error_of(status: int, messages: str) -> errors.PscpError:
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
     shown = f" (status {status})" if status not in _SSH_STATUSES else ""
     line = f"; it said: {last_line(messages)}" if last_line(messages) else ""
-    is_short = status == _NOT_STARTED and re.search(_SHORT, last_line(messages))
-    kind = errors.AgentFailed if status == _KILLED or is_short else errors.NoAgent
+    is_passing = status == 137 or (status == 126 and re.search(_SHORT, last_line(messages)))
+    kind = errors.AgentFailed if is_passing else errors.NoAgent
     return kind(f"the far end did not start the agent{shown}{line}")
 
 
