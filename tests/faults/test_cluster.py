@@ -458,7 +458,7 @@ def test_a_worker_that_comes_late_and_does_not_see_the_files(pull: Way, workers:
     fill_tree(pull)
     workers.start(1)
     near = pull.destination
-    with amid(pull, workers) as running:
+    with amid(pull, workers, "-l", "20M") as running:  # which has tasks left for it
         with stopped(workers.all[0]):  # or it may have done all before
             workers.start(1, before=f"mount -t tmpfs none {near}")
         running.finished()

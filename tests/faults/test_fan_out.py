@@ -136,7 +136,8 @@ def test_a_change_that_times_hide_is_found_by_the_hash_and_read_anew(hosts: Host
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     hosts.go("held")
     late, *_ = running.ended()
-    assert late.ok and late.result is not None and late.result.chunks_resent == 1
+    assert late.ok, late
+    assert late.result is not None and late.result.chunks_resent == 1
     assert (hosts.at("held") / "big").read_bytes() == path.read_bytes()
 
 
