@@ -273,7 +273,7 @@ def test_where_no_key_is_there_no_password_is_asked_for(over: Way, config: Write
     ("words", "said"),
     [
         (["-o", "ControlMaster=yes"], "-o ControlMaster: not with --transport {}"),
-        (["-o", "nonsense"], "-o nonsense: not KEYWORD=VALUE"),
+        (["-o", "=nonsense"], "-o =nonsense: not KEYWORD=VALUE"),
         (["-S", "/bin/ssh"], "-S: not with --transport {}"),
         (["--cipher", "3des-cbc"], "3des-cbc: {} has no such cipher"),
         (["-F", "/no/such/config"], "no such file"),
