@@ -10,9 +10,10 @@ Read next: log.py.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -30,6 +31,16 @@ def with_context(call: Callable[_P, _T]) -> Callable[_P, _T]:
         return context.copy().run(call, *args, **more)
 
     return run
+
+
+@contextlib.contextmanager
+def holding(variable: contextvars.ContextVar[_T], value: _T) -> Iterator[None]:
+    """Run a block in which a context variable has this value."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
 
 
 def start_thread(

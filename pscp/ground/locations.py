@@ -172,6 +172,11 @@ def backups_beside(folder: str, backup_dir: str | None) -> str:
     return os.path.normpath(os.path.join(folder, backup_dir or "")) if is_beside else ""
 
 
+def may_undo(*, mirrors: bool, backup_dir: str | None) -> bool:
+    """Return whether what copies of this kind do to one place can undo what one did to another."""
+    return mirrors or backups_beside("", backup_dir) != ""
+
+
 def what_undoes(one: Reach, other: Reach, *, mirrors: bool) -> tuple[str, str]:
     """Return why the one copy would undo the other, and what to do; "" if it does not.
 
@@ -193,7 +198,7 @@ def check_beside(places: Sequence[Location], *, mirrors: bool, backup_dir: str |
     tell.
     """
     named = []
-    for place in places:
+    for place in places if may_undo(mirrors=mirrors, backup_dir=backup_dir) else ():
         path = os.path.normpath(os.path.join("~", place.path.removeprefix("~/")))
         named.append((place, Reach(place.text, (path,), backups_beside(path, backup_dir))))
     for (place, one), (another, other) in itertools.permutations(named, 2):

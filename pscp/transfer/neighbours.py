@@ -10,16 +10,16 @@ Not here: whether two destinations of a move are one place (terms/twins.py).
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NamedTuple
 
 from pscp.endpoint.asking import requests
+from pscp.ground.contexts import holding
 from pscp.ground.errors import DestinationError
-from pscp.ground.locations import Reach, backups_beside, what_undoes
+from pscp.ground.locations import Reach, backups_beside, may_undo, what_undoes
 from pscp.options.options import Options
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
@@ -45,14 +45,9 @@ class Neighbours:
         self._lock = threading.Lock()  # guards what follows
         self._places: dict[str, _Place] = {}
 
-    @contextlib.contextmanager
-    def here(self) -> Iterator[None]:
+    def here(self) -> AbstractContextManager[None]:
         """Have the copies that this thread makes in the block be some of these."""
-        before = _here.set(self)
-        try:
-            yield
-        finally:
-            _here.reset(before)
+        return holding(_here, self)
 
     def check(self, terms: CopyTerms) -> None:
         """Note where a copy goes. Raises DestinationError where it, or another, would undo what the
@@ -108,5 +103,5 @@ def _may_meet(one: _Place, other: _Place) -> bool:
 
 def neighbours_of(options: Options) -> Neighbours | None:
     """Return those of a copy that this thread makes, if one of them could undo another."""
-    changes = options.delete or backups_beside("", options.backup_dir)
-    return _here.get() if changes and not (options.dry_run or options.transfer_test) else None
+    may = may_undo(mirrors=options.delete, backup_dir=options.backup_dir)
+    return _here.get() if may and not (options.dry_run or options.transfer_test) else None

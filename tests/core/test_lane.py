@@ -115,8 +115,14 @@ def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) 
     assert result.bytes_sent == LONG_BYTES
 
 
-def fill_packs(trees: Trees) -> None:
-    """Make small files of ten packs and some, more than the sockets of a link hold."""
+def fill_packs(
+    trees: Trees, monkeypatch: pytest.MonkeyPatch, stalled_s: float, crawling: int
+) -> None:
+    """Make small files of ten packs and some, more than the sockets of a link hold; and have a lane
+    be given up for one so soon.
+    """
+    monkeypatch.setattr(in_flight, "_STALLED_S", stalled_s)
+    monkeypatch.setattr(in_flight, "_CRAWLING", crawling)
     for number in range(160):
         trees.file(f"d/{number}", 20_000)
 
@@ -125,9 +131,7 @@ def test_a_lane_that_crawls_with_packs_is_given_up(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other lane may do them meanwhile, and it ticks, so that it is not lost by itself."""
-    monkeypatch.setattr(in_flight, "_STALLED_S", 0.1)
-    monkeypatch.setattr(in_flight, "_CRAWLING", 1)
-    fill_packs(trees)
+    fill_packs(trees, monkeypatch, 0.1, 1)
     way = TO if is_push else FROM
     result = trees.copied(is_push, Fault(0, way, 1, HOLD, 0, wire.PACK), connections=2)
     assert result.connections_lost
@@ -137,7 +141,5 @@ def test_no_pack_is_a_reason_to_give_up_a_second_lane(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files may be slow, as on a tape: here all seem so at once."""
-    monkeypatch.setattr(in_flight, "_STALLED_S", 0.0)
-    monkeypatch.setattr(in_flight, "_CRAWLING", 0)
-    fill_packs(trees)
+    fill_packs(trees, monkeypatch, 0.0, 0)
     assert trees.copied(is_push, connections=3).connections_lost <= 20

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, system, wire
 from pscp.endpoint.reading import files, source, tree
 from pscp.endpoint.serving import end
+from pscp.ground.contexts import holding
 
 # Chunks whose hashes are kept: of 64 GiB in chunks of 4 MiB, with about 1 KB for each. With fewer
 # copies at once than there are in all, the later ones still find them.
@@ -110,14 +112,9 @@ class Reader:
         self.bytes_read = 0  # read and hashed for this copy
         self.cpu_s = 0.0  # of the threads that read, hashed and sent for it
 
-    @contextlib.contextmanager
-    def here(self) -> Iterator[None]:
+    def here(self) -> AbstractContextManager[None]:
         """Run a block in which the copies that this thread begins are this one."""
-        token = _reader.set(self)
-        try:
-            yield
-        finally:
-            _reader.reset(token)
+        return holding(_reader, self)
 
     def hashes(self, key: Key, read: Callable[[], ChunkHashes]) -> ChunkHashes:
         """Return an extent's hashes, as SharedReads.take(), and count what had to be read."""
