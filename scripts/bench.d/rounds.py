@@ -201,5 +201,6 @@ def timed(argv: Sequence[str], env: Mapping[str, str], number: int) -> tuple[Sam
     sample = Sample(number, seconds, sum(spent[:2]), count, sum(spent[2:]))
     if not ended:
         return sample, f"ended after {TIMEOUT_S:.0f} s"
-    last = (said.strip() or "it said nothing").splitlines()[-1].strip()[:120]
+    lines = [line for line in said.splitlines() if line[:1].strip()]  # a hint is indented
+    last = (lines or ["it said nothing"])[-1][:120]
     return sample, f"failed: {last}" if process.returncode else ""

@@ -34,13 +34,13 @@ DASK = (sys.executable, "-m")
 QUIET = ("--no-dashboard", "--protocol", "tcp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Star(Link):
     """How commands run at the near hosts reach the far ones; `server` stands for all of these."""
 
-    near_hosts: int = 0
-    rate_mbit: float = 0.0
-    scheduler: str = ""  # Dask's address
+    near_hosts: int
+    rate_mbit: float
+    scheduler: str  # Dask's address
 
     @property
     def servers(self) -> Sequence[PrivateServer]:
@@ -63,7 +63,8 @@ def star(near_hosts: int, rate_mbit: float) -> Iterator[Link]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pscp-bench-")))
         scheduler = stack.enter_context(dask(near_hosts, folder))
         far: Any = Cluster(folder, *servers)
-        yield Star(far, rtt_ms=RTT_MS, iperf_port=port, near_hosts=near_hosts, scheduler=scheduler)
+        link = Link(far, rtt_ms=RTT_MS, iperf_port=port)
+        yield Star(**vars(link), near_hosts=near_hosts, rate_mbit=rate_mbit, scheduler=scheduler)
 
 
 def far_address(number: int) -> str:
