@@ -1,8 +1,15 @@
 """A Dask client for tests, whose workers are in this process."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+
+def worker_at(address: str) -> Any:
+    """Return what pscp asks of a worker, which has no limit of tasks."""
+    return SimpleNamespace(address=address, state=SimpleNamespace(nthreads=1 << 16))
 
 
 class DaskClient:
@@ -25,4 +32,6 @@ class DaskClient:
     async def run(
         self, call: Callable[..., object], *args: object, workers: Sequence[str], on_error: str
     ) -> dict[str, object]:
+        if "dask_worker" in inspect.signature(call).parameters:
+            return {address: call(*args, dask_worker=worker_at(address)) for address in workers}
         return {address: call(*args) for address in workers}

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pscp.cluster import batch, place
 from pscp.cluster.dispatcher import Dispatcher, is_request, no_worker
 from pscp.cluster.executor import WorkersExecutor
-from pscp.cluster.mover import SAME, place_here, version_here
-from pscp.cluster.tasks import Errand
+from pscp.cluster.mover import SAME, greet, place_here
+from pscp.cluster.tasks import Errand, Login, pack
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
 from pscp.ground.contexts import with_context
@@ -50,22 +50,34 @@ class Cluster(Movers):
 
     def __init__(self, client: Client, jobs: batch.Jobs | None = None) -> None:
         self._client, self._jobs = client, jobs
+        self._copy = ""  # what stands for it
         self._dispatcher: Dispatcher | None = None
 
-    def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
-        """Make sure that all workers have this version, and see the files at the near end.
+    def prepare(self, request: CopyRequest) -> None:
+        """Have all workers log in, where they have this version. Raises UsageError."""
+        self._copy = os.urandom(8).hex()
+        self._check_versions(pack(self._login(request)))
 
-        `own` is of this run alone. Raises UsageError, CopyError.
+    def _login(self, request: CopyRequest) -> Login:
+        host = request.to if request.is_push else request.froms[0]
+        return Login(self._copy, request.is_push, host, _for_workers(request.options))
+
+    def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
+        """Make sure that all workers see the files at the near end.
+
+        `own` is of this run alone. Raises CopyError.
         """
-        self._check_versions()
         if request.is_push:
             place.check_sources(self._client, [top.path for top in _as_whole(tops)])
         else:
             place.check_sink(self._client, request, own)
 
-    def _check_versions(self) -> int:
-        """Return how many workers there are. Raises UsageError where one has another version."""
-        found = place.run_on_all(self._client, version_here)
+    def _check_versions(self, login: bytes | None = None) -> int:
+        """Return how many workers there are; with a login, they begin to log in.
+
+        Raises UsageError where one has another version.
+        """
+        found = place.run_on_all(self._client, greet, version(), login)
         others = sorted(f"{name} has {there}" for name, there in found if there != version())
         if others:
             raise UsageError(
@@ -78,17 +90,13 @@ class Cluster(Movers):
         self, terms: CopyTerms, of_source: requests.BeginSource, of_sink: requests.BeginSink
     ) -> None:
         """Have the workers move the bytes of this copy."""
-        is_push = terms.is_push
-        if is_push:
+        if terms.is_push:
             of_source = of_source._replace(tops=_as_whole(of_source.tops))
-        options = _for_workers(terms.options)
         errand = Errand(
-            is_push=is_push,
-            host=terms.to if is_push else terms.froms[0],
-            options=options,
+            self._login(terms),
             of_source=of_source,
             of_sink=of_sink,
-            place=place_here(of_source, of_sink, is_push),
+            place=place_here(of_source, of_sink, terms.is_push),
             admission=terms.connections.admit,
         )
         self._dispatcher = Dispatcher(self._client, terms, errand, self._jobs)

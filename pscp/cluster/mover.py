@@ -20,9 +20,11 @@ from typing import Any
 from pscp.cluster.tasks import (
     ChunkOutcome,
     Errand,
+    Login,
     Outcome,
     PackOutcome,
     errand_of,
+    login_of,
     pack,
     task_of,
 )
@@ -41,6 +43,7 @@ from pscp.ground.counters import LiveCounters
 from pscp.ground.errors import Cancelled, CopyError, PscpError
 from pscp.ground.log import Log
 from pscp.options.arguments import version
+from pscp.options.options import Options
 from pscp.transfer import one_place
 from pscp.transfer.copy import make_pool
 from pscp.transfer.far_hosts import connections_to
@@ -50,6 +53,7 @@ from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
 
 _KEPT_S = 5.0  # for which connections wait for the next task
+_FIRST_S = 10.0  # and for the first one, while the coordinator logs in and asks
 _LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next one may begin
 # At the end of each task lanes are idle, and that is no reason to send chunks twice: the next task
 # has work for this line. A lane that does so has answers to come, and gives no connection to it.
@@ -62,7 +66,7 @@ OTHER_PLACE = "it does not see this copy's files"
 _log = Log("cluster")
 _numbers = itertools.count(1)  # of files, which all tasks of this process count
 _kept_lock = threading.Lock()  # guards the next one, and what changes of each in it
-_kept: dict[bytes, _KeptConnections] = {}  # by the errand, and the worker's address
+_kept: dict[tuple[str, str], _KeptConnections] = {}  # by the copy, and the worker's address
 
 
 def name_here() -> str:
@@ -72,12 +76,28 @@ def name_here() -> str:
 
 def address_here() -> str:
     """Return by what Dask knows the worker whose thread this is; empty where it is no worker's."""
-    worker = _worker_here()
+    return _address_of(_worker_here())
+
+
+def _address_of(worker: Any) -> str:
     return str(worker.address) if worker is not None else ""
 
 
-def version_here() -> tuple[str, str]:
+def greet(version_there: str, login: bytes | None, dask_worker: Any = None) -> tuple[str, str]:
+    """Return this worker's name and version; where that is the coordinator's, begin to log in.
+
+    On a thread: Dask calls this on one that serves all.
+    """
+    if login is not None and version_there == version():
+        arguments = login_of(login), dask_worker
+        threading.Thread(target=with_context(_log_in), args=arguments, daemon=True).start()
     return name_here(), version()
+
+
+def _log_in(login: Login, worker: Any) -> None:
+    met_again = contextlib.suppress(PscpError, OSError)  # by the first task, which tells it
+    with _KeptConnections.held(login, worker, _FIRST_S) as kept, shaped(), met_again:
+        kept.log_in(login.options)
 
 
 def ask_named(request: requests.Request) -> tuple[str, object]:
@@ -103,8 +123,8 @@ def place_here(
 
 
 def _sees_place(errand: Errand) -> bool:
-    its = place_here(errand.of_source, errand.of_sink, errand.is_push)
-    if errand.is_push:  # of sources, some may have been replaced meanwhile
+    its = place_here(errand.of_source, errand.of_sink, errand.login.is_push)
+    if errand.login.is_push:  # of sources, some may have been replaced meanwhile
         return not isinstance(its, dict) and one_place.has_any(its, errand.place)
     return its == errand.place
 
@@ -145,12 +165,10 @@ class _Wanted(stops.Stop):
 class _KeptConnections:
     """The connections of one run's tasks on this worker, closed once none has come for a while."""
 
-    def __init__(self, key: bytes, errand: Errand) -> None:
-        self._key = key
-        self.connections = connections_to(errand.host)
-        self.connections.admit = errand.admission
-        worker = _worker_here()  # what is none has no limit
-        threads = worker.state.nthreads if worker is not None else 1 << 16
+    def __init__(self, login: Login, worker: Any) -> None:
+        self._login = login
+        self.connections = connections_to(login.host)
+        threads = worker.state.nthreads if worker is not None else 1 << 16  # no worker, no limit
         self._turns = threading.Semaphore(_AT_ONCE * threads)
         self._users = 0
         self._timer: threading.Timer | None = None
@@ -158,31 +176,44 @@ class _KeptConnections:
 
     @classmethod
     @contextlib.contextmanager
-    def turn(cls, key: bytes, errand: Errand) -> Iterator[_KeptConnections]:
-        """Run a block while no more than so many tasks use the connections of this run.
-
-        One that has to wait does not log in: it goes on with those of the first that ends.
-        """
+    def held(cls, login: Login, worker: Any, kept_s: float) -> Iterator[_KeptConnections]:
+        """Run a block with the connections of a copy, which are kept so long afterwards."""
+        key = login.copy, _address_of(worker)  # a process may have several workers
         with _kept_lock:
-            kept = _kept.get(key) or _kept.setdefault(key, cls(key, errand))
+            kept = _kept.get(key) or _kept.setdefault(key, cls(login, worker))
             kept._users += 1
             if kept._timer is not None:
                 kept._timer.cancel()
         try:
-            while not kept._turns.acquire(timeout=_LOOK_S):
-                if _is_cancelled():
-                    raise Cancelled("the task was taken back")
-            try:
-                yield kept
-            finally:
-                kept._turns.release()
+            yield kept
         finally:
             with _kept_lock:
                 kept._users -= 1
                 if not kept._users:
-                    kept._timer = threading.Timer(_KEPT_S, with_context(kept._close))
+                    kept._timer = threading.Timer(kept_s, with_context(kept._close), [key])
                     kept._timer.daemon = True
                     kept._timer.start()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Run a block while no more than so many tasks use the connections of this copy.
+
+        One that has to wait does not log in: it goes on with those of the first that ends.
+        """
+        while not self._turns.acquire(timeout=_LOOK_S):
+            if _is_cancelled():
+                raise Cancelled("the task was taken back")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def log_in(self, options: Options) -> None:
+        """Have ssh begin to log in, unless it has, or there are connections."""
+        if self.connections.idle.has_any(list):
+            return
+        for begin in (self.connections.start_logins, self.connections.check_logins):
+            begin(options, is_push=self._login.is_push, is_small=False)
 
     @property
     def is_alone(self) -> bool:
@@ -198,11 +229,11 @@ class _KeptConnections:
             before_s, self._last_end_s = self._last_end_s, time.monotonic()
             return self._last_end_s - max(began_s, before_s)
 
-    def _close(self) -> None:
+    def _close(self, key: tuple[str, str]) -> None:
         with _kept_lock:
-            if self._users or _kept.get(self._key) is not self:
+            if self._users or _kept.get(key) is not self:
                 return
-            del _kept[self._key]
+            del _kept[key]
         self.connections.close()
 
 
@@ -239,7 +270,6 @@ class _Moving:
 
     def __init__(self, errand: bytes, task: bytes, address: str) -> None:
         self._counters = LiveCounters(started_s=time.monotonic())
-        self._key = errand + address.encode()  # a process may have several workers
         self._errand, self._task, self._address = errand_of(errand), task_of(task), address
         self.places: dict[Chunk, tuple[int, int]] = {}
         self.chunks: dict[tuple[int, int], ChunkOutcome] = {}
@@ -252,7 +282,8 @@ class _Moving:
         limit = self._task.limit_kbit_s
         # With a limit, of which each thread has its share, the next one waits for the end.
         self._has_let_begin = bool(limit)
-        self._options = replace(self._errand.options, limit_kbit_s=limit)
+        self._login = self._errand.login
+        self._options = replace(self._login.options, limit_kbit_s=limit)
 
     def outcome(self, problem: PscpError | None) -> Outcome:
         if self._was_refused and problem is None:
@@ -274,7 +305,9 @@ class _Moving:
         errand = self._errand
         if not _sees_place(errand):
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")
-        with _KeptConnections.turn(self._key, errand) as kept:
+        held = _KeptConnections.held(self._login, _worker_here(), _KEPT_S)
+        with held as kept, kept.turn():
+            kept.connections.admit = kept.connections.admit or errand.admission
             try:
                 self._move_over(kept)
             finally:
@@ -286,8 +319,7 @@ class _Moving:
     def _move_over(self, kept: _KeptConnections) -> None:
         connections = kept.connections
         if not connections.idle.has_any(list):
-            for begin in (connections.start_logins, connections.check_logins):
-                begin(self._options, is_push=self._errand.is_push, is_small=False)
+            kept.log_in(self._options)
             if not kept.is_alone:  # the next one may find connections, while this one logs in
                 self._let_next_begin()
         agents = connections.take(self._options, self._note)
@@ -298,7 +330,7 @@ class _Moving:
             self._is_retry = first > self._task.number * TASK + 2 * TRY  # of the first try
             pool = make_pool(
                 connections, self._options, self._counters, agents[0],
-                is_push=self._errand.is_push, note=self._note,
+                is_push=self._login.is_push, note=self._note,
             )  # fmt: skip
             pool.context.numbers_from = first + 1
             self._work(pool, agents, kept)
@@ -307,13 +339,13 @@ class _Moving:
                 agents += pool.kept
                 self._lanes = pool.most_alive
             connections.give(agents)
-        connections.remember(self._options, self._errand.is_push, pool.lesson())
+        connections.remember(self._options, self._login.is_push, pool.lesson())
 
     def _begin_try(self, far: RemoteAgent) -> int:
         """Return the number below those of this try's lanes."""
         of_sink = self._errand.of_sink
         begin = tries.BeginTry(of_sink.root, of_sink.token, of_sink.nonce, self._task.number)
-        if not self._errand.is_push:
+        if not self._login.is_push:
             far.ask(requests.Ping())  # which measures the path, as each question does
             return answers.integer(_checked(ask_here(begin)))
         far.ask_early(requests.Learn(copy_modules(["tries"])))
@@ -326,6 +358,7 @@ class _Moving:
         queue.take_over_after(_TAKEOVER_S, _TAKEOVER_MOST_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         half_bytes = sum(work.cost_bytes for work in works) / 2
+        pool.context.first_window_bytes = int(half_bytes / max(pool.layout.count, len(agents)))
         for work in works:
             queue.add(work)
         try:

@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     from pscp.connect.bootstrap import RemoteAgent
 
 
-class Errand(NamedTuple):
-    """A copy as a worker needs it: its two ends, its options, and what a host must show to join."""
+class Login(NamedTuple):
+    """What a worker has to know of a copy to log in for it."""
 
+    copy: str  # stands for it
     is_push: bool
     host: Location  # the far end
     options: Options
+
+
+class Errand(NamedTuple):
+    """A copy as a worker needs it: its two ends, and what a host must show to join."""
+
+    login: Login
     of_source: requests.BeginSource
     of_sink: requests.BeginSink  # of which each lane has a number of its own
     place: object  # what tells the files at the near end from another machine's (mover.place_here)
@@ -77,12 +84,13 @@ class Outcome(NamedTuple):
     address: str = ""  # by which Dask knows the worker
 
 
-def pack(record: Errand | Task | Outcome | partial[Any]) -> bytes:
+def pack(record: Login | Errand | Task | Outcome | partial[Any]) -> bytes:
     return pickle.dumps(record)
 
 
 if TYPE_CHECKING:
 
+    def login_of(data: bytes) -> Login: ...
     def errand_of(data: bytes) -> Errand: ...
     def task_of(data: bytes) -> Task: ...
     def outcome_of(data: bytes) -> Outcome: ...
@@ -90,4 +98,4 @@ if TYPE_CHECKING:
 
 else:
     # Dask's own protocol carries code anyway.
-    errand_of = task_of = outcome_of = call_of = pickle.loads
+    login_of = errand_of = task_of = outcome_of = call_of = pickle.loads

@@ -92,6 +92,7 @@ class Run:
                 tops, self._source = self._far_tops([], sources), sources[0]
                 if not tops:
                     return self._nothing()
+            self._request.movers.prepare(self._request)
             if self._request.far_source is None:
                 first = self._negotiation.first_request(tops, token, self._nonce, journal)
                 agents = connections.take(self._options, note, ahead(self._request, tops, first))

@@ -21,11 +21,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from core.link import Bench
-from dask_client import DaskClient
+from dask_client import DaskClient, worker_at
 
 from pscp.cluster import dispatcher, mover, place
 from pscp.cluster.tasks import Outcome, errand_of, pack
@@ -65,6 +64,7 @@ _ENDING_S = 10.0
 # What takes seconds over a network, and tasks of some chunks.
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (mover, "_KEPT_S", 0.02),
+    (mover, "_FIRST_S", 0.02),
     (place, "_ANSWER_S", 0.0),  # who answers does so at once
     (dispatcher, "_LOOK_S", 0.02),
     (dispatcher, "_COLLECT_S", 0.005),
@@ -110,8 +110,7 @@ class Standing(mover._Moving):
 def worker_here() -> Any:
     """Return the worker that this thread is one of."""
     address = getattr(_here, "address", None)
-    state = SimpleNamespace(nthreads=1 << 16)
-    return SimpleNamespace(address=address, state=state) if address is not None else None
+    return worker_at(address) if address is not None else None
 
 
 class Future(concurrent.futures.Future[bytes]):
@@ -298,8 +297,8 @@ def _as_elsewhere(errand: bytes, folders: Mapping[str, str]) -> bytes:
         return path
 
     its = errand_of(errand)
-    tops = [top._replace(path=there(top.path)) for top in its.of_source.tops] if its.is_push else []
-    if its.is_push:
+    if its.login.is_push:
+        tops = [top._replace(path=there(top.path)) for top in its.of_source.tops]
         return pack(its._replace(of_source=its.of_source._replace(tops=tops)))
     return pack(its._replace(of_sink=its.of_sink._replace(root=there(its.of_sink.root))))
 

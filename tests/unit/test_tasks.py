@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from dask_client import worker_at
 
 from pscp.cluster import mover
 from pscp.cluster.dispatcher import Pace
-from pscp.cluster.tasks import Errand, Task, outcome_of, pack
+from pscp.cluster.tasks import Errand, Login, Task, outcome_of, pack
 from pscp.connect.spare_logins import IdleConnections
 from pscp.ground import stops
 from pscp.ground.errors import Cancelled
@@ -75,11 +76,15 @@ def test_a_task_is_counted_once_that_ran_beside_the_one_before(
 ) -> None:
     """And each worker by itself: a process may have two of a run."""
     now: Any = SimpleNamespace(s=0.0)
-    monkeypatch.setattr(mover, "_KEPT_S", 0.0)
     monkeypatch.setattr(mover, "time", SimpleNamespace(monotonic=lambda: now.s))
-    errand: Any = SimpleNamespace(host=parse_location("host:/in"), admission=None)
-    turn = mover._KeptConnections.turn
-    with turn(b"one", errand) as one, turn(b"two", errand) as two, turn(b"one", errand) as again:
+    login = Login("a copy", True, parse_location("host:/in"), Options())
+    held = mover._KeptConnections.held
+    at_a, at_b = worker_at("a"), worker_at("b")
+    with (
+        held(login, at_a, 0.0) as one,
+        held(login, at_b, 0.0) as two,
+        held(login, at_a, 0.0) as again,
+    ):
         assert one is again is not two
         now.s = 10.0
         assert one.seconds_since(0.0) == 10.0
@@ -109,7 +114,12 @@ def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wante
     def pass_by(*_: object, **__: object) -> None: ...
 
     connections = SimpleNamespace(
-        idle=IdleConnections(), start_logins=pass_by, check_logins=pass_by, take=take, close=pass_by
+        idle=IdleConnections(),
+        start_logins=pass_by,
+        check_logins=pass_by,
+        take=take,
+        close=pass_by,
+        admit=None,
     )
     monkeypatch.setattr(mover, "_KEPT_S", 0.0)
     monkeypatch.setattr(mover, "connections_to", lambda _: connections)
@@ -117,6 +127,6 @@ def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wante
     monkeypatch.setattr(mover, "_is_cancelled", lambda: len(attempts) == 3)
     nothing: Any = None
     host, options = parse_location("host:/in"), Options(retry_for_s=7200)
-    errand = Errand(True, host, options, nothing, nothing, nothing)
+    errand = Errand(Login("a copy", True, host, options), nothing, nothing, nothing)
     found = outcome_of(mover.move(version(), pack(errand), pack(Task(1, [], [], [], None))))
     assert isinstance(found.problem, Cancelled) and attempts == [0, 1, 2]

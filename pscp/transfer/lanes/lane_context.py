@@ -121,6 +121,7 @@ class LaneContext:
     reader: Reader | None = None  # this copy, where it shares its reads with others
     wants: Callable[[Work], bool] | None = None  # says which work its lanes do; None: all
     numbers_from: int = 1  # of its lanes
+    first_window_bytes: int = WINDOW_BYTES  # of a lane that begins
     begin_near: requests.Begin = field(init=False)  # the requests that make the ends source and
     begin_far: requests.Begin = field(init=False)  # sink
     _umask: int = field(init=False, default_factory=metadata.current_umask)
@@ -142,7 +143,7 @@ class LaneContext:
         if self.is_stream:
             return Window(LEAST_BYTES, self.rtt_s, STREAM_WINDOW_BYTES)
         most_bytes = FAR_WINDOW_BYTES if self.rtt_s > FAR_S else WINDOW_BYTES
-        return Window(WINDOW_BYTES, self.rtt_s, most_bytes)
+        return Window(min(self.first_window_bytes, most_bytes), self.rtt_s, most_bytes)
 
     def named(self, error: PscpError) -> PscpError:
         """Return an error about the far end; it names that, where there are two far ends."""

@@ -140,6 +140,9 @@ class Movers:
         """Return the options of this machine's lanes."""
         return options
 
+    def prepare(self, request: CopyRequest) -> None:
+        """Have the other machines log in while this one does."""
+
     def check(self, request: CopyRequest, own: str, tops: Sequence[source.Top]) -> None:
         """Make sure that all machines see the same files; `own` is of this run alone."""
 
