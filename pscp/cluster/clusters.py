@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from pscp.cluster import batch, place
 from pscp.cluster.dispatcher import Dispatcher, is_request, no_worker
 from pscp.cluster.executor import WorkersExecutor
-from pscp.cluster.mover import SAME, greet, place_here
+from pscp.cluster.mover import SAME, greet, part, place_here
 from pscp.cluster.tasks import Errand, Login, pack
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
 from pscp.ground.contexts import with_context
-from pscp.ground.errors import Unreachable, UsageError
+from pscp.ground.errors import PscpError, Unreachable, UsageError
 from pscp.options.arguments import version
 from pscp.options.options import Options
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, Movers
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _ASKING_LANES = 2  # of the coordinator, which moves no bytes
 _START_S = 5.0  # for a scheduler to answer
+_END_S = 1.0  # for workers to answer that a copy is over; one that does not finds out
 _HERE = "127.0.0.1"
 _INSECURE = "start it with TLS, or allow it with --cluster-insecure (docs/security.md)"
 
@@ -106,6 +107,12 @@ class Cluster(Movers):
         if self._dispatcher is not None:
             self._dispatcher.end()
 
+    def close(self) -> None:
+        """Have the workers close their connections for the copy."""
+        if self._copy and self._client.status == "running":
+            with contextlib.suppress(PscpError, OSError):
+                place.run_on_all(self._client, part, self._copy, answer_s=_END_S)
+
     def executor(self, root: str, note: Callable[[str], None]) -> WorkersExecutor:
         if not self._check_versions():
             note(no_worker(self._jobs))
@@ -141,13 +148,14 @@ def opened(cluster: str | Client, *, insecure: bool) -> Iterator[Cluster]:
         if cluster.status != "running":
             raise UsageError(f"cluster: this distributed.Client is {cluster.status}")
         _check_secure(cluster, insecure)
-        yield Cluster(cluster)
+        with contextlib.closing(Cluster(cluster)) as found:
+            yield found
         return
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         client, jobs = _client(cluster, stack, insecure)
         _check_secure(client, insecure)
-        yield Cluster(client, jobs)
+        yield stack.enter_context(contextlib.closing(Cluster(client, jobs)))
 
 
 @contextlib.contextmanager

@@ -129,6 +129,15 @@ def _sees_place(errand: Errand) -> bool:
     return its == errand.place
 
 
+def part(copy: str, dask_worker: Any = None) -> None:
+    """Close this worker's connections for a copy that is over, on a thread as greet() does."""
+    key = copy, _address_of(dask_worker)
+    with _kept_lock:
+        kept = _kept.get(key)
+    if kept is not None:
+        threading.Thread(target=with_context(kept.close), args=[key], daemon=True).start()
+
+
 def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     """Do a task, and return its outcome. Never raises for what a copy may meet."""
     address = address_here()
@@ -190,7 +199,7 @@ class _KeptConnections:
             with _kept_lock:
                 kept._users -= 1
                 if not kept._users:
-                    kept._timer = threading.Timer(kept_s, with_context(kept._close), [key])
+                    kept._timer = threading.Timer(kept_s, with_context(kept.close), [key])
                     kept._timer.daemon = True
                     kept._timer.start()
 
@@ -229,11 +238,14 @@ class _KeptConnections:
             before_s, self._last_end_s = self._last_end_s, time.monotonic()
             return self._last_end_s - max(began_s, before_s)
 
-    def _close(self, key: tuple[str, str]) -> None:
+    def close(self, key: tuple[str, str]) -> None:
+        """Close the connections, unless a task has them: then they are closed after it."""
         with _kept_lock:
             if self._users or _kept.get(key) is not self:
                 return
             del _kept[key]
+            if self._timer is not None:
+                self._timer.cancel()
         self.connections.close()
 
 
@@ -358,6 +370,7 @@ class _Moving:
         queue.take_over_after(_TAKEOVER_S, _TAKEOVER_MOST_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         half_bytes = sum(work.cost_bytes for work in works) / 2
+        # In a pull the first lane asks for all that its window allows, at once.
         pool.context.first_window_bytes = int(half_bytes / max(pool.layout.count, len(agents)))
         for work in works:
             queue.add(work)

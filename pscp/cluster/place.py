@@ -39,15 +39,18 @@ def of_scheduler() -> Iterator[None]:
         raise ConnectionLost(f"Dask's scheduler is lost: {error}", RUN_AGAIN) from None
 
 
-def run_on_all(client: Client, call: Callable[..., _T], *args: object) -> list[_T]:
+def run_on_all(
+    client: Client, call: Callable[..., _T], *args: object, answer_s: float | None = None
+) -> list[_T]:
     """Return what a function returns on each worker; one that is lost meanwhile is passed over, as
-    is one that does not answer.
+    is one that does not answer within so many seconds.
 
     Raises UsageError where a worker cannot run it, ConnectionLost where the scheduler is lost.
     """
     with of_scheduler():
         workers = list(client.scheduler_info(n_workers=-1)["workers"])
-        found = client.sync(_run_on_each, client, workers, call, *args)
+        within_s = _ANSWER_S if answer_s is None else answer_s
+        found = client.sync(_run_on_each, client, workers, within_s, call, *args)
     for worker, each in zip(workers, found, strict=True):
         if isinstance(each, OSError):
             _log.debug("%s is passed over: %r", worker, each)
@@ -59,11 +62,11 @@ def run_on_all(client: Client, call: Callable[..., _T], *args: object) -> list[_
 
 
 async def _run_on_each(
-    client: Client, workers: list[str], call: Callable[..., _T], *args: object
+    client: Client, workers: list[str], answer_s: float, call: Callable[..., _T], *args: object
 ) -> list[_T | Exception]:
     async def run(worker: str) -> _T | Exception:
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(answer_s):
                 found: dict[str, _T | Exception]
                 found = await client.run(call, *args, workers=[worker], on_error="return")
                 return found[worker]

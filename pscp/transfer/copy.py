@@ -2,8 +2,7 @@
 
 Not here: the connections between copies (connect/connections.py), what is settled with both ends
 first (negotiation.py), what is fixed from then on (terms/copy_terms.py), the work itself
-(coordinator.py).
-Read next: coordinator.py.
+(coordinator.py). Read next: coordinator.py.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class _Asking:
         self._hosts, self._agents = hosts, agents
 
     def learn(self, far: RemoteAgent) -> None:
-        self._of(far, lambda far: _answer(far, requests.Learn(copy_modules(["seen"]))))
+        self._of(far, lambda far: far.ask_early(requests.Learn(copy_modules(["seen"]))))
 
     def first(self, request: requests.Request) -> object:
         return self._of(self._agents[0], lambda far: _answer(far, request))

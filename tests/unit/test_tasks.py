@@ -6,6 +6,8 @@ Not here: workers that do tasks (../faults/test_cluster.py), which of them get a
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -22,6 +24,9 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import MIB
 from pscp.options.arguments import version
 from pscp.options.options import Options
+from pscp.transfer.lanes.in_flight import Window
+from pscp.transfer.lanes.lane_context import LaneContext
+from pscp.transfer.lanes.work_queue import WorkQueue
 
 THREADS = [2, 2]  # of two workers: twelve tasks are out at once
 
@@ -98,6 +103,69 @@ def test_a_task_is_counted_once_that_ran_beside_the_one_before(
         assert each._timer is not None
         each._timer.join()
     assert mover._kept == {}
+
+
+def test_a_worker_logs_in_before_its_first_task_and_closes_once_the_copy_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One with another version does not: there will be no copy."""
+    called = queue.SimpleQueue[str]()
+
+    def calls(name: str) -> Callable[..., None]:
+        return lambda *_, **__: called.put(name)
+
+    connections = SimpleNamespace(
+        idle=IdleConnections(),
+        start_logins=calls("start"),
+        check_logins=calls("check"),
+        close=calls("close"),
+    )
+    monkeypatch.setattr(mover, "connections_to", lambda _: connections)
+    login = pack(Login("a copy", True, parse_location("host:/in"), Options()))
+    assert mover.greet("0.0.1", login, worker_at("a"))[1] == version()
+    assert not called.qsize() and mover._kept == {}
+    mover.greet(version(), login, worker_at("a"))
+    assert [called.get(timeout=10) for _ in range(2)] == ["start", "check"]
+    mover.part("another copy", worker_at("a"))
+    mover.part("a copy", worker_at("b"))
+    assert mover._kept
+    while mover._kept:  # the thread that logs in has it for a moment longer
+        mover.part("a copy", worker_at("a"))
+    assert called.get(timeout=10) == "close"
+
+
+def test_no_lane_of_a_task_begins_with_more_than_its_share_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the lanes to one far host of three have all of it, and its line alone is used."""
+    seen: list[Window] = []
+    context = LaneContext(WorkQueue(), is_push=False, rtt_s=0.05, keeps=False)
+
+    def begin(*_: object) -> None:
+        seen.append(context.new_window())
+        context.queue.stop(Cancelled("enough was seen"))
+
+    pool: Any = SimpleNamespace(
+        queue=context.queue,
+        context=context,
+        layout=SimpleNamespace(count=3),
+        begin=begin,
+        end=lambda: None,
+    )
+    entry: Any = SimpleNamespace(path="a", size=12 * MIB)
+    item: Any = SimpleNamespace(entry=entry)
+    task = Task(1, [(item, [(at * MIB, MIB) for at in range(12)])], [], [], None)
+    nothing: Any = None
+    login = Login("a copy", False, parse_location("host:/out"), Options())
+    moving = mover._Moving(pack(Errand(login, nothing, nothing, nothing)), pack(task), "")
+    with pytest.raises(Cancelled, match="enough"):
+        moving._work(pool, [], nothing)
+    (window,) = seen
+    taken = 0
+    while window.has_room:
+        window.take(MIB)
+        taken += 1
+    assert 1 < taken < 4  # of the twelve
 
 
 def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wanted(
