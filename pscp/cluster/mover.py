@@ -96,7 +96,7 @@ def greet(version_there: str, login: bytes | None, dask_worker: Any = None) -> t
 
 def _log_in(login: Login, worker: Any) -> None:
     met_again = contextlib.suppress(PscpError, OSError)  # by the first task, which tells it
-    with _KeptConnections.held(login, worker, _FIRST_S) as kept, shaped(), met_again:
+    with _KeptConnections.held(login, worker, _FIRST_S) as kept, met_again, shaped():
         kept.log_in(login.options)
 
 
