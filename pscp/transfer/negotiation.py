@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.connect.connections import Connections
+from pscp.connect.known.host_memory import HostMemory
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.wire import to_json
@@ -235,13 +236,19 @@ class Negotiation:
         return self._target_request(tops, token, nonce, journal)
 
     def measure_path(self, agents: list[RemoteAgent]) -> None:
-        """Have a request measure the round trip, unless the kernel's is known to be the path's.
+        """Have a request measure the round trip, unless it is known.
 
         The one request so far may have come with the agent. A kernel that measures the way to a
-        tunnel's near end has a round trip that is much shorter than the agent's start.
+        tunnel's near end has a round trip that is much shorter than the agent's start. A channel of
+        a connection that was kept takes a round trip to open: as long as what is remembered.
         """
         far = agents[0]
         if far.rtt_s == math.inf:
+            known = HostMemory(self._request.connections.host, self._options)
+            before = known.recall(self._request.is_push)
+            if before.rtt_s and before.over(far.channel.opening_s) == before:
+                far.rtt_s = min(before.rtt_s, far.channel.opening_s)
+                return
             sending = socket_options.sending_of(far.channel)
             if sending is None or sending.min_rtt_s * _START_TRIPS < far.start_s:
                 self._ask_far(agents, requests.Ping())

@@ -6,6 +6,7 @@ Not here: the kinds of channels (openssh.py, mux_channel.py, direct.py, librarie
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from typing import Protocol
@@ -33,6 +34,7 @@ class Channel(Protocol):
     control: Control | None = None  # the socket by which channels share its connection
     kind: Kind = AGENT  # what is at its other end
     marker: bytes = b""  # what comes before the output of the agent, once that was sent
+    opening_s: float = math.inf  # a round trip, and what held it up; infinite where it is not known
 
     @property
     def pid(self) -> int:

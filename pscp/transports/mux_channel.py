@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import time
 from collections.abc import Sequence
 
 from pscp.ground import errors
@@ -31,7 +32,7 @@ class MuxChannel(Pipes):
         """Ask for the session. Raises ConnectionLost if no ssh listens at the socket."""
         self._path, self._is_users = control.path, control.persist == USERS
         self._failure: errors.PscpError | None = None  # why the session was not opened
-        self._is_open = False
+        self._is_open, self._asked_s = False, time.monotonic()
         try:
             self._master = MuxMaster(control.path)
         except OSError as error:
@@ -59,7 +60,7 @@ class MuxChannel(Pipes):
         if not self._is_open and self._failure is None:
             try:
                 self.pid = self._master.wait_for_session(limit_s)
-                self._is_open = True
+                self._is_open, self.opening_s = True, time.monotonic() - self._asked_s
             except MuxRefusal as error:
                 self._failure = error_of(FAILED_STATUS, str(error))
             except TimeoutError:
