@@ -17,7 +17,7 @@ from pscp.transports.remote_command import command
 class ExternalOpener(Opener):
     """Makes all lanes channels of one connection, which stays open."""
 
-    why_not_direct = "the connection is the program's own"
+    why_no_plane = "the connection is the program's own"
 
     def __init__(self, options: Options, client: object) -> None:
         """Raises UsageError if `client` is no connection, or cannot be used from this thread."""

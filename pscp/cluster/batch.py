@@ -56,7 +56,7 @@ class Jobs:
         self._had_worker: set[str] = set()  # names, of those that did
         self._last_seen_s: float | None = None  # when there was a worker
 
-    def is_submitted(self) -> None:
+    def check_submitted(self) -> None:
         """Look what became of the submission. Raises Unreachable where no job was taken."""
         if self.refusals and not self.ids:
             what = f"--cluster {self._kind}: no job could be submitted: {self.refusals[0]}"
@@ -149,7 +149,7 @@ def submitted(kind: str, number: int, *, has_tls: bool) -> Iterator[tuple[Any, J
             try:
                 made.scale(jobs=number)
                 made.sync(_all_started, made)
-                jobs.is_submitted()
+                jobs.check_submitted()
                 yield made, jobs
             except BaseException:  # close() has each job cancelled by itself, and may be ended
                 jobs.cancel_at_once()

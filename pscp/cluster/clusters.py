@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pscp.cluster import batch, place
 from pscp.cluster.dispatcher import Dispatcher, is_request, no_worker
 from pscp.cluster.executor import WorkersExecutor
-from pscp.cluster.mover import SAME, greet, part, place_here
+from pscp.cluster.mover import SAME, begin_login, close_connections, place_here
 from pscp.cluster.tasks import Errand, Login, pack
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading import source
@@ -78,7 +78,7 @@ class Cluster(Movers):
 
         Raises UsageError where one has another version.
         """
-        found = place.run_on_all(self._client, greet, version(), login)
+        found = place.run_on_all(self._client, begin_login, version(), login)
         others = sorted(f"{name} has {there}" for name, there in found if there != version())
         if others:
             raise UsageError(
@@ -111,7 +111,7 @@ class Cluster(Movers):
         """Have the workers close their connections for the copy."""
         if self._copy and self._client.status == "running":
             with contextlib.suppress(PscpError, OSError):
-                place.run_on_all(self._client, part, self._copy, answer_s=_END_S)
+                place.run_on_all(self._client, close_connections, self._copy, answer_s=_END_S)
 
     def executor(self, root: str, note: Callable[[str], None]) -> WorkersExecutor:
         if not self._check_versions():

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.cluster.mover import move
-from pscp.cluster.place import of_scheduler
+from pscp.cluster.place import of_scheduler, workers_of
 from pscp.cluster.standing import Standing
 from pscp.cluster.tasks import ChunkOutcome, Errand, Outcome, Task, outcome_of, pack
 from pscp.endpoint.asking import requests
@@ -224,10 +224,10 @@ class Dispatcher:
                     next_look_s = now_s + _LOOK_S
                     with of_scheduler():
                         self._look_at_cluster(is_patient=now_s <= patient_until_s)
-                if not self._queue.wait_until(self._collects, _LOOK_S, is_lane=True):
+                if not self._queue.wait_until(self._fill_next, _LOOK_S, is_lane=True):
                     continue
-                self._queue.wait_until(self._is_full, _COLLECT_S, is_lane=True)
-                if self._queue.wait_until(self._may_go, _LOOK_S, is_lane=True):
+                self._queue.wait_until(self._fill, _COLLECT_S, is_lane=True)
+                if self._queue.wait_until(self._fill_until_room, _LOOK_S, is_lane=True):
                     with of_scheduler():
                         self._hand_out()
         except BaseException as error:
@@ -245,7 +245,7 @@ class Dispatcher:
         """
         if self._client.status != "running":
             raise ConnectionLost("Dask's scheduler is lost", RUN_AGAIN)
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = workers_of(self._client)
         if self._jobs is not None:
             self._jobs.see([str(each["name"]) for each in workers.values()], time.monotonic())
         with self._lock:
@@ -267,7 +267,7 @@ class Dispatcher:
         if is_new:
             self._terms.reporter.note(text)
 
-    def _collects(self) -> bool:
+    def _fill_next(self) -> bool:
         """Take work for the next task; return whether there is any. The queue runs this."""
         if self._next is None:
             number, left_bytes = next(self._numbers), None
@@ -278,10 +278,10 @@ class Dispatcher:
             share.wants = _moves_bytes
             self._next = _Given(number, share)
             self._queue.join(share)
-        self._is_full()
+        self._fill()
         return self._next.bytes > 0
 
-    def _is_full(self) -> bool:
+    def _fill(self) -> bool:
         """Take work until the next task has enough; return whether it has. The queue runs this."""
         task = self._next
         assert task is not None
@@ -289,9 +289,9 @@ class Dispatcher:
             task.add(*taken)
         return not task.share.window.has_room
 
-    def _may_go(self) -> bool:
+    def _fill_until_room(self) -> bool:
         """Take work until a worker has room for the next task; return that. The queue runs this."""
-        self._is_full()
+        self._fill()
         return len(self._given) < self._pace.slots
 
     def _hand_out(self) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pscp.cluster.mover import SAME, address_here, ask_here, name_here
-from pscp.cluster.place import SHARED, of_scheduler
+from pscp.cluster.place import SHARED, of_scheduler, workers_of
 from pscp.cluster.tasks import call_of, pack
 from pscp.endpoint.writing import seen
 from pscp.ground.contexts import with_context
@@ -124,7 +124,7 @@ class WorkersExecutor(Executor):
         while not self._is_over.wait(_LOOK_S):
             try:
                 with of_scheduler():
-                    workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+                    workers = workers_of(self._client).values()
                 self._jobs.see([str(each["name"]) for each in workers], time.monotonic())
             except ConnectionLost as error:
                 with self._lock:
@@ -139,7 +139,7 @@ class WorkersExecutor(Executor):
         if not isinstance(error, NotThere):
             raise error
         with of_scheduler():
-            present = list(self._client.scheduler_info(n_workers=-1)["workers"])
+            present = list(workers_of(self._client))
         with self._lock:
             is_new = error.address not in self._not_there
             self._not_there.add(error.address)

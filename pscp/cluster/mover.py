@@ -83,10 +83,12 @@ def _address_of(worker: Any) -> str:
     return str(worker.address) if worker is not None else ""
 
 
-def greet(version_there: str, login: bytes | None, dask_worker: Any = None) -> tuple[str, str]:
+def begin_login(
+    version_there: str, login: bytes | None, dask_worker: Any = None
+) -> tuple[str, str]:
     """Return this worker's name and version; where that is the coordinator's, begin to log in.
 
-    On a thread: Dask calls this on one that serves all.
+    On a thread: Dask, which passes `dask_worker`, calls this on one that serves all.
     """
     if login is not None and version_there == version():
         arguments = login_of(login), dask_worker
@@ -129,8 +131,8 @@ def _sees_place(errand: Errand) -> bool:
     return its == errand.place
 
 
-def part(copy: str, dask_worker: Any = None) -> None:
-    """Close this worker's connections for a copy that is over, on a thread as greet() does."""
+def close_connections(copy: str, dask_worker: Any = None) -> None:
+    """Close this worker's connections for a copy that is over. Dask calls it as begin_login()."""
     key = copy, _address_of(dask_worker)
     with _kept_lock:
         kept = _kept.get(key)
@@ -219,7 +221,7 @@ class _KeptConnections:
 
     def log_in(self, options: Options) -> None:
         """Have ssh begin to log in, unless it has, or there are connections."""
-        if self.connections.idle.has_any(list):
+        if self.connections.idle.keep_only(list):
             return
         for begin in (self.connections.start_logins, self.connections.check_logins):
             begin(options, is_push=self._login.is_push, is_small=False)
@@ -273,7 +275,7 @@ class _File:
 
     def _over(self, chunk: Chunk, outcome: ChunkOutcome) -> None:
         self._left -= 1
-        if not self._moving.is_refused(outcome.failure):
+        if not self._moving.note_refusal(outcome.failure):
             self._moving.chunks[self._moving.places[chunk]] = outcome
 
 
@@ -306,7 +308,7 @@ class _Moving:
             tuple(self._notes), self._address,
         )  # fmt: skip
 
-    def is_refused(self, *given: Failure | None) -> bool:
+    def note_refusal(self, *given: Failure | None) -> bool:
         """Return whether one of these failures says that another try, or run, has begun."""
         refused = any(each is not None and each["kind"] == failures.SUPERSEDED for each in given)
         self._was_refused = self._was_refused or refused
@@ -330,7 +332,7 @@ class _Moving:
 
     def _move_over(self, kept: _KeptConnections) -> None:
         connections = kept.connections
-        if not connections.idle.has_any(list):
+        if not connections.idle.keep_only(list):
             kept.log_in(self._options)
             if not kept.is_alone:  # the next one may find connections, while this one logs in
                 self._let_next_begin()
@@ -404,7 +406,7 @@ class _Moving:
 
     def _all_packs(self) -> list[Pack]:
         def packed(place: int, pack: Pack, failed: list[tuple[int, Failure]]) -> None:
-            if not self.is_refused(*(failure for _, failure in failed)):
+            if not self.note_refusal(*(failure for _, failure in failed)):
                 self._packs[place] = PackOutcome(pack.rows, failed)
 
         pairs = zip(self._task.packs, self._task.expected, strict=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pscp.cluster.mover import ask_here, ask_named
 from pscp.endpoint.asking import requests
@@ -39,6 +39,12 @@ def of_scheduler() -> Iterator[None]:
         raise ConnectionLost(f"Dask's scheduler is lost: {error}", RUN_AGAIN) from None
 
 
+def workers_of(client: Client) -> dict[str, dict[str, Any]]:
+    """Return what the scheduler knows of each worker, by its address."""
+    found: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
 def run_on_all(
     client: Client, call: Callable[..., _T], *args: object, answer_s: float | None = None
 ) -> list[_T]:
@@ -48,7 +54,7 @@ def run_on_all(
     Raises UsageError where a worker cannot run it, ConnectionLost where the scheduler is lost.
     """
     with of_scheduler():
-        workers = list(client.scheduler_info(n_workers=-1)["workers"])
+        workers = list(workers_of(client))
         within_s = _ANSWER_S if answer_s is None else answer_s
         found = client.sync(_run_on_each, client, workers, within_s, call, *args)
     for worker, each in zip(workers, found, strict=True):

@@ -186,7 +186,7 @@ class FirstLogin:
         channel = self._begun.take(self.kind_for(setup))
         self._begun.end(is_cut=True)  # what another call has begun, if it was of another kind
         channel = channel or self.open_kept(setup)
-        if channel is not None and not greeting.is_live(channel, setup):
+        if channel is not None and not greeting.live_or_closed(channel, setup):
             channel = None
         self.is_kept = channel is not None and is_kept(channel)
         self._is_only = self.is_kept and setup.options.login_once

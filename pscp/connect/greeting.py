@@ -114,7 +114,7 @@ def as_typed(hint: str, setup: HostSetup) -> str:
     return hint.replace("HOST", host.login)
 
 
-def is_live(channel: Channel, setup: HostSetup) -> bool:
+def live_or_closed(channel: Channel, setup: HostSetup) -> bool:
     """Return whether a channel may be waited for; else it is closed.
 
     False where its connection was kept open and does not answer, or takes no more channels.

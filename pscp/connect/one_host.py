@@ -141,7 +141,7 @@ class OneHost(Connections):
                     return idle  # another call's login may take its time
                 with self._my_turn():
                     idle = self.idle.take(self._choice(options))
-                    return idle or [self._control(options, note, ahead)]
+                    return idle or [self._first_connection(options, note, ahead)]
             except (errors.ConnectionLost, errors.Unreachable, errors.AgentFailed) as error:
                 pause_s = min(1 << attempt, _PAUSE_MAX_S)
                 _log.debug("attempt %d to connect failed: %s", attempt + 1, error.message)
@@ -166,7 +166,9 @@ class OneHost(Connections):
         finally:
             self._turn.release()
 
-    def _control(self, options: Options, note: Callable[[str], None], ahead: Ahead) -> RemoteAgent:
+    def _first_connection(
+        self, options: Options, note: Callable[[str], None], ahead: Ahead
+    ) -> RemoteAgent:
         """Return the connection that asks for direct lanes, if there is one, else a first one."""
         setup, plane, control = self._setup(options), self._plane, None
         # Another call's lanes end with the connection that asked for them.
@@ -179,10 +181,10 @@ class OneHost(Connections):
         return control
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:
-        if _is_for_direct(far, options) and not self._why_not_direct(options, far):
+        if _is_for_direct(far, options) and not self._why_no_plane(options, far):
             self._direct_plane(options).expect(options, far)
 
-    def _why_not_direct(self, options: Options, far: RemoteAgent) -> str:
+    def _why_no_plane(self, options: Options, far: RemoteAgent) -> str:
         """Return why no direct lanes can be asked for over this connection; "" if they can."""
         no_agent = "there is no agent at the far end" if far.is_sftp else ""
         return self._direct_plane(options).refused or no_agent
@@ -199,7 +201,7 @@ class OneHost(Connections):
         from pscp.connect.direct_sockets import NoDirectLane  # here: few copies need it
 
         plane = self._direct_plane(options)
-        why_not = self._why_not_direct(options, far)
+        why_not = self._why_no_plane(options, far)
         if not why_not:
             agents.remove(far)  # it is the plane's from now on, which may close it
             try:
@@ -230,8 +232,8 @@ class OneHost(Connections):
             if self._plane is None:
                 setup = self._setup(options)
                 path = setup.direct_path()
-                if self._opener.why_not_direct:
-                    path = path._replace(why_not=self._opener.why_not_direct)
+                if self._opener.why_no_plane:
+                    path = path._replace(why_not=self._opener.why_no_plane)
                 elif not path.why_not and setup.memory.refuses_direct():
                     path = path._replace(why_not="no direct lane was let in lately")
                     self._has_said_ssh = True
@@ -266,7 +268,7 @@ class OneHost(Connections):
         memory.remember(is_push, known)
 
     def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
-        if self.first.is_started or self.idle.has_any(self._choice(options)):
+        if self.first.is_started or self.idle.keep_only(self._choice(options)):
             return
         if self._plane is not None and self._plane.has_control():
             return
@@ -368,7 +370,7 @@ class OneHost(Connections):
         channel = early or self.first.open_kept(chosen)
         if channel is not None:
             wanted.opened(channel)
-            if not greeting.is_live(channel, chosen):
+            if not greeting.live_or_closed(channel, chosen):
                 channel = None
         if channel is None:
             if self.first.is_kept and setup.memory.is_known_to_ask():

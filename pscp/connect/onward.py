@@ -238,7 +238,7 @@ class OnwardOpener(Opener):
     Nobody is asked for their logins, and what is remembered of that host is of the path from here.
     """
 
-    why_not_direct = "the lanes are the source's host's"
+    why_no_plane = "the lanes are the source's host's"
 
     def __init__(self, connect: Connect, source: Location, sink: Location) -> None:
         self._connect, self._way = connect, (source, sink)

@@ -35,7 +35,7 @@ class Opener(Protocol):
     """
 
     logs_in: bool = False  # whether there are logins; if not, nothing of them is remembered
-    why_not_direct: str = ""  # why no connection beside SSH may go to this host
+    why_no_plane: str = ""  # why no connection beside SSH may go to this host
 
     # Finds out how ssh is set up for a host, contacting nobody; None: it is not ssh's to say.
     resolve: Callable[[Location, Options], SshSetup] | None = None

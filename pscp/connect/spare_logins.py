@@ -114,7 +114,7 @@ class IdleConnections:
         """Take the connections that `choose` returns of those that are idle; close the others."""
         return self._choose(choose, stay=False)
 
-    def has_any(self, choose: Choose) -> bool:
+    def keep_only(self, choose: Choose) -> bool:
         """Return whether `choose` returns any of those that are idle; close the others."""
         return bool(self._choose(choose, stay=True))
 

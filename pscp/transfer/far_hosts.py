@@ -85,7 +85,7 @@ class FarHosts(Connections):
 
         Not where connections are open.
         """
-        if self.idle.has_any(list):
+        if self.idle.keep_only(list):
             return
         for each in self._asked(options):
             each.connections.start_logins(options, is_push=is_push, is_small=True)

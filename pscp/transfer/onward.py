@@ -77,7 +77,7 @@ class OnwardEnd(RelayEnd):
     The lane's sending thread asks; the channel's thread takes the answers.
     """
 
-    is_direct = True
+    is_onward = True
 
     def __init__(self, channel: OnwardChannel, lost: Lost) -> None:
         super().__init__(_no_connection, lost)

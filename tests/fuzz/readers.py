@@ -135,8 +135,8 @@ def _said(value: Any) -> None:
 
 def decided(there: decide.There) -> None:
     entry = tree.Entry(tree.FILE, 0, "a", 5, 0o644, 10**18, 1, {})
-    assert decide.decide(entry, there, decide.Terms.of(Options())) in decide.Action
-    assert decide.difference(entry, there, decide.Terms.of(Options())) is not None
+    assert decide.decide(entry, there, decide.Rules.of(Options())) in decide.Action
+    assert decide.difference(entry, there, decide.Rules.of(Options())) is not None
 
 
 ANSWERS: dict[str, Callable[[Any], object]] = {

@@ -98,9 +98,9 @@ class Standing(mover._Moving):
         self._pass_by(BEGUN)
         super()._work(*given)
 
-    def is_refused(self, *given: Any) -> bool:
+    def note_refusal(self, *given: Any) -> bool:
         self._pass_by(AMID)  # a piece is done, which the outcome has not yet
-        return super().is_refused(*given)
+        return super().note_refusal(*given)
 
     def _pass_by(self, first: str) -> None:
         if self._gate is not None:

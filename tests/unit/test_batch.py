@@ -144,9 +144,9 @@ def test_a_queue_refuses_jobs(tmp_path: Path) -> None:
     jobs = Jobs("slurm", str(tmp_path))
     jobs.refusals = ["too many", "too many"]
     with pytest.raises(pscp.Unreachable, match="no job could be submitted: too many"):
-        jobs.is_submitted()
+        jobs.check_submitted()
     jobs.ids = {"a": "7"}
-    jobs.is_submitted()
+    jobs.check_submitted()
     assert jobs.refused == "slurm takes 1 of 3 jobs: too many"
     assert not jobs_of(tmp_path, "7").refused
 

@@ -25,7 +25,7 @@ from pscp.endpoint.there import listings, sameness
 from pscp.ground.errors import UsageError
 from pscp.options.options import Options
 from pscp.transfer.walk import decide, folder_check
-from pscp.transfer.walk.decide import ROWS, Action, Fact, State, Terms, There
+from pscp.transfer.walk.decide import ROWS, Action, Fact, Rules, State, There
 
 # --- the table
 
@@ -113,7 +113,7 @@ def options(draw: st.DrawFn) -> Options:
 def test_what_the_docs_promise(
     entry: tree.Entry, there: There, given: Options, has_part: bool
 ) -> None:
-    action = decide.decide(entry, there, Terms.of(given), has_part=has_part)
+    action = decide.decide(entry, there, Rules.of(given), has_part=has_part)
     is_file = entry.kind == tree.FILE == there.kind
     if given.remove_source_files and is_file and not given.size_only:
         assert action is not Action.UNCHANGED  # what was not read is not removed at its source
@@ -125,7 +125,7 @@ def test_what_the_docs_promise(
         assert action is Action.SKIP
     if there.kind == "" and not given.existing:
         wanted = Action.LINK if entry.kind == tree.HARDLINK else Action.SEND
-        assert action is wanted is decide.decide(entry, None, Terms.of(given))
+        assert action is wanted is decide.decide(entry, None, Rules.of(given))
 
 
 @pytest.mark.parametrize("name", ["update", "existing", "ignore_existing", "dry_run"])
@@ -163,11 +163,11 @@ SAME = There(tree.FILE, 5, NS, [], 0o644)
 
 
 def test_metadata_that_is_not_the_same() -> None:
-    archive, kept = Terms.of(Options(archive=True)), Terms.of(Options(preserve=True))
+    archive, kept = Rules.of(Options(archive=True)), Rules.of(Options(preserve=True))
     differing = decide.differing_metadata
     assert differing(FILE, SAME, archive) == ""
     other = SAME._replace(mode=0o600, mtime_ns=0)
-    assert differing(FILE, other, Terms.of(Options())) == ""
+    assert differing(FILE, other, Rules.of(Options())) == ""
     assert differing(FILE, other, kept) == decide.MODE
     assert differing(FILE, SAME._replace(mtime_ns=0), kept) == decide.TIME
     assert differing(FILE, SAME._replace(differs="owner"), archive) == decide.OWNER

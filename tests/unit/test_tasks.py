@@ -122,15 +122,15 @@ def test_a_worker_logs_in_before_its_first_task_and_closes_once_the_copy_is_over
     )
     monkeypatch.setattr(mover, "connections_to", lambda _: connections)
     login = pack(Login("a copy", True, parse_location("host:/in"), Options()))
-    assert mover.greet("0.0.1", login, worker_at("a"))[1] == version()
+    assert mover.begin_login("0.0.1", login, worker_at("a"))[1] == version()
     assert not called.qsize() and mover._kept == {}
-    mover.greet(version(), login, worker_at("a"))
+    mover.begin_login(version(), login, worker_at("a"))
     assert [called.get(timeout=10) for _ in range(2)] == ["start", "check"]
-    mover.part("another copy", worker_at("a"))
-    mover.part("a copy", worker_at("b"))
+    mover.close_connections("another copy", worker_at("a"))
+    mover.close_connections("a copy", worker_at("b"))
     assert mover._kept
     while mover._kept:  # the thread that logs in has it for a moment longer
-        mover.part("a copy", worker_at("a"))
+        mover.close_connections("a copy", worker_at("a"))
     assert called.get(timeout=10) == "close"
 
 

@@ -191,9 +191,9 @@ def test_a_lane_that_finishes_what_it_holds_is_not_given_up(
     for number in held[:15]:
         now_s[0] += 1.5
         assert finish(queue, lane, number)
-        assert queue._in_flight.stalled(idle.share) is None
+        assert queue._in_flight.lane_to_give_up(idle.share) is None
     now_s[0] += 1.5 if is_steady else 20.0
-    assert (queue._in_flight.stalled(idle.share) is None) is is_steady
+    assert (queue._in_flight.lane_to_give_up(idle.share) is None) is is_steady
 
 
 def test_a_lane_that_was_given_up_is_shut_out_however_long_it_holds_the_fence() -> None:

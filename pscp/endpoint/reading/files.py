@@ -3,7 +3,7 @@
 A chunk is read with pread(2) at its offset, and written with pwrite(2) at the same offset of a
 part, which is renamed to the file once everything in it is verified and durable.
 
-Not here: which chunks there are (../../transfer/pieces/plan.py), how parts are made, opened and
+Not here: which chunks there are (../../transfer/walk/file_job.py), how parts are made, opened and
 locked (../writing/parts.py), what travels (../frames/wire.py, ../frames/failures.py).
 Read next: source.py and ../writing/sink.py, which serve many files of a copy.
 """

@@ -306,7 +306,7 @@ class InFlight:
         """
         return not self._is_stream and any(work.is_over for work in share.work.values())
 
-    def stalled(self, share: LaneShare) -> Callable[[], object] | None:
+    def lane_to_give_up(self, share: LaneShare) -> Callable[[], object] | None:
         """Return what gives up a lane on whose work all wait, if this one is idle.
 
         That lane stands still, or nearly.
@@ -334,7 +334,7 @@ class InFlight:
                 return True
         return False
 
-    def unanswered(self, share: LaneShare) -> Ask | None:
+    def request_to_repeat(self, share: LaneShare) -> Ask | None:
         """Return an overdue request of another lane, which seems to stand still."""
         before_s = time.monotonic() - _ANSWER_S
         for ask, asked_s in self._prompt.items():
@@ -344,7 +344,7 @@ class InFlight:
                 return ask
         return None
 
-    def overdue(self, share: LaneShare) -> Chunk | None:
+    def first_to_repeat(self, share: LaneShare) -> Chunk | None:
         """Return the chunk of a stream that others wait for, if another lane is slow with it."""
         if not self._is_stream:
             return None
@@ -357,7 +357,7 @@ class InFlight:
             return None
         return chunk if holder.age_s(number) > self.patience_s() else None
 
-    def straggler(self, share: LaneShare) -> Chunk | None:
+    def chunk_to_repeat(self, share: LaneShare) -> Chunk | None:
         """Return a chunk that another lane has held for long, if this lane is idle.
 
         Both send the same bytes to the same place; what comes second is ignored.

@@ -126,7 +126,7 @@ class Lane:
         try:
             while (frame := self._far.receive()) is not None:
                 if frame.type in (wire.DATA, wire.PACK):  # before take() holds the near end
-                    traffic.wait_for_turn(len(frame.payload), traffic.is_closed)
+                    traffic.wait_for_rate(len(frame.payload), traffic.is_closed)
                 with shaped():
                     if frame.type != wire.REPLY or frame.id not in (_BEGIN, _END):
                         traffic.take(frame)

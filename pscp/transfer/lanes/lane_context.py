@@ -116,14 +116,14 @@ class LaneContext:
     keeps: bool  # the next copy gets the lanes' connections
     limiter: RateLimiter | None = None  # None: there is no limit, and will be none
     stream: Stream | None = None  # this end of a stream, whose lanes have a smaller window
-    make_near: MakeNear | None = None  # makes a lane's near end, where that is not here;
-    far_host: Location | None = None  # errors about the other end then name this one
+    make_near: MakeNear | None = None  # makes a lane's near end, where that is not here
+    far_host: Location | None = None  # which errors name where neither end is here
     reader: Reader | None = None  # this copy, where it shares its reads with others
     wants: Callable[[Work], bool] | None = None  # says which work its lanes do; None: all
     numbers_from: int = 1  # of its lanes
     first_window_bytes: int = WINDOW_BYTES  # of a lane that begins
-    begin_near: requests.Begin = field(init=False)  # the requests that make the ends source and
-    begin_far: requests.Begin = field(init=False)  # sink
+    begin_near: requests.Begin = field(init=False)  # makes the near end the source, or the sink
+    begin_far: requests.Begin = field(init=False)  # makes the far end the other
     _umask: int = field(init=False, default_factory=metadata.current_umask)
     _numbers: Iterator[int] = field(init=False, default_factory=itertools.count)
 

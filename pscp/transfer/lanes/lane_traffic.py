@@ -98,7 +98,7 @@ class LaneTraffic:
         """Return whether the receiving thread should wait no longer: also for an ended channel."""
         return self.is_cut_off() or self.far.is_closed()
 
-    def wait_for_turn(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
+    def wait_for_rate(self, size_bytes: int, is_over: Callable[[], bool]) -> None:
         """Wait until so many more bytes may go (-l), or until `is_over()`.
 
         What goes wrong with the limit is no fault of the lane's: it stops the copy.
@@ -193,7 +193,7 @@ class LaneTraffic:
             near.know(job.number, known if self.context.is_push else entry)
 
     def _send_chunk(self, number: int, chunk: Chunk) -> None:
-        is_direct = isinstance(self.near, RelayEnd) and self.near.is_direct
+        is_onward = isinstance(self.near, RelayEnd) and self.near.is_onward
 
         def send(
             type_: int, id_: int, offset: int, payload: system.Payload, flags: int = 0
@@ -203,15 +203,15 @@ class LaneTraffic:
                 digest = payload[wire.COUNT.size :]
             if type_ == wire.DIGEST and not is_failed:
                 self._expected.digests[number] = digest.hex()
-            if not is_direct:
-                self.wait_for_turn(len(payload), self.is_cut_off)
+            if not is_onward:
+                self.wait_for_rate(len(payload), self.is_cut_off)
                 self.far.send(type_, id_, offset, payload, flags)
             if type_ == wire.DIGEST and is_failed:
                 self._expected.remove(number, chunk)
                 self._source_failed(number, chunk, digest)
 
-        if is_direct:  # the data does not come by
-            self.wait_for_turn(chunk.length, self.is_cut_off)
+        if is_onward:  # the data does not come by
+            self.wait_for_rate(chunk.length, self.is_cut_off)
         self.near.the_source().send_chunk(chunk.job.number, chunk.offset, chunk.length, send)
 
     def _send_pack(self, number: int, pack: Pack) -> None:
@@ -223,7 +223,7 @@ class LaneTraffic:
                     [item.entry, row] for item, row in zip(pack.items, pack.rows, strict=True)
                 ]
                 payload = wire.pack_payload(listed, bodies)
-                self.wait_for_turn(len(payload), self.is_cut_off)
+                self.wait_for_rate(len(payload), self.is_cut_off)
                 self.far.send(wire.PACK, number, 0, payload)
 
         if not isinstance(self.near, RelayEnd):
@@ -231,8 +231,8 @@ class LaneTraffic:
                 rows, bodies = self.near.file_source().pack(pack.files)
             send(rows, bodies)
             return
-        if self.near.is_direct:
-            self.wait_for_turn(pack.size_bytes, self.is_cut_off)
+        if self.near.is_onward:
+            self.wait_for_rate(pack.size_bytes, self.is_cut_off)
         self.near.pack(number, pack, send, take)
 
     def _ask(self, number: int, ask: Ask) -> None:

@@ -122,7 +122,7 @@ class RelayEnd:
     """
 
     sink: VerifyingSink | None = None
-    is_direct = False  # the data goes to the sink's host, and not through here
+    is_onward = False  # the data goes to the sink's host, and not through here
 
     def __init__(self, connect: Connect, lost: Lost) -> None:
         """`connect` opens the connection, which begin() waits for."""

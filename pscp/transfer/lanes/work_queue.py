@@ -212,7 +212,7 @@ class WorkQueue:
         self.run_with_room(step, work)
 
     def add(self, work: Work | Iterator[Work]) -> None:
-        """Add work that follows from an answer, before what the walk found. Never waits."""
+        """Add a piece before all that waits, or an iterator's behind it. Never waits as put() does."""
         with self._lock:
             if isinstance(work, Iterator):
                 self._backlog.put(work)
@@ -256,7 +256,7 @@ class WorkQueue:
                     taken = self.try_take(share)
                     if taken is not None:
                         return taken
-                    give_up = self._in_flight.stalled(share)
+                    give_up = self._in_flight.lane_to_give_up(share)
                     if give_up is not None:
                         break
                     # An idle lane looks again, since another one's chunk may be overdue by then.
@@ -275,8 +275,8 @@ class WorkQueue:
             elif share.is_parked() or in_flight.is_behind(share):
                 work = backlog.next_first(share, is_own=True)
             else:
-                first = in_flight.unanswered(share) or in_flight.overdue(share)
-                work = first or backlog.next(share) or in_flight.straggler(share)
+                first = in_flight.request_to_repeat(share) or in_flight.first_to_repeat(share)
+                work = first or backlog.next(share) or in_flight.chunk_to_repeat(share)
             if work is None:
                 return None
             if len(backlog) <= _BACKLOG_MOST // 2:

@@ -90,13 +90,13 @@ class Comparison:
 
     def _take_same(self, files: list[tuple[PlannedEntry, str]]) -> None:
         """Count these, with the digest of each, unless another one is expected."""
-        good = [each for each in files if self._is_expected(*each)]
+        good = [each for each in files if self._expected_or_failed(*each)]
         if good:
             items = [item for item, _ in good]
             size_bytes = sum(item.entry.size for item in items)
             self._items.already_there(items, [digest for _, digest in good], size_bytes)
 
-    def _is_expected(self, item: PlannedEntry, digest: str) -> bool:
+    def _expected_or_failed(self, item: PlannedEntry, digest: str) -> bool:
         is_so = self._terms.job.is_expected(item.entry.path, digest)
         if not is_so:
             self._items.results.fail_expected(item.entry.path)

@@ -2,7 +2,7 @@
 
 What was looked up at the destination is decided here and nowhere else.
 
-decide() tells by the entry, what its name has there, the copy's terms and what earlier runs left
+decide() tells by the entry, what its name has there, the copy's rules and what earlier runs left
 which row of ROWS holds: the first that fits. docs/design.md shows them.
 
 Not here: what asks, and acts (lookups.py); what is never looked up: names that filters leave out
@@ -54,7 +54,7 @@ class State(enum.Enum):
 
 
 class Fact(enum.Enum):
-    """Facts of the copy's terms and its history about an entry."""
+    """Facts of the copy's rules and its history about an entry."""
 
     EXISTING = "--existing"
     IGNORE_EXISTING = "--ignore-existing"
@@ -126,7 +126,7 @@ ROWS = (
 )
 
 
-class Terms(NamedTuple):
+class Rules(NamedTuple):
     """A copy's options, as far as they are about every entry."""
 
     options: Options
@@ -134,8 +134,8 @@ class Terms(NamedTuple):
     goes_by_time: bool  # files of the same size and time are the same
 
     @classmethod
-    def of(cls, options: Options) -> Terms:
-        """Return the terms of a copy with these options."""
+    def of(cls, options: Options) -> Rules:
+        """Return the rules of a copy with these options."""
         by_time = goes_by_time(options)
         said = {
             Fact.EXISTING: options.existing,
@@ -149,7 +149,7 @@ class Terms(NamedTuple):
 
 
 def decide(
-    entry: tree.Entry, there: There | None, terms: Terms, *, has_part: bool = False
+    entry: tree.Entry, there: There | None, rules: Rules, *, has_part: bool = False
 ) -> Action:
     """Return what becomes of an entry.
 
@@ -159,13 +159,13 @@ def decide(
             looked for.
     """
     if there is None:
-        return _decided(entry.kind, State.NOTHING, terms.facts)
-    facts = terms.facts
-    if terms.options.update and there.kind == tree.FILE and there.mtime_ns > entry.mtime_ns:
+        return _decided(entry.kind, State.NOTHING, rules.facts)
+    facts = rules.facts
+    if rules.options.update and there.kind == tree.FILE and there.mtime_ns > entry.mtime_ns:
         facts |= {Fact.NEWER}
     if has_part:
         facts |= {Fact.PART}
-    return _decided(entry.kind, state_of(entry, there, terms), facts)
+    return _decided(entry.kind, state_of(entry, there, rules), facts)
 
 
 @functools.cache
@@ -178,7 +178,7 @@ def _fits(row: Row, kind: str, state: State, facts: frozenset[Fact]) -> bool:
     return is_so and kind in row.kinds and state in row.states
 
 
-def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
+def state_of(entry: tree.Entry, there: There, rules: Rules) -> State:
     """Return what the destination has, as the table names it."""
     if there.kind == "":
         return State.UNFINISHED if is_unfinished(stat.S_IFDIR | there.mode) else State.NOTHING
@@ -190,12 +190,12 @@ def state_of(entry: tree.Entry, there: There, terms: Terms) -> State:
         return State.SPECIAL
     if there.kind == tree.LINK or entry.kind == tree.LINK:
         is_same = there.kind == entry.kind and entry.target == there.target
-        is_same = is_same and not differing_metadata(entry, there, terms)
+        is_same = is_same and not differing_metadata(entry, there, rules)
         return State.SAME if is_same else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
-    is_same_age = terms.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
-    return State.SAME if terms.options.size_only or is_same_age else State.SIZE
+    is_same_age = rules.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
+    return State.SAME if rules.options.size_only or is_same_age else State.SIZE
 
 
 def _is_device(entry: tree.Entry, there: There) -> bool:
@@ -228,11 +228,11 @@ def is_hashed(options: Options) -> bool:
     return not (options.size_only or goes_by_time(options))
 
 
-def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
+def differing_metadata(entry: tree.Entry, there: There, rules: Rules) -> str:
     """Return what of the metadata that is kept differs, as --check says it, and would be given to
     what is there; "" for nothing. A folder's time is not told: it changes with what is in it.
     """
-    if not terms.options.preserve or there.differs == "none":
+    if not rules.options.preserve or there.differs == "none":
         return ""
     has_own = there.differs == OWN
     if entry.kind != tree.LINK and there.mode != entry.mode and not has_own:
@@ -243,11 +243,11 @@ def differing_metadata(entry: tree.Entry, there: There, terms: Terms) -> str:
     return TIME if is_aged else ""
 
 
-def owners_wanted(entries: Sequence[tree.Entry], terms: Terms) -> list[dict[str, object]]:
+def owners_wanted(entries: Sequence[tree.Entry], rules: Rules) -> list[dict[str, object]]:
     """Return what a Lookup of these asks to be compared, once if it is the same for all."""
-    if not terms.options.preserve:
+    if not rules.options.preserve:
         return []
-    names = ("o", "x") if terms.options.archive else ()
+    names = ("o", "x") if rules.options.archive else ()
     found = [{n: e.extra.get(n) for n in names if n == "o" or n in e.extra} for e in entries]
     return found if any(each != found[0] for each in found) else found[:1]
 
@@ -282,17 +282,17 @@ TARGET = "leads elsewhere there"
 KIND = "is something else there"
 
 
-def difference(entry: tree.Entry, there: There, terms: Terms) -> str:
+def difference(entry: tree.Entry, there: There, rules: Rules) -> str:
     """Return how what is there differs, unread; of a folder that is there, in metadata or ""."""
     if there.kind == "":
         return MISSING
     if there.kind != (tree.FILE if entry.kind == tree.HARDLINK else entry.kind):
         return KIND
     if entry.kind == tree.FOLDER:
-        return differing_metadata(entry, there, terms)
+        return differing_metadata(entry, there, rules)
     if entry.kind == tree.LINK:
         is_alike = entry.target == there.target
-        return differing_metadata(entry, there, terms) or TIME if is_alike else TARGET
+        return differing_metadata(entry, there, rules) or TIME if is_alike else TARGET
     return SIZE if there.size_bytes != entry.size else TIME
 
 

@@ -1,7 +1,7 @@
 """The copy of one large file: its extents, its chunks, the retries, the finish.
 
 The queue tells a FileJob what became of its chunks, one after the other (WorkQueue.settle()). It
-ends in exactly one of Results.file_done() and Results.failed().
+ends in exactly one of Results.file_done() and Results.name_failed().
 
 Not here: small files (items.py), the decision that a file is copied at all (decide.py),
 the shape of answers (../pieces/answers.py).

@@ -152,7 +152,7 @@ class Items:
         differing = [(entry, why) for entry, why in pairs if why]
         others = 0
         if self._options.dry_run:
-            others = [self._is_told(*each) for each in differing].count(True)
+            others = [self._tell(*each) for each in differing].count(True)
             differing = []
         told = {entry.path for entry, _ in differing}
         unchanged = [(path, digest) for path, digest in found.items() if path not in told]
@@ -166,7 +166,7 @@ class Items:
             self.ending.ask(lookup.Adopt, group, adopted)
         return len(items) - others
 
-    def _is_told(self, entry: tree.Entry, why: str) -> bool:
+    def _tell(self, entry: tree.Entry, why: str) -> bool:
         """Tell, if it is so, that metadata differs (-n, --check). Return whether that makes the
         entry another outcome than unchanged.
         """

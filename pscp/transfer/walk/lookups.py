@@ -33,7 +33,7 @@ from pscp.transfer.walk.decide import (
     CONTENT,
     KIND,
     Action,
-    Terms,
+    Rules,
     There,
     as_for,
     decide,
@@ -64,7 +64,7 @@ class DestinationLookup:
 
     def __init__(self, items: Items) -> None:
         self._items, self._terms, self._queue = items, items.terms, items.terms.queue
-        self._rules = Terms.of(items.terms.options)
+        self._rules = Rules.of(items.terms.options)
         self._comparison = Comparison(items, self._send_differing)
         self._refused: set[str] = set()  # folders that something else has the place of
         self._linking: Linking | None = None
@@ -83,12 +83,14 @@ class DestinationLookup:
             found = [as_for(item.entry, row) for item, row in zip(items, rows, strict=True)]
             if not self._terms.reuses:  # over SFTP, which tells whole seconds, at either end
                 found = [each._replace(mtime_ns=each.mtime_ns // 10**9 * 10**9) for each in found]
-            self._link([pair for pair in zip(items, found, strict=True) if self._is_seen(*pair)])
+            self._link(
+                [pair for pair in zip(items, found, strict=True) if self._seen_or_failed(*pair)]
+            )
 
         cost_bytes = len(items) * MEMORY_BYTES
         return Ask(False, lookup.Lookup(paths, wanted), then, unexpected, cost_bytes=cost_bytes)
 
-    def _is_seen(self, item: PlannedEntry, there: There) -> bool:
+    def _seen_or_failed(self, item: PlannedEntry, there: There) -> bool:
         """Return whether it is known what is there, if anything; else the entry fails."""
         if there.failure is not None:
             self._items.results.name_failed(item, there.failure)
@@ -128,7 +130,7 @@ class DestinationLookup:
         to_hash: list[PlannedEntry] = []
         for item, there in pairs:
             action = self._action(item, there)
-            if self._refused and action is not Action.SKIP and self._is_in_refused(item):
+            if self._refused and action is not Action.SKIP and self._refuse_below(item):
                 continue
             if there.kind:
                 self._items.results.replaces(item.entry.path)
@@ -172,7 +174,7 @@ class DestinationLookup:
             is_new = there.kind == "" or why == KIND
             self._items.send(as_new(item) if is_new else item, why=why)
 
-    def _is_in_refused(self, item: PlannedEntry) -> bool:
+    def _refuse_below(self, item: PlannedEntry) -> bool:
         """Return whether the entry is in a folder that was refused; then it fails, too."""
         path = item.entry.path
         above = next((each for each in folders_of(path) if each in self._refused), None)

@@ -100,7 +100,7 @@ class PlanWalk(threading.Thread):
                 if self._queue.error is not None:
                     return
             self._take_new()
-            self._look()
+            self._ask_collected()
             self._queue.run_alone(self._end)
             self._queue.wake(lanes=True)
         except WireError as error:
@@ -137,7 +137,7 @@ class PlanWalk(threading.Thread):
                 self._refuse(failures.data(error.kind, path, str(error)))
                 continue
             self._items.ending.swept.add([path])
-            self._look_up(self._changed(item))
+            self._collect_lookup(self._changed(item))
 
     def _ask_above(self, wanted: list[tuple[int, int]]) -> list[tree.Entry]:
         def checked(answer: object) -> list[tree.Entry]:
@@ -227,7 +227,7 @@ class PlanWalk(threading.Thread):
             check = FolderCheck(
                 self._items,
                 self._placed,
-                self._has_its_name,
+                self._claim_name,
                 attributes=self._attributes,
                 bounds=self._selection.bounds,
                 may_refuse=self._may_refuse if refuses else None,
@@ -250,8 +250,7 @@ class PlanWalk(threading.Thread):
         if entry.kind == tree.ERROR:
             return None
         try:
-            self._rules.check(entry)
-            item = self._changed(self._terms.placement.place(entry))
+            item = self._place(entry)
             self._see(item, of_folder)
             return item
         except _REFUSALS:
@@ -274,7 +273,7 @@ class PlanWalk(threading.Thread):
             if self._mirror is not None:
                 self._mirror.saw(item, of_folder)
 
-    def _has_its_name(self, folder: tree.Entry) -> bool:
+    def _claim_name(self, folder: tree.Entry) -> bool:
         """Return whether a folder that is the same, and never comes here, may have its name."""
         try:
             self._names.check(folder)
@@ -287,7 +286,7 @@ class PlanWalk(threading.Thread):
             self._refuse(failures.parse_failure(entry.extra), entry)
             return
         item = self._unless_refused(entry, self._land, entry)
-        if item is None or self._is_left_out(entry):  # what `select` raises is no refusal
+        if item is None or self._leave_out(entry):  # what `select` raises is no refusal
             return
         if self._unless_refused(entry, self._check_name, item) is None:
             return
@@ -297,9 +296,9 @@ class PlanWalk(threading.Thread):
         if must_look(entry, is_new, self._terms.options):
             if entry.kind != tree.FOLDER:
                 self._terms.counters.add(files_total=1)
-            self._look_up(item)
+            self._collect_lookup(item)
             if entry.top in self._new_tops:  # DEST itself: a dry run tells of it before its content
-                self._look()
+                self._ask_collected()
                 if self._terms.options.dry_run:
                     self._queue.wait_until(self._queue.is_idle)
         else:
@@ -316,7 +315,7 @@ class PlanWalk(threading.Thread):
             self._terms.counters.add(files_total=len(kinds) - kinds.count(tree.FOLDER))
             self._queue.run_with_room(self._lookup.take_new, items)
 
-    def _is_left_out(self, entry: tree.Entry) -> bool:
+    def _leave_out(self, entry: tree.Entry) -> bool:
         """Return whether the entry is left out, neither copied nor a failure, and count it."""
         terms = self._terms
         is_special = entry.kind in terms.unmade_kinds
@@ -339,9 +338,12 @@ class PlanWalk(threading.Thread):
             self._refuse(failures.data(kind, entry.path, str(error)), entry)
             return None
 
-    def _land(self, entry: tree.Entry) -> PlannedEntry:
+    def _place(self, entry: tree.Entry) -> PlannedEntry:
         self._rules.check(entry)
-        item = self._changed(self._terms.placement.place(entry))
+        return self._changed(self._terms.placement.place(entry))
+
+    def _land(self, entry: tree.Entry) -> PlannedEntry:
+        item = self._place(entry)
         if self._mirror is not None and not self._terms.checks_folders:
             self._see(item)
         return item
@@ -396,11 +398,11 @@ class PlanWalk(threading.Thread):
             return item
         return item._replace(entry=self._attributes.change(item.entry))
 
-    def _look_up(self, item: PlannedEntry) -> None:
+    def _collect_lookup(self, item: PlannedEntry) -> None:
         self._looking.append(item)
         self._looking_bytes += weight_bytes(item.entry)
         if len(self._looking) >= LOOK_ITEMS or self._looking_bytes >= QUESTION_BYTES // 2:
-            self._look()
+            self._ask_collected()
 
     def _refuse(self, failure: Failure, known: tree.Entry | None = None) -> None:
         marked = answers.from_source(failure)
@@ -409,7 +411,7 @@ class PlanWalk(threading.Thread):
         self._terms.counters.add(files_total=1)
         self._queue.run_alone(lambda: self._items.results.failed(marked))
 
-    def _look(self) -> None:
+    def _ask_collected(self) -> None:
         if self._looking:
             items, self._looking, self._looking_bytes = self._looking, [], 0
             self._queue.put(self._lookup.request(items))
