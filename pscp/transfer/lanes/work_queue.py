@@ -212,7 +212,7 @@ class WorkQueue:
         self.run_with_room(step, work)
 
     def add(self, work: Work | Iterator[Work]) -> None:
-        """Add a piece before all that waits, or an iterator's behind it. Never waits as put() does."""
+        """Add a piece before all that waits, an iterator's behind it. Never waits as put() does."""
         with self._lock:
             if isinstance(work, Iterator):
                 self._backlog.put(work)
