@@ -288,7 +288,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused", "cluster/mover.py",
-        "            if not self.is_refused(*(failure for _, failure in failed)):\n",
+        "            if not self.note_refusal(*(failure for _, failure in failed)):\n",
         "            if True:\n",
         "files that a try was refused, since another one has begun, fail",
     ),
