@@ -118,7 +118,7 @@ def main(argv: list[str]) -> int:
     if not SECONDS.exists():  # the workers begin at once, so that each would compile most of it
         words = ["--collect-only", "-qq", *argv]
         subprocess.run([sys.executable, "-m", "pytest", *words], stdout=subprocess.DEVNULL)
-    workers = str(3 * (os.cpu_count() or 1))
+    workers = str(2 + (os.cpu_count() or 1))
     by_file = ["-n", workers, "--dist", "loadfile", "--no-loadscope-reorder"]
     shown = ["-q", "--durations=20", f"--session-timeout={LIMIT_S}"]
     return pytest.main([*by_file, *shown, *argv])
