@@ -213,8 +213,8 @@ def _local_cluster(workers: int, folder: str) -> Any:
             )
     except RuntimeError:  # each begins as the program does
         what = f"--cluster local:{workers}: its workers cannot be started"
-        hint = 'in a program, what it does has to be below if __name__ == "__main__":'
-        raise UsageError(what, hint) from None
+        in_program = 'in a program, what it does has to be below if __name__ == "__main__":'
+        raise UsageError(what, f"one has ended as it began; {in_program}") from None
 
 
 def _client_at(address: str) -> Client:

@@ -8,5 +8,5 @@ Read next: connections.py.
 For other rooms: agent_program (copy_modules, stream_modules), bootstrap (RemoteAgent, shaped),
 connections (ConnectionRequest, Connections), first_login (Ahead, NOTHING_AHEAD, idle_s), messages
 (about, named, noting), one_host (OneHost), onward (OnwardChannel, OnwardOpener), openers (Opener),
-persistent, spare_logins (IdleConnections, LET_GO_S).
+persistent, spare_logins (IdleConnections).
 """

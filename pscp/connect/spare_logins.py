@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost
+from pscp.ground.signals import LEAVING, LET_GO_S
 from pscp.transports import Channel
 from pscp.transports.channel import Kind
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Choose = Callable[[list["RemoteAgent"]], list["RemoteAgent"]]
 
-LET_GO_S = 4.0  # a login that nobody needs any more gets this time to end by itself
 
 # How long a lane waits for a login that another copy began. That login ends after LET_GO_S; if it
 # belongs to the waiting lane itself, whose copy is over meanwhile, it never comes.
@@ -76,7 +76,7 @@ class EarlyLogins:
             if is_cut:
                 channel.close()
             else:
-                start_thread(None, channel.let_go, LET_GO_S)
+                start_thread(LEAVING, channel.let_go, LET_GO_S)
 
 
 class IdleConnections:

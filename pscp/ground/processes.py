@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -122,6 +123,34 @@ def wait_until_stopped(processes: set[Process]) -> None:
     deadline_s = time.monotonic() + STOP_S
     while any(is_at_work(each.pid) for each in processes) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
+
+
+def end_later(pid: int, patience_s: float) -> None:
+    """Have what is below `pid` end after so long, if it has not by itself. Another process waits:
+    this one may end meanwhile. Does nothing but on Linux.
+    """
+    awaited = set[int]()
+    for process in descendants(pid):
+        with contextlib.suppress(AttributeError, OSError):
+            awaited.add(os.pidfd_open(process.pid))
+    if not awaited or os.fork():
+        return
+    os.setsid()
+    for name in os.listdir("/proc/self/fd"):  # pipes, whose ends others wait for
+        if int(name) not in awaited:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    poll, until_s = select.poll(), time.monotonic() + patience_s
+    for fd in awaited:
+        poll.register(fd, select.POLLIN)  # as soon as it has ended
+    while awaited and (left_s := until_s - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            awaited.discard(fd)
+    for fd in awaited:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(fd, signal.SIGTERM)
+    os._exit(0)
 
 
 def is_at_work(pid: int) -> bool:

@@ -31,6 +31,8 @@ from pscp.ground.errors import Interrupted, PscpError, Terminated
 if TYPE_CHECKING:
     from types import FrameType
 
+LEAVING = "leaving"  # the name of threads that wait for logins that nobody needs any more
+LET_GO_S = 4.0  # for which they do
 PATIENCE_S = 3.0  # for the orderly end: with what the other one takes that is less than 5 s
 _TERM_S = 0.5  # what processes below this one get to end by themselves
 _POLL_S = 0.01
@@ -204,6 +206,10 @@ def leave(status: int) -> NoReturn:
     if _has_signal.is_set():  # a process whose start was cut short is known to nobody here
         _end_all_below()
         state.remove_private()
+    elif any(thread.name == LEAVING for thread in threading.enumerate()):
+        from pscp.ground import processes  # here: as in _end_all_below()
+
+        processes.end_later(os.getpid(), LET_GO_S)
     os._exit(status)
 
 

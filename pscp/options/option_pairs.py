@@ -61,6 +61,7 @@ REFUSED = (
     ),
     Pair("size_only", "strong", "one takes files unread, the other reads them at both ends"),
     Pair("size_only", "remove_source_files", "only what was verified is removed"),
+    Pair("size_only", "manifest", "a manifest lists what is as at the source"),
     Pair("existing", "transfer_test", "-t does not ask what is at DEST"),
     Pair("check", "transfer_test", "-t does not ask what is at DEST"),
     Pair("relative", "transfer_test", "-t makes no folders", "name the files' folders as sources"),

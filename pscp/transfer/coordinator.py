@@ -93,9 +93,12 @@ class Coordinator:
         return is_idle and not self._items.flush()
 
     def _copy_now(self, items: list[PlannedEntry]) -> None:
-        """Look up and copy these items, and wait until that is done."""
-        for begin in range(0, len(items), LOOK_ITEMS):
-            self._queue.put(self._lookup.request(items[begin : begin + LOOK_ITEMS]))
+        """Copy these items, those of new names as they are, and wait until that is done."""
+        new = [item for item in items if item.entry.top in self.terms.new_tops]
+        self._queue.run_with_room(self._lookup.take_new, new)
+        others = [item for item in items if item.entry.top not in self.terms.new_tops]
+        for begin in range(0, len(others), LOOK_ITEMS):
+            self._queue.put(self._lookup.request(others[begin : begin + LOOK_ITEMS]))
         self._wait_until_copied()
 
     def _copy_blocked(self, items: list[PlannedEntry]) -> None:

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest
 from pscp.connect.known.host_memory import PathRecord, kind_of
-from pscp.connect.spare_logins import LET_GO_S, IdleConnections
+from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.ground.contexts import start_thread
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
+from pscp.ground.signals import LEAVING, LET_GO_S
 from pscp.options.options import Options
 from pscp.progress.progress import count
 from pscp.transfer.autoscaler import Autoscaler
@@ -214,7 +215,7 @@ class LanePool:
         self.queue.finish_writing()
         if leaving:
             self._idle.expect(len(leaving))
-            start_thread("leaving", _let_go, leaving, self._idle)
+            start_thread(LEAVING, _let_go, leaving, self._idle)
 
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
         """Wait for a worker to end. Return False if it is still logging in, for nothing."""

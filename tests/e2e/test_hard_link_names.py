@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import unavailable
 
-from e2e.ways import COMMAND_S, Way
+from e2e.ways import COMMAND_S, PSCP, Way, run
 
 TIME_NS = 1_500_000_000_123_456_789
 # What a name has at the destination: the text, and by how much it is later than the source.
@@ -167,3 +167,15 @@ def test_a_name_in_a_folder_that_may_not_be_written(as_other: Way) -> None:
     assert ran.code == 1 and ", 4 failed" in ran.err and "another name" not in ran.err, ran.err
     found = {path.name: path.stat().st_nlink for path in (as_other.destination / "t").glob("z*")}
     assert found == {"z": 2, "zz": 2, "z large": 2, "zz large": 2}
+
+
+def test_where_no_name_can_be_had_each_is_told_of(push: Way) -> None:
+    """In a first copy, for which the sink has not been sent what looks names up."""
+    folder = push.source / "linked"
+    folder.mkdir()
+    (folder / "p").write_bytes(b"content")
+    os.link(folder / "p", folder / "q")
+    ran = run(
+        [*PSCP, "-F", push.server.ssh_config, "-a", str(folder), f"{push.server.host}:/proc/"]
+    )
+    assert ran.code == 1 and "linked/p: " in ran.err and "linked/q: " in ran.err, ran

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -448,3 +449,40 @@ def test_d8_sockets_of_killed_runs_are_removed(push: Way) -> None:
             listener.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+RELAY = """
+import os, socket, sys, threading, time
+try:
+    os.mkdir(sys.argv[2])
+except FileExistsError:
+    time.sleep(600)
+sock = socket.create_connection((sys.argv[3], int(sys.argv[1])))
+def back():
+    while data := sock.recv(65536):
+        os.write(1, data)
+    os._exit(0)
+threading.Thread(target=back, daemon=True).start()
+while data := os.read(0, 65536):
+    sock.sendall(data)
+"""
+
+
+def test_a_login_through_a_proxy_that_never_ends_is_ended_after_the_command(
+    push: Way, tmp_path: Path
+) -> None:
+    """It is let go, since sshd counts one that is cut; no_leaks looks whether it goes."""
+    fill(push.source / "file", 8 * MIB)
+    relay, config = tmp_path / "relay.py", tmp_path / "config"
+    relay.write_text(RELAY)
+    words = f"{sys.executable} {relay} %p {tmp_path / 'first'} {ADDRESS}"
+    plain = Path(push.server.ssh_config).read_text()
+    config.write_text(f"{plain}  ProxyCommand {words}\n")
+    command = [sys.executable, "-c", "from pscp.cli.start import pscp; pscp()", "-F", str(config)]
+    to = f"{push.server.host}:{push.destination}/"
+    done = subprocess.run(
+        [*command, "-c", "2", str(push.source / "file"), to],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "first").exists()

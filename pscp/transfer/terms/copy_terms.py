@@ -300,6 +300,17 @@ class CopyTerms(CopyRequest):
         return Placement(self.tops, self.target.names)
 
     @functools.cached_property
+    def new_tops(self) -> frozenset[int]:
+        """Return the sources, by number, below whose names is nothing at the destination.
+
+        What may be linked is looked up, whatever is there.
+        """
+        if self.options.link_dest and not self.options.transfer_test:
+            return frozenset()
+        existing = set(self.target.existing)
+        return frozenset(top for top, name in enumerate(self.target.names) if name not in existing)
+
+    @functools.cached_property
     def of_the_manifest(self) -> frozenset[str]:
         """Return the paths below the destination that the manifest, and its signature, will have.
 

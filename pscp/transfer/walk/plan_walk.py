@@ -74,14 +74,11 @@ class PlanWalk(threading.Thread):
         self._terms, self._queue = items.terms, items.terms.queue
         self._attributes: Attributes | None = None  # what changes; known when the walk begins
         self._is_here = self._terms.is_source_here
-        options, tops, target = self._terms.options, self._terms.tops, self._terms.target
+        options, tops = self._terms.options, self._terms.tops
         self._rules = SourceRules(tops, options, not self._is_here)
         self._selection = Selection(options, time.time_ns(), tops, self._terms.job.select)
         self.count = CountAhead(self._terms, self._selection.bounds)
-        existing = set(target.existing)
-        new = {top for top, name in enumerate(target.names) if name not in existing}
-        # What may be linked is looked up, whatever is at the destination.
-        self._new_tops = set() if options.link_dest and not options.transfer_test else new
+        self._new_tops = self._terms.new_tops
         # Only this thread uses these.
         self._looking: list[PlannedEntry] = []  # items to be looked up
         self._looking_bytes = 0
