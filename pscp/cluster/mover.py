@@ -38,7 +38,7 @@ from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import seen, tries
 from pscp.endpoint.writing.fence import TASK, TRY, fence_name
 from pscp.ground import stops
-from pscp.ground.contexts import with_context
+from pscp.ground.contexts import start_thread, with_context
 from pscp.ground.counters import LiveCounters
 from pscp.ground.errors import Cancelled, CopyError, PscpError
 from pscp.ground.log import Log
@@ -91,8 +91,7 @@ def begin_login(
     On a thread: Dask, which passes `dask_worker`, calls this on one that serves all.
     """
     if login is not None and version_there == version():
-        arguments = login_of(login), dask_worker
-        threading.Thread(target=with_context(_log_in), args=arguments, daemon=True).start()
+        start_thread(None, _log_in, login_of(login), dask_worker)
     return name_here(), version()
 
 
@@ -137,7 +136,7 @@ def close_connections(copy: str, dask_worker: Any = None) -> None:
     with _kept_lock:
         kept = _kept.get(key)
     if kept is not None:
-        threading.Thread(target=with_context(kept.close), args=[key], daemon=True).start()
+        start_thread(None, kept.close, key)
 
 
 def move(version_there: str, errand: bytes, task: bytes) -> bytes:
@@ -219,12 +218,13 @@ class _KeptConnections:
         finally:
             self._turns.release()
 
-    def log_in(self, options: Options) -> None:
-        """Have ssh begin to log in, unless it has, or there are connections."""
+    def log_in(self, options: Options) -> bool:
+        """Have ssh begin to log in, if it has not. Return False where there are connections."""
         if self.connections.idle.keep_only(list):
-            return
+            return False
         for begin in (self.connections.start_logins, self.connections.check_logins):
             begin(options, is_push=self._login.is_push, is_small=False)
+        return True
 
     @property
     def is_alone(self) -> bool:
@@ -332,10 +332,8 @@ class _Moving:
 
     def _move_over(self, kept: _KeptConnections) -> None:
         connections = kept.connections
-        if not connections.idle.keep_only(list):
-            kept.log_in(self._options)
-            if not kept.is_alone:  # the next one may find connections, while this one logs in
-                self._let_next_begin()
+        if kept.log_in(self._options) and not kept.is_alone:
+            self._let_next_begin()  # it may find connections, while this one logs in
         agents = connections.take(self._options, self._note)
         pool: LanePool | None = None
         try:

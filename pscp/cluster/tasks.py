@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Login(NamedTuple):
-    """What a worker has to know of a copy to log in for it."""
+    """What a worker needs to log in to the far end of a copy, before it has a task of it."""
 
     copy: str  # stands for it
     is_push: bool

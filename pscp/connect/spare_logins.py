@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Choose = Callable[[list["RemoteAgent"]], list["RemoteAgent"]]
 
-
 # How long a lane waits for a login that another copy began. That login ends after LET_GO_S; if it
 # belongs to the waiting lane itself, whose copy is over meanwhile, it never comes.
 _PATIENCE_S = LET_GO_S + 1.0

@@ -244,11 +244,12 @@ class Negotiation:
         """
         far = agents[0]
         if far.rtt_s == math.inf:
-            known = HostMemory(self._request.connections.host, self._options)
-            before = known.recall(self._request.is_push)
-            if before.rtt_s and before.over(far.channel.opening_s) == before:
-                far.rtt_s = min(before.rtt_s, far.channel.opening_s)
-                return
+            if (opening_s := far.channel.opening_s) < math.inf:
+                memory = HostMemory(self._request.connections.host, self._options)
+                known = memory.recall(self._request.is_push).over(opening_s)
+                if known.rtt_s:
+                    far.rtt_s = min(known.rtt_s, opening_s)
+                    return
             sending = socket_options.sending_of(far.channel)
             if sending is None or sending.min_rtt_s * _START_TRIPS < far.start_s:
                 self._ask_far(agents, requests.Ping())
