@@ -139,13 +139,15 @@ def test_whichever_note_cannot_be_shown_every_connection_is_closed(
 def test_a_lane_that_misbehaves_leaves_its_work_to_others(
     trees: Trees, is_push: bool, at: int
 ) -> None:
-    """It says something of another shape, or of what was not asked for."""
+    """It says something of another shape, or of what was not asked for.
+
+    The other lane may be lost too, since SILENCE_S is short on a busy machine; it is tried again.
+    """
     trees.file("large", LONG_BYTES)
     type_ = None if at == 9 else wire.ACK if is_push else wire.DATA
     trees.copied(is_push, Fault(0, FROM, 3, NONSENSE, at, type_), connections=2)
-    assert [note.split(":")[0] for note in trees.bench.notes] == [
-        "fewer connections than were wanted"
-    ]
+    notes = [note.split(":")[0] for note in trees.bench.notes]
+    assert notes.count("fewer connections than were wanted") == 1
 
 
 def pool_of(

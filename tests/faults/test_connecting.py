@@ -324,18 +324,18 @@ def test_a15_an_outage_is_ridden_out(
 ) -> None:
     """A15: with --retry-for no number of attempts is too many; its time is the only end."""
     monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 2)
-    fill(push.source / "big", 8 * MIB)
+    fill(push.source / "big", 64 * MIB)  # eight seconds, of which the outage comes in the first
     object.__setattr__(push, "server", make_sshd())
     closed = threading.Event()
 
-    def at_half(counters: Counters) -> None:
+    def soon(counters: Counters) -> None:
         if counters.bytes_done > 4 * MIB and not closed.is_set():
             closed.set()
             push.server.close()
 
     with pytest.raises(ConnectError) as raised:
         push.copy(
-            connections=2, limit_kbit_s=8 * 8 * 1024, chunk_bytes=MIB, progress=at_half,
+            connections=2, limit_kbit_s=8 * 8 * 1024, chunk_bytes=MIB, progress=soon,
             retry_for_s=3,
         )  # fmt: skip
     assert raised.value.exit_code == 3
