@@ -98,7 +98,7 @@ class Cluster(Movers):
             of_source=of_source,
             of_sink=of_sink,
             place=place_here(of_source, of_sink, terms.is_push),
-            admission=terms.connections.admit,
+            admission=terms.connections.admission,
         )
         self._dispatcher = Dispatcher(self._client, terms, errand, self._jobs)
         self._dispatcher.start()

@@ -321,7 +321,7 @@ class _Moving:
             raise CopyError(f"{name_here()}: {OTHER_PLACE}")
         held = _KeptConnections.held(self._login, _worker_here(), _KEPT_S)
         with held as kept, kept.turn():
-            kept.connections.admit = kept.connections.admit or errand.admission
+            kept.connections.admission = kept.connections.admission or errand.admission
             try:
                 self._move_over(kept)
             finally:

@@ -9,7 +9,6 @@ Read next: dispatcher.py.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,7 @@ from pscp.options.options import Options
 from pscp.transfer.pieces.plan import Failure, PlannedEntry
 
 if TYPE_CHECKING:
-    from pscp.connect.bootstrap import RemoteAgent
+    from pscp.connect.connections import Admission
 
 
 class Login(NamedTuple):
@@ -40,7 +39,7 @@ class Errand(NamedTuple):
     of_source: requests.BeginSource
     of_sink: requests.BeginSink  # of which each lane has a number of its own
     place: object  # what tells the files at the near end from another machine's (mover.place_here)
-    admission: Callable[[RemoteAgent], None] | None = None  # Connections.admit
+    admission: Admission | None = None
 
 
 class Task(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin
 from pscp.connect.known.host_memory import PathRecord
@@ -33,6 +33,16 @@ class ConnectionRequest(NamedTuple):
     opened: Callable[[Channel], None]  # gets the channel before its login, to end it from elsewhere
 
 
+class Admission(Protocol):
+    """What a host has to show before it gives lanes to a copy: that it sees the copy's files."""
+
+    def ask(self, far: RemoteAgent) -> None:
+        """Ask the host of this connection; others may be asked before it answers."""
+
+    def check(self, far: RemoteAgent) -> None:
+        """Raise PscpError where the host, which was asked, does not see the files (any more)."""
+
+
 class Connections(abc.ABC):
     """The connections of one session. The idle ones are for the next copy.
 
@@ -47,8 +57,7 @@ class Connections(abc.ABC):
         self.host = host
         # Of several hosts, those that answered, and those that give no lanes.
         self.count, self.left_out = 1, 0
-        # Raises PscpError where one of several hosts does not see the copy's files (any more).
-        self.admit: Callable[[RemoteAgent], None] | None = None
+        self.admission: Admission | None = None  # what each of several hosts must show
         self._pid = os.getpid()  # a process that is forked from it gets descriptors, and no threads
         self.keeps = True  # connections outlive a copy; set before the first one
         self.idle = IdleConnections()
@@ -112,7 +121,7 @@ class Connections(abc.ABC):
         """
 
     def admitted(self, agents: list[RemoteAgent]) -> list[RemoteAgent]:
-        """Return those of the connections that lead to the copy's files, by `admit`."""
+        """Return those of the connections that lead to the copy's files, by `admission`."""
         return agents
 
     def expect_lanes(self, options: Options, far: RemoteAgent) -> None:

@@ -156,27 +156,36 @@ class FarHosts(Connections):
 
         Raises ConnectionLost where there is none.
         """
+        good = self._those(self._those(agents, self._ask), self._check)
+        if not good:
+            raise self._none_left()
+        return good
+
+    def _those(
+        self, agents: list[RemoteAgent], step: Callable[[RemoteAgent], None]
+    ) -> list[RemoteAgent]:
+        """Return those that a step succeeds with; the others are closed, their hosts left out."""
         good = list[RemoteAgent]()
         for far in agents:
             try:
-                self._admit(far)
+                step(far)
             except errors.PscpError as error:
                 self.leave_out(far, error.message)
                 far.close()
             else:
                 good.append(far)
-        if not good:
-            raise self._none_left()
         return good
 
-    def _admit(self, far: RemoteAgent) -> None:
-        """Have a connection show, once for each copy, that its host sees the copy's files.
+    def _ask(self, far: RemoteAgent) -> None:
+        """Ask a connection, once for each copy, whether its host sees the copy's files."""
+        if self.admission is not None and self._admitted.get(far.channel) is not self.admission:
+            self.admission.ask(far)
 
-        Raises PscpError.
-        """
-        if self.admit is not None and self._admitted.get(far.channel) is not self.admit:
-            self.admit(far)
-            self._admitted[far.channel] = self.admit
+    def _check(self, far: RemoteAgent) -> None:
+        """Take the answer, if it was asked. Raises PscpError where the host does not see them."""
+        if self.admission is not None and self._admitted.get(far.channel) is not self.admission:
+            self.admission.check(far)
+            self._admitted[far.channel] = self.admission
 
     def begin_end(self) -> None:
         """Note that all has landed: any host may do what is left, also one that connects too late
@@ -233,7 +242,8 @@ class FarHosts(Connections):
         far = member.connections.connect(options, wanted._replace(opened=opened))
         if wanted.connection_of is None:  # its machine may have been started anew since
             try:
-                self._admit(far)
+                self._ask(far)
+                self._check(far)
             except errors.PscpError as error:
                 is_left_out = not isinstance(error, errors.ConnectError)
                 if not (is_left_out and self._is_ending):

@@ -57,26 +57,31 @@ def check_hosts(
         sources = request.far_source.connections, request.far_source.agents
     paths = [top.path for top in tops][:_SOURCES_MOST]
     own = _check(*sources, lambda asking: check_sources(asking, paths))
-    sources[0].admit = Admission(seen.Sources(paths), own)
+    sources[0].admission = AdmissionByAnswer(seen.Sources(paths), own)
 
 
 def admit_by_fence(connections: Connections, root: str, token: str) -> None:
     """From now on let a host give further lanes only if it sees the copy's fence."""
-    connections.admit = Admission(seen.Look(root, to_text(fence_name(token))))
+    connections.admission = AdmissionByAnswer(seen.Look(root, to_text(fence_name(token))))
 
 
 @dataclass(frozen=True)
-class Admission:
+class AdmissionByAnswer:
     """Admits a host to a copy if its answer to a request shows that it sees the copy's files."""
 
     request: requests.Request
     sources: object = None  # what the first host answered; None: any answer but null will do
 
-    def __call__(self, far: RemoteAgent, /) -> None:
-        """Raise CopyError where the host of this connection does not see the files."""
+    def ask(self, far: RemoteAgent) -> None:
+        """Ask the host of this connection; others may be asked before it answers."""
         far.ask_early(requests.Learn(copy_modules(["seen"])))
+        far.ask_early(self.request)
+
+    def check(self, far: RemoteAgent) -> None:
+        """Raise CopyError where the host, which was asked, does not see the files."""
         with shaped():
-            its = _answer(far, self.request)
+            answer, is_failed = far.early_answer()
+            its = checked(self.request, answer) if is_failed else answer
             is_admitted = has_any(its, self.sources) if self.sources else its is not None
         if not is_admitted:
             raise errors.CopyError("it does not see this copy's files any more")

@@ -195,12 +195,12 @@ def test_what_one_copy_leaves_the_next_one_uses(monkeypatch: pytest.MonkeyPatch)
     wanted: Any = ConnectionRequest(None, "", lambda channel: None)
     used: list[set[int]] = []
     for _ in range(3):
-        hosts.admit = asked = Mock()  # each copy's: it may be to another place
+        hosts.admission = asked = Mock()  # each copy's: it may be to another place
         agents = hosts.take(options, print)
         agents += [hosts.connect(options, wanted) for _ in range(4)]
         used.append({*map(id, agents)})
         hosts.idle.give(agents)
-        assert {id(call.args[0]) for call in asked.mock_calls} == {*map(id, agents[2:])}
+        assert {id(call.args[0]) for call in asked.check.mock_calls} == {*map(id, agents[2:])}
     assert len(used[0]) == 6 and used[0] == used[1] == used[2]
     assert [each.connections.opened for each in hosts._members] == [3, 3]  # type: ignore[attr-defined]
 

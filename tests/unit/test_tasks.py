@@ -187,7 +187,7 @@ def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wante
         check_logins=pass_by,
         take=take,
         close=pass_by,
-        admit=None,
+        admission=None,
     )
     monkeypatch.setattr(mover, "_KEPT_S", 0.0)
     monkeypatch.setattr(mover, "connections_to", lambda _: connections)
