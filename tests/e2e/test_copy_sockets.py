@@ -30,8 +30,7 @@ from pscp.options.options import Options
 from pscp.transports.openssh import Child, resolve
 
 LOOK = """
-port=$(echo "$SSH_CONNECTION" | cut -d" " -f2)
-seen=$(ss -tinmpOH "sport = :$port")
+seen=$(set -- $SSH_CONNECTION; ss -tinmpOH "src $1:$2 and dst $3:$4")
 pid=$(echo "$seen" | sed -n 's/.*("ssh",pid=\\([0-9]*\\),.*/\\1/p')
 echo "$seen" cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$pid/status") >>{}
 """

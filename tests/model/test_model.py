@@ -234,31 +234,40 @@ def taken_unread_from_a_clone(patch: pytest.MonkeyPatch) -> None:
 
 
 REUSING = {"has_second": False, "lanes": (2, 1), "reuses": True}
-CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any]]] = {
-    "A1": (Mixture, [renamed_by_name, one_name_for_all_runs, owned_by_all], {"has_locks": True}),
-    "A2": (Overtaken, [owned_by_all], {}),
-    "A3": (Mixture, [written_whatever_its_name], {"has_second": False}),
-    "A3 damaged": (Mixture, [written_before_its_digest], {"damages": True}),
-    "A3 sized": (Mixture, [sized_whatever_its_name], {"has_second": False, "lanes": (2, 1)}),
-    "A4": (Mixture, [any_part_is_the_one], {"has_second": False, "lanes": (2, 1)}),
+# What breaks, without which mends, in which setup, and the system call where the search begins: the
+# one that finds it lies a little behind.
+CASES: dict[str, tuple[type[AssertionError], list[Sabotage], dict[str, Any], int]] = {
+    "A1": (
+        Mixture,
+        [renamed_by_name, one_name_for_all_runs, owned_by_all],
+        {"has_locks": True},
+        110,
+    ),
+    "A2": (Overtaken, [owned_by_all], {}, 60),
+    "A3": (Mixture, [written_whatever_its_name], {"has_second": False}, 30),
+    "A3 damaged": (Mixture, [written_before_its_digest], {"damages": True}, 0),
+    "A3 sized": (Mixture, [sized_whatever_its_name], {"has_second": False, "lanes": (2, 1)}, 30),
+    "A4": (Mixture, [any_part_is_the_one], {"has_second": False, "lanes": (2, 1)}, 55),
     "late reuse": (
         Mixture,
         [taken_before_its_digest],
         REUSING,
+        30,
     ),
     "late clone": (
         Mixture,
         [cloned_into_a_part_that_has_its_name],
         {**REUSING, "clones": True},
+        30,
     ),
-    "unread clone": (Mixture, [taken_unread_from_a_clone], {**REUSING, "sources": SOURCES[5]}),
-    "A5": (Mixture, [never_superseded, one_name_for_all_runs], {"is_patient": False}),
+    "unread clone": (Mixture, [taken_unread_from_a_clone], {**REUSING, "sources": SOURCES[5]}, 10),
+    "A5": (Mixture, [never_superseded, one_name_for_all_runs], {"is_patient": False}, 165),
 }
 
 
 @pytest.mark.parametrize("letter", CASES)
 def test_each_mend_is_needed(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, sabotages, fixed = CASES[letter]
+    expected, sabotages, fixed, begin = CASES[letter]
     for sabotage in sabotages:
         sabotage(monkeypatch)
 
@@ -273,5 +282,5 @@ def test_each_mend_is_needed(letter: str, monkeypatch: pytest.MonkeyPatch) -> No
         return False
 
     later = (50, 160, 1000)  # system calls after which the lane goes on
-    schedules = itertools.product(range(STEPS), later)
+    schedules = itertools.product([*range(begin, STEPS), *range(begin)], later)
     assert any(breaks((Event(at, STALL), Event(after, WAKE))) for at, after in schedules)
