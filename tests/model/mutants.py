@@ -480,6 +480,13 @@ MUTANTS = (
         test=_OF_SNAPSHOTS + "what_has_the_owner_that_it_is_to_get_is_not_asked_about",
     ),
     Mutant(
+        "first copy", "transfer/coordinator.py",
+        "new = [item for item in items if item.entry.top in self.terms.new_tops]", "new = []",
+        "the further names of a file whose first one is refused are looked up in vain",
+        also=("transfer/coordinator.py", "if item.entry.top not in self.terms.new_tops]", "]"),
+        test="e2e/test_hard_link_names.py::test_where_no_name_can_be_had_each_is_told_of",
+    ),
+    Mutant(
         "dry run", "endpoint/there/linkdest.py",
         "return hardlinks.status_there(self._sink, path) is None", "return True",
         "-n says of what is there and differs that it would be linked",

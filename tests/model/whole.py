@@ -106,6 +106,12 @@ class Step(NamedTuple):
         return self.disturbance is not None or self.outlives is not None or not is_passing
 
     @property
+    def codes(self) -> set[int]:
+        """Return those that it may end with: a call that fails is no reason to answer nonsense."""
+        fails = self.disturbance is not None and self.disturbance.act in (calls.FAIL, calls.SHORT)
+        return CUT_CODES - ({4} if fails and self.fault is None else set())
+
+    @property
     def changes_meanwhile(self) -> bool:
         """Does the source change while it runs?"""
         return self.disturbance is not None and self.disturbance.act == calls.CHANGE
@@ -517,7 +523,7 @@ class World:
     def judged(self, step: Step, code: int, said: str) -> list[str]:
         """Return what is wrong after a run."""
         trial = self.trial
-        wrong = [] if code in CUT_CODES | {KILLED} else [f"exit code {code}: {said[-3000:]}"]
+        wrong = [] if code in step.codes | {KILLED} else [f"exit code {code}: {said[-3000:]}"]
         wrong += ["a traceback"] if "Traceback" in said else []
         changes = step.changes_meanwhile
         if step.is_power_cut:

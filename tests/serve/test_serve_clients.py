@@ -54,7 +54,7 @@ def test_scp(serving: Serving, clients: Clients, tmp_path: Path, words: list[str
     assert digest(tmp_path / "back") == sha256
 
 
-@pytest.mark.parametrize(("words", "files"), [([], 200), (["-O"], 2000)], ids=["sftp", "scp"])
+@pytest.mark.parametrize(("words", "files"), [([], 200), (["-O"], 600)], ids=["sftp", "scp"])
 def test_scp_of_a_tree(
     serving: Serving, clients: Clients, tmp_path: Path, words: list[str], files: int
 ) -> None:
