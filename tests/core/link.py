@@ -62,7 +62,7 @@ HOST = "host"  # is lost with all its connections, and refuses the next `at`
 QUESTIONS = {TO: 2, FROM: 3}
 
 QUIET_S = 0.02  # a frame that comes late is passed on once no other has moved for so long
-SILENCE_S = 0.6  # after which a lane is lost; an agent ticks every 40 ms
+SILENCE_S = 1.5  # after which a lane is lost; an agent ticks every 40 ms
 # What takes seconds over a network: (module, name of its constant, value on the bench).
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (agent, "TICK_S", 0.04),
