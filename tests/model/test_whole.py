@@ -24,7 +24,7 @@ from whole import Focus, Step, World, run_steps
 from pscp.endpoint.writing import fence
 
 EXAMPLES = int(os.environ.get("PSCP_MODEL_EXAMPLES", 500))
-LIMIT_S = float(os.environ.get("PSCP_MODEL_S", 90))
+LIMIT_S = float(os.environ.get("PSCP_MODEL_S", 60))
 SEED = int(os.environ.get("PSCP_MODEL_SEED", 25_000))  # of the first; `scripts/soak model` draws it
 
 pytestmark = pytest.mark.skipif(not os.path.isdir(model.PLACE), reason="needs /dev/shm")
