@@ -57,9 +57,9 @@ SHELLS = ("sh", "bash", "csh", "fish")
 # tests keeps that in the home folder, as for modules; others do not.
 KEEPING = """import sys;
 import builtins, marshal, os, zlib
-def kept(text, name, mode, compile=compile):
-    if len(text) < 500:
-        return compile(text, name, mode)
+def kept(text, name, mode, compile=compile, **named):
+    if named or len(text) < 500:
+        return compile(text, name, mode, **named)
     raw = text if isinstance(text, bytes) else text.encode()
     path = "%s/%08x-%d" % ({folder!r}, zlib.crc32(raw), len(raw))
     try:
@@ -88,11 +88,16 @@ def unavailable(what: str) -> NoReturn:
 
 
 def until(is_so: Callable[[], object], what: str = "", patience_s: float = PATIENCE_S) -> None:
-    """Wait for something that takes a moment; fail the test where it never comes."""
+    """Wait for something that takes a moment; fail the test where it never comes.
+
+    To look takes a quarter of a processor at most, since what is waited for needs it as well.
+    """
     deadline_s = time.monotonic() + patience_s
+    looked_s = time.thread_time()
     while not is_so():
         assert time.monotonic() < deadline_s, f"never: {what or is_so}"
-        time.sleep(0.002)
+        time.sleep(max(0.002, 3 * (time.thread_time() - looked_s)))
+        looked_s = time.thread_time()
 
 
 # --- which tests
@@ -306,12 +311,16 @@ def far_environment(home: Path, folder: Path, python: str | None) -> dict[str, s
         script = folder / "python3"
         agent = f'exec "{python}" "$@"'
         if python == sys.executable:
-            kept = shlex.quote(KEEPING.format(folder=os.environ["HOME"]))
+            kept = shlex.quote(keeping())
             agent = f'[ "$1" = -IS ] && shift 2 && exec "{python}" -IS -c {kept} "$@"\n{agent}'
         script.write_text(f"#!/bin/sh\n{agent}\n")
         script.chmod(0o755)
         path = f"{folder}:/usr/local/bin:/usr/bin:/bin"
     return {"HOME": str(home), "PATH": path, "PSCP_TEST_RUN": RUN_TOKEN}
+
+
+def keeping() -> str:
+    return KEEPING.format(folder=os.environ["HOME"])
 
 
 # --- what the far end may run

@@ -1,7 +1,6 @@
 """Has system calls wait, as on a slow disk, or fail, as on a filesystem that cannot do them.
 
-`calls.py FOLDER NUMBER STAGE` runs STAGE, a program's text, with FOLDER/calls.json in force. That
-is a list of rules:
+interpose(FOLDER, NUMBER) has FOLDER/calls.json in force, which is a list of rules:
 
     call         fsync | rename | unlink | link | pwrite | flock; inodes, which are weak then; or
                  names, in which upper and lower case are one then
@@ -15,20 +14,24 @@ Runs with nothing but the standard library: python -I -S. Not here: who runs it 
 agent, conftest.py for the command).
 """
 
+from __future__ import annotations
+
 import builtins
 import fcntl
 import io
-import json
 import os
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-Rule = dict[str, Any]  # as above
-Call = Callable[..., Any]
-What = int | str | bytes | os.PathLike[str]  # a system call is about: a descriptor, or a path
+from faults.relay import rules_in, touch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Rule = dict[str, Any]  # as above
+    Call = Callable[..., Any]
+    What = int | str | bytes | os.PathLike[str]  # a system call is about: a descriptor, or a path
 
 POLL_S = 0.002
 MODULES = {"flock": fcntl}  # the others are of os
@@ -37,14 +40,14 @@ INO = 1  # its place in a stat_result
 
 def interpose(folder: str, number: int) -> None:
     """In this process, from now on."""
-    acts: dict[str, Callable[[Rule, Path, int], None]]
+    acts: dict[str, Callable[[Rule, str, int], None]]
     acts = {"inodes": weaken_inodes, "names": fold_names}
-    for rule in json.loads((Path(folder) / "calls.json").read_text()):
+    for rule in rules_in(f"{folder}/calls.json"):
         if rule["connections"] is None or number in rule["connections"]:
-            acts.get(rule["call"], wrap)(rule, Path(folder), number)
+            acts.get(rule["call"], wrap)(rule, folder, number)
 
 
-def wrap(rule: Rule, folder: Path, number: int) -> None:
+def wrap(rule: Rule, folder: str, number: int) -> None:
     module = MODULES.get(rule["call"], os)
     plain = getattr(module, rule["call"])
 
@@ -52,8 +55,8 @@ def wrap(rule: Rule, folder: Path, number: int) -> None:
         if rule["contains"] in path_of(what):
             if rule["errno"] is not None:
                 raise OSError(rule["errno"], os.strerror(rule["errno"]))
-            (folder / f"waiting-{number}").touch()
-            while not (folder / "go").exists():
+            touch(f"{folder}/waiting-{number}")
+            while not os.path.exists(f"{folder}/go"):
                 time.sleep(POLL_S)
         return plain(what, *more, **named)
 
@@ -64,7 +67,7 @@ def path_of(what: What) -> str:
     return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fsdecode(what)
 
 
-def fold_names(rule: Rule, folder: Path, number: int) -> None:
+def fold_names(rule: Rule, folder: str, number: int) -> None:
     """Whoever looks up a name, or gives one, gets that in lower case: what is told is not."""
 
     def folding(plain: Call) -> Call:
@@ -81,7 +84,7 @@ def lower(word: Any) -> Any:
     return word.lower() if isinstance(word, bytes) and not word.startswith(b"/") else word
 
 
-def weaken_inodes(rule: Rule, folder: Path, number: int) -> None:
+def weaken_inodes(rule: Rule, folder: str, number: int) -> None:
     """Inode numbers are others in each process, and the mount is one of which that is known."""
     plain_open, other = builtins.open, int.from_bytes(os.urandom(3), "big")
 
@@ -108,8 +111,3 @@ def fields(found: os.stat_result) -> dict[str, Any]:
     """What a stat_result has beside its ten numbers."""
     names = [name for name in dir(found) if name.startswith("st_")]
     return {name: getattr(found, name) for name in names}
-
-
-if __name__ == "__main__":
-    interpose(sys.argv[1], int(sys.argv[2]))
-    exec(compile(sys.argv[3], "stage", "exec"), {"__name__": "__main__"})

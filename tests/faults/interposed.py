@@ -17,14 +17,16 @@ from typing import Any
 from pscp import transports
 from pscp.sftp import channel as sftp
 
-RELAY = str(Path(__file__).parent / "relay.py")
+# As a module, since that is compiled once, and a program each time.
+RELAY = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r})\n"
+RELAY += "from faults.relay import main; main()"
 OPENING = vars(transports)  # where open_channel() looks up how a program is started
 FOLDER = "PSCP_TEST_RELAY"  # in the environment of a command (conftest.py, PROGRAM)
 
 
 def relay_argv(folder: str, kind: str) -> list[str]:
     """What goes in front of a command; `kind` is who is at its other end: agent or sftp."""
-    return [sys.executable, "-I", "-S", RELAY, folder, kind]
+    return [sys.executable, "-I", "-S", "-c", RELAY, folder, kind]
 
 
 def interpose(folder: str) -> None:

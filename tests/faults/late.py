@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import assert_same_tree
+from conftest import keeping
 from programs import script
 from servers.private import PrivateServer
 
@@ -97,7 +98,9 @@ class FarEnds:
         self._plans: list[Plan] = []
         now = shlex.quote(str(self._folder / "now"))
         words = shlex.join([sys.executable, "-I", "-S", str(PROGRAM)])
-        exact = f'exec {words} "$(readlink {now})" {shlex.quote(sys.executable)} "$@"'
+        kept = f"exec {sys.executable} -I -S -c {shlex.quote(keeping())}"
+        agent = script(self._folder / "agent", f'shift 3 && {kept} "$@"')
+        exact = f'exec {words} "$(readlink {now})" {agent} "$@"'
         python = script(self._folder / "python3", exact)
         self.plan()
         object.__setattr__(way, "server", make_sshd(python=str(python)))

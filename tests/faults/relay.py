@@ -1,6 +1,6 @@
 """A lane's program that breaks as planned: relays another's stdin and stdout, frame by frame.
 
-`relay.py FOLDER KIND COMMAND...`: FOLDER/plan.json is a list of rules. KIND tells what is at the
+`relay FOLDER KIND COMMAND...`: FOLDER/plan.json is a list of rules. KIND tells what is at the
 other end: an agent, which is sent first, or sftp. Each connection counts the frames' bytes in each
 direction and does what the rules say once a frame has come that far:
 
@@ -16,24 +16,27 @@ block: touches FOLDER/blocked-NUMBER, and goes on when FOLDER/go is there; with 
 name than "go", FOLDER/blocked-NUMBER-GATE and FOLDER/GATE. kill and stop are signals to this
 process, which is what the client has for an ssh or the like. refuse: no connection at all.
 
-Runs with nothing but the standard library: python -I -S. Not here: who runs it (conftest.py), the
-same at the far end (far_end.py).
+Runs with nothing but the standard library: python -I -S. It is started for every connection, so of
+that it loads little: a start with subprocess, json, pathlib and typing takes four times as long.
+
+Not here: who runs it (interposed.py), the same at the far end (far_end.py).
 """
 
-import contextlib
-import json
+from __future__ import annotations
+
+import _signal as signal
+import _thread
 import os
 import select
-import signal
 import struct
-import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
-from typing import IO, Any
 
-Rule = dict[str, Any]  # as above
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Rule = dict[str, Any]  # as above
 
 HEADER = struct.Struct(">BBHIQQI")
 MARKER_BYTES = 16
@@ -61,44 +64,49 @@ class Stream:
 
 
 class Relay:
-    def __init__(self, folder: Path, rules: list[Rule], number: int, is_sftp: bool) -> None:
+    def __init__(self, folder: str, rules: list[Rule], number: int, is_sftp: bool) -> None:
         self.folder, self.number, self.is_sftp = folder, number, is_sftp
         self.rules = [rule for rule in rules if number in (rule["connections"] or [number])]
         self.marker = b""
         self.incoming = Stream(0)
-        self.has_marker = threading.Event()
+        self.no_marker = _thread.allocate_lock()
+        self.no_marker.acquire()
 
     def run(self, argv: list[str]) -> int:
         if any(rule["do"] == "refuse" for rule in self.rules):
             sys.stderr.write("ssh: connect to host there port 22: Connection refused\n")
             return 255
-        child = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
-        )
-        assert child.stdin and child.stdout
-        threading.Thread(target=self.there, args=(child.stdin,), daemon=True).start()
-        with contextlib.suppress(OSError):
-            self.back(child.stdout.fileno())
-        child.stdout.close()  # or ssh would wait for ever for somebody to read the rest
+        (its_stdin, to), (from_, its_stdout) = os.pipe(), os.pipe()
+        its = [(os.POSIX_SPAWN_DUP2, its_stdin, 0), (os.POSIX_SPAWN_DUP2, its_stdout, 1)]
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # which Python ignores
+        child = os.posix_spawnp(argv[0], argv, os.environ, file_actions=its, setsigdef=restored)
+        os.close(its_stdin)
+        os.close(its_stdout)
+        _thread.start_new_thread(self.there, (to,))
+        try:  # noqa: SIM105
+            self.back(from_)
+        except OSError:
+            pass
+        os.close(from_)  # or ssh would wait for ever for somebody to read the rest
         os.close(1)
-        return child.wait()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def there(self, to_child: IO[bytes]) -> None:
-        stream, to = self.incoming, to_child.fileno()
+    def there(self, to: int) -> None:
+        stream = self.incoming
         try:
             length = b"" if self.is_sftp else stream.read(8)
             program = stream.read(int(length or 0))
             self.marker = stream.read(MARKER_BYTES)
-            self.has_marker.set()
+            self.no_marker.release()
             write(to, length + program + self.marker)
             self.frames("to", stream, to)
         except OSError:
             pass
-        to_child.close()
+        os.close(to)
 
     def back(self, fd: int) -> None:
         stream = Stream(fd)
-        self.has_marker.wait()
+        self.no_marker.acquire()
         while self.marker not in stream.buffer and stream.more():
             pass
         end = stream.buffer.find(self.marker) + MARKER_BYTES
@@ -141,10 +149,10 @@ class Relay:
     def block(self, rule: Rule, frame: bytearray) -> None:
         gate = rule["gate"]
         blocked = f"blocked-{self.number}" + ("" if gate == "go" else f"-{gate}")
-        (self.folder / blocked).touch()
+        touch(f"{self.folder}/{blocked}")
         client = select.poll()
         client.register(0, 0)  # tells only that the other end has closed it
-        while not (self.folder / gate).exists():
+        while not os.path.exists(f"{self.folder}/{gate}"):
             if client.poll(0):
                 os._exit(1)
             time.sleep(POLL_S)
@@ -156,22 +164,29 @@ def write(fd: int, data: bytes | bytearray) -> None:
         view = view[os.write(fd, view) :]
 
 
-def take_number(folder: Path) -> int:
+def touch(path: str, flags: int = 0) -> None:
+    os.close(os.open(path, os.O_CREAT | flags))
+
+
+def take_number(folder: str) -> int:
     number = 0
     while True:
         try:
-            os.close(os.open(folder / f"connection-{number}", os.O_CREAT | os.O_EXCL))
+            touch(f"{folder}/connection-{number}", os.O_EXCL)
             return number
         except FileExistsError:
             number += 1
 
 
+def rules_in(path: str) -> list[Rule]:
+    """What json would load."""
+    with open(path) as file:
+        rules: list[Rule] = eval(file.read(), {"true": True, "false": False, "null": None})
+    return rules
+
+
 def main() -> None:
-    folder, is_sftp = Path(sys.argv[1]), sys.argv[2] == "sftp"
-    rules = json.loads((folder / "plan.json").read_text())
+    folder, is_sftp = sys.argv[1], sys.argv[2] == "sftp"
+    rules = rules_in(f"{folder}/plan.json")
     status = Relay(folder, rules, take_number(folder), is_sftp).run(sys.argv[3:])
     os._exit(status if status >= 0 else 255)
-
-
-if __name__ == "__main__":
-    main()
