@@ -40,7 +40,7 @@ SMALL_BYTES, BIG_BYTES, PIECE_BYTES = 20_000, 3 << 20, 16
 ROOM_MIB = 2048  # of the second destination's file system, at most
 GROW_ON = 5  # files, from one run to the next
 LAST_RUNS = 5
-LOOP_S = 0.01
+LOOP_S = 0.05
 SETTLED_S = 1.0  # as below
 PROGRAM = f"""
 import sys

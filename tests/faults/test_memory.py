@@ -11,10 +11,10 @@ import os
 import pytest
 from compare import assert_same_tree
 
-from faults.conftest import MIB, PEAK, Ended, Way
+from faults.conftest import MIB, PEAK, Ended, Way, fill
 
 LIMIT_KIB = 120 * 1024
-FILES = int(os.environ.get("PSCP_MEMORY_FILES", 6_000))
+FILES = int(os.environ.get("PSCP_MEMORY_FILES", 3_000))
 
 
 def run(way: Way, *words: str) -> tuple[Ended, int]:
@@ -56,9 +56,7 @@ def test_very_many_files_that_cannot_be_copied(push: Way) -> None:
 @pytest.mark.parametrize("words", [(), ("-b", "1M", "--chunk-size", "64M")], ids=["usual", "large"])
 def test_a_large_file(way: Way, words: tuple[str, ...]) -> None:
     """In blocks and chunks of the usual size, and in large ones."""
-    with open(way.source / "large", "wb") as file:
-        for _ in range(96):  # with what the program is by itself, more than the limit
-            file.write(os.urandom(MIB))
+    fill(way.source / "large", 96 * MIB)  # with what the program is by itself, more than the limit
     ended, kib = run(way, *words)
     assert ended.code == 0, ended.err
     assert kib < LIMIT_KIB

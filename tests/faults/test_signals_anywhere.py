@@ -1,6 +1,6 @@
-"""SIGINT, SIGTERM and SIGHUP at a few dozen moments of every command's life.
+"""SIGINT, SIGTERM and SIGHUP, one of them at a moment of every command's life.
 
-PSCP_SIGNALS=40 tries so many moments of each. Not here: what an end means for a copy
+PSCP_SIGNALS=40 tries so many moments of each, each signal in turn. Not here: what an end means for a copy
 (test_signals.py).
 """
 
@@ -21,7 +21,8 @@ from faults.conftest import until
 from faults.signalled import CODES, Ending
 from pscp.cli import start
 
-MOMENTS = int(os.environ.get("PSCP_SIGNALS", 3))  # of each command's life, each signal in turn
+MOMENTS = int(os.environ.get("PSCP_SIGNALS", 1))  # of each command's life
+EARLY, LATER = 0.05, 0.4  # parts of its life, from where moments begin: in every other command
 COMMANDS = list(signalled.commands(Path(), "", ""))
 
 
@@ -36,8 +37,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_it_ends_soon_and_leaves_nothing(home: Path, sshd: PrivateServer, name: str) -> None:
     argv, life_s = signalled.commands(home, sshd.ssh_config, sshd.host)[name]
-    for moment, kind in zip(range(MOMENTS), itertools.cycle(CODES), strict=False):
-        ending = Ending(home, argv, kind, life_s * (0.1 + moment) / MOMENTS)
+    number = COMMANDS.index(name)
+    kinds = itertools.islice(itertools.cycle(CODES), number % len(CODES), None)
+    first = (LATER, EARLY)[number % 2]
+    for moment, kind in zip(range(MOMENTS), kinds, strict=False):
+        ending = Ending(home, argv, kind, life_s * (first + moment) / MOMENTS)
         assert ending.run() == ""
 
 
