@@ -218,6 +218,8 @@ class Way:
     # --- through the command
 
     def argv(self, *words: str, name: str = ".") -> list[str]:
+        """Over one connection, as through the API, where the words do not say how many."""
+        words = words if "-c" in words else ("-c", "1", *words)
         words = ("-F", self.server.ssh_config, "-B", "-r", "--progress", "json", *words)
         words = ("--transport", self.transport, "--remote", self.remote, *words)
         words = ("--plane", self.plane, *words)

@@ -548,11 +548,11 @@ class EndlessFailures(Far):
 
     def walk(self, asked: dict[str, Any]) -> object:
         batch = []
-        for _ in range(800):
-            number = next(self.number)
-            failure = {"kind": "system", "path": f"tree/{number}" + "p" * 500, "message": "m" * 500}
+        for _ in range(100):
+            path, message = f"tree/{next(self.number)}" + "p" * 3000, "m" * 3000
+            failure = {"kind": "system", "path": path, "message": message}
             batch.append(["error", 0, "tree/e", 0, 0, 0, 0, failure])
-        return [batch, next(self.number) > 120_000]
+        return [batch, next(self.number) > 20_000]
 
 
 class EndlessOwners(Far):

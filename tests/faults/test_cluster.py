@@ -97,7 +97,7 @@ def fill_tree(way: Way, big: int = 24 * MIB) -> None:
 
 def words(workers: Workers, *more: str) -> list[str]:
     address = ["--cluster", workers.address, "--cluster-insecure"]
-    return [*address, "-c", "2", "-a", "--chunk-size", "1M", *more]
+    return [*address, "-c", "1", "-a", "--chunk-size", "1M", *more]
 
 
 def assert_whole(way: Way) -> None:
@@ -134,7 +134,7 @@ def stopped(worker: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
     fill_tree(way, 48 * MIB)
-    ended = way.finish(*words(two, "-v", "-l", "200M"))
+    ended = way.finish(*words(two, "-v", "-l", "200M", "-c", "2"))
     assert_whole(way)
     assert ended.end["bytes_sent"] >= 48 * MIB and ended.end["connections"] == 4
     assert ended.out.count('"text": "worker ') == 2
@@ -194,7 +194,7 @@ def test_a_worker_stands_still_before_the_copy(push: Way, workers: Workers) -> N
             lambda: run_program(
                 "import pscp\nfrom pscp.cluster import place\nplace._ANSWER_S = 1\n"
                 f"pscp.copy({source!r}, {destination!r}, archive=True, batch=True,\n"
-                f"          config_file={push.server.ssh_config!r}, connections=2,\n"
+                f"          config_file={push.server.ssh_config!r}, connections=1,\n"
                 f"          cluster={workers.address!r}, cluster_insecure=True)\n",
             )
         )
@@ -212,7 +212,7 @@ def test_a_worker_begins_the_next_task_beside_its_first_one(push: Way, workers: 
         file.write(b"held back")
     fill(push.source / "b", 8 * MIB)
     breaking = push.breaking().rule("block", connections=None, contains="held back")
-    running = push.start(*words(workers, "-c", "1"), breaking=breaking)
+    running = push.start(*words(workers), breaking=breaking)
     try:
         until(lambda: "b" in push.arrived(), "the other file has landed")
         assert breaking.blocked == 1
@@ -314,7 +314,7 @@ def test_an_interrupt_at_the_terminal_is_for_the_coordinator(push: Way) -> None:
     """Its worker gets the signal as well."""
     fill_tree(push)
     running = push.start(
-        "--cluster", "local:1", "-c", "2", "-l", "60M", "-a", "--chunk-size", "1M",
+        "--cluster", "local:1", "-c", "1", "-l", "60M", "-a", "--chunk-size", "1M",
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -365,7 +365,7 @@ def test_paths_of_options_are_of_the_folder_here(push: Way, two: Workers) -> Non
     fill_tree(push)
     source, destination = push.locations()
     folder, config = os.path.split(push.server.ssh_config)
-    argv = [*PSCP, "-a", "-F", config, "--cluster", two.address, "-c", "2", source, destination]
+    argv = [*PSCP, "-a", "-F", config, "--cluster", two.address, "-c", "1", source, destination]
     ran = run(argv, cwd=folder)
     assert ran.returncode == 0, ran.stderr
     assert_whole(push)

@@ -46,7 +46,7 @@ def test_a_wrong_number_is_not_believed(way: Way) -> None:
             line[2] = 1 << 64
 
     change_journal(way, change)
-    way.finish("-c", "2")
+    way.finish()
     assert_same_tree(way.source, way.destination)
 
 

@@ -16,14 +16,15 @@ from faults.conftest import MIB, Running, Way, fill, until
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
-CHUNKS = ("--chunk-size", "1M", "-c", "2")
+CHUNKS = ("--chunk-size", "1M")
+TWO = (*CHUNKS, "-c", "2")
 
 
 def killed_in_the_middle(way: Way, landed_bytes: int) -> None:
     """Runs the copy until so much has landed and both connections stand still; then kills it."""
     breaking = way.breaking().rule("block", connections=None, type=None, after=landed_bytes // 2)
     slowly = ("-l", str(16 * 8 * 1024)) if way.remote == "sftp" else ()  # its second lane is late
-    running: Running = way.start(*CHUNKS, *slowly, breaking=breaking)
+    running: Running = way.start(*TWO, *slowly, breaking=breaking)
     until(lambda: breaking.blocked == 2, "both connections stand still")
     until(lambda: landed(way) >= landed_bytes * 0.9 - 3 * MIB, "enough has landed")
     running.kill()

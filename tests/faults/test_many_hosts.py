@@ -79,7 +79,7 @@ def copied(way: Way, **fields: Any) -> tuple[pscp.Result, list[str]]:
     notes = Notes()
     source, destination = way.locations()
     chosen: dict[str, Any] = {
-        "config_file": way.server.ssh_config, "batch": True, "recursive": True, "connections": 6,
+        "config_file": way.server.ssh_config, "batch": True, "recursive": True, "connections": 3,
         "chunk_bytes": MIB, **fields,
     }  # fmt: skip
     result = pscp.copy(source, destination, reporter=notes, raises=False, **chosen)
@@ -118,7 +118,7 @@ def left_at(folder: Path) -> list[str]:
 def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(hosts: Way) -> None:
     """At this rate all connect while there is work."""
     fill_tree(hosts)
-    result, notes = copied(hosts, archive=True, limit_kbit_s=80_000)
+    result, notes = copied(hosts, connections=6, archive=True, limit_kbit_s=80_000)
     assert result.ok and result.hosts_left_out == 0 and notes == []
     assert_whole(hosts)
     logins = cluster_of(hosts).logins()

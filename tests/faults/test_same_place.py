@@ -23,13 +23,13 @@ from pscp.endpoint.frames import wire
 EVERY_WAY = True
 pytestmark = pytest.mark.needs_ssh(reason="test_direct_plane.py breaks direct lanes")
 
-CHUNKS = ("--chunk-size", "1M", "-c", "2")
+CHUNKS = ("--chunk-size", "1M", "-c", "1")
 # (frames after which all stands still, bytes of them): before there is a lane, and after.
-MOMENTS = {"at the first question": (wire.ASK, 0), "in the middle": (wire.DATA, 6 * MIB)}
+MOMENTS = {"at the first question": (wire.ASK, 0), "in the middle": (wire.DATA, 4 * MIB)}
 
 
 def fill_tree(folder: Path) -> None:
-    for name, size in [("a/small", 100), ("m/large", 8 * MIB), ("n/large", 8 * MIB), ("z/last", 9)]:
+    for name, size in [("a/small", 100), ("m/large", 5 * MIB), ("n/large", 5 * MIB), ("z/last", 9)]:
         fill(folder / name, size)
     for path in [folder, *folder.rglob("*")]:
         os.utime(path, (1_000_000_000,) * 2)  # SFTP keeps whole seconds
@@ -48,7 +48,7 @@ def cut_short(way: Way, moment: str, how: signal.Signals, name: str, *words: str
     if type_ == wire.ASK:
         breaking.rule("block", way="to", type=type_)
     else:
-        breaking.rule("block", connections=None, type=None, after=after // 2)
+        breaking.rule("block", connections=None, type=None, after=after)
     running = way.start(*CHUNKS, *words, name=name, breaking=breaking)
     until(lambda: breaking.blocked > 0, "a connection stands still")
     if type_ == wire.DATA:
