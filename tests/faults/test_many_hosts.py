@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -422,15 +421,22 @@ def test_hosts_are_killed_at_any_moment(hosts: Way, quick_retries: None) -> None
     rng = random.Random(7)
     running = hosts.start("-c", "3", "--chunk-size", "1M", "-l", "150M")
     whole = set[str]()
+
+    def look() -> int:
+        for name in hosts.arrived().keys() - whole:
+            arrived = (hosts.destination / name).read_bytes()
+            assert arrived == (hosts.source / name).read_bytes(), name
+            whole.add(name)
+        return len(whole)
+
+    def has_ended() -> bool:
+        return running.process.poll() is not None
+
     try:
-        while running.process.poll() is None and len(whole) < 750:
+        while not has_ended() and look() < 750:
             cluster_of(hosts).cut(rng.choice(cluster_of(hosts).names))
-            for _ in range(10):
-                for name in hosts.arrived().keys() - whole:
-                    arrived = (hosts.destination / name).read_bytes()
-                    assert arrived == (hosts.source / name).read_bytes(), name
-                    whole.add(name)
-                time.sleep(0.02)
+            next_cut = len(whole) + rng.randrange(100)
+            until(lambda most=next_cut: look() > most or has_ended(), "more has landed")  # type: ignore[misc]
     finally:
         running.kill()
     landed = hosts.arrived_bytes() + hosts.journaled_bytes()

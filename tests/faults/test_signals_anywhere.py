@@ -1,7 +1,7 @@
 """SIGINT, SIGTERM and SIGHUP, one of them at a moment of every command's life.
 
-PSCP_SIGNALS=40 tries so many moments of each, each signal in turn. Not here: what an end means for a copy
-(test_signals.py).
+PSCP_SIGNALS=40 tries so many moments of each, each signal in turn. Not here: what an end means for
+a copy (test_signals.py).
 """
 
 from __future__ import annotations
