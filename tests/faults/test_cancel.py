@@ -84,6 +84,7 @@ def test_what_had_landed_is_kept(way: Way, how: str) -> None:
     assert_same_tree(way.source, way.destination)
 
 
+@pytest.mark.usefixtures("push")
 @pytest.mark.needs_ssh(reason="as above")
 def test_an_exception_of_progress_ends_only_its_copy(way: Way) -> None:
     """A9. Another one over the same session goes on."""

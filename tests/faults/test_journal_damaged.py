@@ -50,6 +50,7 @@ def test_a_wrong_number_is_not_believed(way: Way) -> None:
     assert_same_tree(way.source, way.destination)
 
 
+@pytest.mark.usefixtures("push")
 def test_a_digest_that_the_far_end_has_not(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """D6: its python has no xxhash any more, say. Then both ends hash what they have."""
     cut_short(way)

@@ -69,6 +69,7 @@ def test_the_parts_of_a_copy_that_was_killed_go(way: Way) -> None:
     assert list(way.destination.iterdir()) == []
 
 
+@pytest.mark.usefixtures("push")
 def test_a_part_beside_a_file_that_is_there_by_now_goes(way: Way) -> None:
     """Though the file counts as unchanged, by its size and time, and no journal knows of it."""
     fill(way.source / "sub" / "big", 12 * MIB)

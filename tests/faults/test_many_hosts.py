@@ -114,6 +114,7 @@ def left_at(folder: Path) -> list[str]:
 # --- all is well
 
 
+@pytest.mark.usefixtures("pull")
 def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(hosts: Way) -> None:
     """At this rate all connect while there is work."""
     fill_tree(hosts)
@@ -124,6 +125,7 @@ def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(hosts: Way) 
     assert min(logins) >= 1 and max(logins) <= 2, logins
 
 
+@pytest.mark.usefixtures("push")  # it has one direction alone
 def test_from_hosts_to_hosts(hosts: Way) -> None:
     fill_tree(hosts)
     both = f"dm3,dm1:{hosts.source}/."
@@ -136,6 +138,7 @@ def test_from_hosts_to_hosts(hosts: Way) -> None:
     assert min(cluster_of(hosts).logins()) >= 1
 
 
+@pytest.mark.usefixtures("push")
 def test_a_mirror_is_made_and_a_dry_run_asks_one_host(hosts: Way) -> None:
     fill_tree(hosts, small=20, big=MIB)
     fill(hosts.destination / "d1" / "unwanted", 10)
@@ -147,6 +150,7 @@ def test_a_mirror_is_made_and_a_dry_run_asks_one_host(hosts: Way) -> None:
     assert_whole(hosts)
 
 
+@pytest.mark.usefixtures("pull")
 def test_a_host_that_has_fewer_digests_takes_part(
     way: Way, servers: list[PrivateServer], make_sshd: MakeServer, tmp_path: Path,
     far_pythons: list[str],
@@ -304,6 +308,7 @@ def test_a_run_that_is_killed_while_it_looks_leaves_nothing(hosts: Way) -> None:
 # --- hosts that are down, or go down
 
 
+@pytest.mark.usefixtures("push")
 def test_one_that_is_down_is_left_out(hosts: Way) -> None:
     fill_tree(hosts, small=20)
     cluster_of(hosts).dead("dm1")
@@ -405,6 +410,7 @@ def cut_in_the_middle(way: Way) -> None:
     running.kill()
 
 
+@pytest.mark.usefixtures("push")
 @pytest.mark.parametrize("names", [("dm3", "dm1", "dm2"), ("dm2",)])
 def test_it_goes_on_in_another_order_and_with_fewer(hosts: Way, names: tuple[str, ...]) -> None:
     fill_tree(hosts, small=20)

@@ -75,6 +75,7 @@ def test_b1_folders_are_private_until_the_copy_is_complete(way: Way, kind: signa
     assert modes_of(way.destination) == MODES
 
 
+@pytest.mark.usefixtures("push")
 def test_b1_a_lost_journal_leaves_no_folder_unfinished(way: Way) -> None:
     fill_tree(way.source)
     standing_still(way).kill()
@@ -83,6 +84,7 @@ def test_b1_a_lost_journal_leaves_no_folder_unfinished(way: Way) -> None:
     assert modes_of(way.destination) == MODES
 
 
+@pytest.mark.usefixtures("pull")
 def test_b1_folders_that_were_there_before_keep_their_mode(way: Way) -> None:
     """Also those that only their owner may enter, though a cut copy leaves such ones behind."""
     fill_tree(way.source)

@@ -68,6 +68,7 @@ def cut_off(way: Way) -> None:
     running.kill()
 
 
+@pytest.mark.usefixtures("push")
 def test_a_link_that_leads_elsewhere_now_is_followed(way: Way) -> None:
     """As where DEST is the link to the current release."""
     for name in ("1", "2"):
@@ -82,6 +83,7 @@ def test_a_link_that_leads_elsewhere_now_is_followed(way: Way) -> None:
     assert not (way.home / "1" / "big").exists()
 
 
+@pytest.mark.usefixtures("pull")
 def test_a_folder_that_was_made_for_the_file_takes_it(way: Way) -> None:
     """Who sees that DEST was missing makes it, and runs the command again."""
     way.destination.rmdir()
@@ -91,6 +93,7 @@ def test_a_folder_that_was_made_for_the_file_takes_it(way: Way) -> None:
     assert_same_tree(way.source, way.destination)
 
 
+@pytest.mark.usefixtures("push")
 def test_a_lost_fence_costs_nothing(way: Way) -> None:
     """As after a power cut, which may take its content: the copy goes on, and no part is left."""
     cut_off(way)

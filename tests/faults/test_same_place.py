@@ -106,6 +106,7 @@ def test_killed_when_it_had_just_made_the_folder(new: Way) -> None:
     finish_tree(new)
 
 
+@pytest.mark.usefixtures("push")
 def test_a_file_that_failed_does_not_change_what_it_means(new: Way) -> None:
     """The folder has its metadata by then, and no run owns the copy."""
     fill_tree(new.source / "tree")
@@ -117,6 +118,7 @@ def test_a_file_that_failed_does_not_change_what_it_means(new: Way) -> None:
     finish_tree(new, "-p", times=True)
 
 
+@pytest.mark.usefixtures("pull")
 def test_a_dry_run_after_a_cut_means_the_same(new: Way) -> None:
     fill_tree(new.source / "tree")
     cut_short(new, "in the middle", signal.SIGKILL, "tree")
@@ -133,7 +135,6 @@ class OnDisk(Way):
         return self.home / "disk" / "host1"
 
 
-@pytest.mark.differs_by_way(reason="each end, and SFTP, looks for itself")
 @pytest.mark.parametrize(
     ("what", "words"), [("disk", ("-p", "--delete")), ("host1", ("-p",))], ids=["disk", "host1"]
 )
@@ -163,6 +164,7 @@ def test_n5_another_folder_has_the_name_by_then(
     assert not left_over(way)
 
 
+@pytest.mark.usefixtures("pull")
 def test_a_complete_copy_is_forgotten(new: Way) -> None:
     """The next one means by DEST what scp means: a folder to copy into."""
     fill(new.source / "tree" / "file", 10)

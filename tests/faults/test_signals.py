@@ -67,6 +67,7 @@ def test_a_second_one_does_not_disturb_the_end(push: Way) -> None:
     assert_ended(push, running, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("push")
 def test_ctrl_c_reaches_every_ssh_too(way: Way) -> None:
     """A terminal sends SIGINT to the whole group, the ssh that may prompt among it."""
     fill(way.source / "big", BIG_BYTES)

@@ -80,6 +80,7 @@ def test_a5_two_machines_of_one_name(way: Way, in_the_midst: bool) -> None:
     assert_delivered(other)
 
 
+@pytest.mark.usefixtures("push")
 def test_a5_small_files_of_two_machines(way: Way) -> None:
     """What the first still does after the second is done changes no file."""
     other = other_machine(way)
@@ -96,6 +97,7 @@ def test_a5_small_files_of_two_machines(way: Way) -> None:
     assert_delivered(other)
 
 
+@pytest.mark.usefixtures("pull")
 def test_a5_two_state_folders(way: Way) -> None:
     """They are two copies to one place: each delivers a whole file, and the last one stays."""
     other = dataclasses.replace(way, home=way.home / "other")
