@@ -23,6 +23,7 @@ from programs import script
 from servers.private import PrivateServer, SshdServer
 
 import pscp
+from e2e.kept_command import connected
 from e2e.ways import Way
 
 ShellThat = Callable[[str], str]
@@ -35,19 +36,9 @@ Kept = Callable[[str, str, str], pscp.Session]
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     """kept(transport, remote, plane): a session that is connected: no copy logs in."""
     here = tmp_path_factory.mktemp("warm")
-    (here / "file").touch()
 
     def warm(transport: Any, remote: Any, plane: Any) -> pscp.Session:
-        session = pscp.Session(
-            sshd.host, config_file=sshd.ssh_config, batch=True, connections=1,
-            transport=transport, remote=remote, plane=plane,
-        )  # fmt: skip
-        try:
-            session.copy(str(here / "file"), f"{sshd.host}:{here}/copy")
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return connected(sshd, here, transport=transport, remote=remote, plane=plane)
 
     with contextlib.ExitStack() as stack:
 
@@ -71,12 +62,14 @@ def way(request: pytest.FixtureRequest, sshd: PrivateServer, kept: Kept, tmp_pat
     source, destination = tmp_path / "source", tmp_path / "destination"
     source.mkdir()
     destination.mkdir()
+    session = kept(transport, remote, plane)
     return Way(
         combination.direction == "push",
         sshd,
         source,
         destination,
-        kept(transport, remote, plane),
+        session,
+        session,
         remote=remote,
         transport=transport,
         plane=plane,
@@ -84,12 +77,12 @@ def way(request: pytest.FixtureRequest, sshd: PrivateServer, kept: Kept, tmp_pat
 
 
 @pytest.fixture
-def push(sshd: PrivateServer, tmp_path: Path) -> Way:
-    """One direction, over connections of its own: for what does not depend on the direction."""
+def push(sshd: PrivateServer, kept: Kept, tmp_path: Path) -> Way:
+    """One direction, for what does not depend on it; API's copies have connections of their own."""
     source, destination = tmp_path / "source", tmp_path / "destination"
     source.mkdir()
     destination.mkdir()
-    return Way(True, sshd, source, destination)
+    return Way(True, sshd, source, destination, of_commands=kept("auto", "agent", "auto"))
 
 
 @pytest.fixture
@@ -157,7 +150,7 @@ def powerless(way: Way, sshd_that: SshdThat) -> Way:
         unavailable(f"{POWERLESS[0]} is not installed, and the tests run as root")
     prefix = " ".join(POWERLESS)
     server = sshd_that(f'exec {prefix} /bin/sh "$@"')
-    return dataclasses.replace(way, server=server, session=None, prefix=POWERLESS)
+    return dataclasses.replace(way.own, server=server, prefix=POWERLESS)
 
 
 @pytest.fixture
@@ -181,4 +174,4 @@ def as_other(push: Way, sshd_that: SshdThat, other_disk: Path) -> Way:
     other_disk.chmod(0o755)
     os.chown(other_disk, 65534, 65534)
     server = sshd_that('exec setpriv --reuid=65534 --clear-groups /bin/sh "$@"')
-    return dataclasses.replace(push, server=server, destination=other_disk)
+    return dataclasses.replace(push.own, server=server, destination=other_disk)

@@ -9,6 +9,7 @@ Not here: what the options mean one by one (the modules beside this one).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -27,6 +28,8 @@ from conftest import QUICK_LOGINS, MakeFar, shared, unavailable
 from servers.private import SshdServer, find_sftp_server
 from tree_data import FILE, FOLDER, LINK, SPECIAL, Made, Node, may_make_devices, plant, scan
 
+import pscp
+from e2e.kept_command import connected, goes_over, run_over
 from e2e.ways import PSCP, run
 from e2e.world import ROOT, put_program
 from pscp.cli import copy as cli
@@ -194,8 +197,8 @@ class Left(NamedTuple):
 class Typed:
     """The commands of a line, with real names in the place of those on the page."""
 
-    def __init__(self, server: SshdServer, folder: Path) -> None:
-        self._server, self._folder = server, folder
+    def __init__(self, server: SshdServer, folder: Path, session: pscp.Session) -> None:
+        self._server, self._folder, self._session = server, folder, session
         self._ran: dict[tuple[str, ...], Left] = {}
         self._named = {
             "2222": server.port, "key": server.folder / "user_key", "config": server.ssh_config,
@@ -252,13 +255,21 @@ class Typed:
             path = f"{self._folder}:{os.environ['PATH']}"
             root = Path(tempfile.mkdtemp(dir=self._folder))
             make_world(root, is_into(row), has_clashes)
-            ran = run(
-                [word.replace("ROOT", str(root)) for word in argv],
-                cwd=root, env={**os.environ, "PATH": path, "RCLONE_CONFIG": "/dev/null", **sftp},
-            )  # fmt: skip
-            self._ran[key] = Left(ran.code != 0, scan(os.fsencode(root)))
+            words = [word.replace("ROOT", str(root)) for word in argv]
+            if (code := self._over_session(words, root)) is None:
+                env = {**os.environ, "PATH": path, "RCLONE_CONFIG": "/dev/null", **sftp}
+                code = run(words, cwd=root, env=env).code
+            self._ran[key] = Left(code != 0, scan(os.fsencode(root)))
             shutil.rmtree(root)
         return self._ran[key]
+
+    def _over_session(self, argv: list[str], root: Path) -> int | None:
+        """Run pscp's command over connections that are open already, if it can be; its code."""
+        words = argv[len(PSCP) :]
+        if tuple(argv[: len(PSCP)]) != PSCP:
+            return None
+        with contextlib.chdir(root):
+            return run_over(self._session, words)[0] if goes_over(self._session, words) else None
 
 
 def is_into(row: Row) -> bool:
@@ -274,8 +285,10 @@ def typed(make_far: MakeFar, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("typed")
     far = make_far()
     far["PATH"] = f"{folder}:{far['PATH']}"
-    with shared(lambda: SshdServer(QUICK_LOGINS, environment=far)) as server:
-        yield Typed(server, folder)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(shared(lambda: SshdServer(QUICK_LOGINS, environment=far)))
+        session = stack.enter_context(shared(lambda: connected(server, folder)))
+        yield Typed(server, folder, session)
 
 
 # --- the comparison

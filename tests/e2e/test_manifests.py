@@ -21,6 +21,8 @@ from programs import script
 from servers.private import ADDRESS
 
 import pscp
+from e2e.conftest import Kept
+from e2e.kept_command import verifies_over, verify_over
 from e2e.ways import VERIFY, Ran, Way, files_of, make, run
 from pscp.endpoint.reading.paths import is_pscps_own
 from pscp.ground.counters import LiveCounters
@@ -35,10 +37,15 @@ AWKWARD = (
 
 
 @pytest.fixture(params=["push", "pull", "sftp"])
-def side(request: pytest.FixtureRequest, push: Way) -> Way:
+def side(request: pytest.FixtureRequest, push: Way, kept: Kept) -> Way:
     """Where the files land: at the far end, here, or at a far end without an agent."""
     remote = "sftp" if request.param == "sftp" else "agent"
-    return dataclasses.replace(push, is_push=request.param != "pull", remote=remote)
+    return dataclasses.replace(
+        push,
+        is_push=request.param != "pull",
+        remote=remote,
+        of_commands=kept("auto", remote, "auto"),
+    )
 
 
 def fill(way: Way) -> Path:
@@ -65,10 +72,12 @@ def made(way: Way, *words: str, name: str = "m.jsonl") -> Path:
 
 
 def verified(way: Way, manifest: Path, *words: str, root: Path | None = None) -> Ran:
-    fixed = ("-F", way.server.ssh_config, "-B", "-c", "2", "--remote", way.remote)
+    fixed = ("-F", way.server.ssh_config, "-B", "-c", "1", "--remote", way.remote)
     where = f"{way.sent_to}{root or way.destination}"
-    argv = [*way.prefix, *VERIFY, *fixed, *words, "--", str(manifest), where]
-    return run(argv)
+    its = [*fixed, *words, "--", str(manifest), where]
+    if way.of_commands and verifies_over(way.of_commands, its):
+        return Ran(*verify_over(way.of_commands, its))
+    return run([*way.prefix, *VERIFY, *its])
 
 
 def records(manifest: Path) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ import forked
 from servers.private import PrivateServer
 
 import pscp
+from e2e.kept_command import goes_over, run_over
 from pscp.calls.api import Progress
 from pscp.options.option_fields import OptionFields
 from pscp.progress.progress import Reporter
@@ -84,6 +85,7 @@ class Way:
     source: Path
     destination: Path
     session: pscp.Session | None = None  # with connections that are open already
+    of_commands: pscp.Session | None = None  # over which commands go, where they can
     prefix: tuple[str, ...] = ()  # what the command is run by
     umask: int = -1  # of the command
     remote: Any = "agent"  # or sftp
@@ -93,7 +95,7 @@ class Way:
     @property
     def own(self) -> Way:
         """The same way over connections of its own, which end with each copy."""
-        return dataclasses.replace(self, session=None)
+        return dataclasses.replace(self, session=None, of_commands=None)
 
     @property
     def sent_from(self) -> str:
@@ -148,7 +150,10 @@ class Way:
         )  # fmt: skip
 
     def command(self, *words: str, names: Sequence[str], to: str = "") -> Ran:
-        """Through the command line, over one connection unless `words` say otherwise."""
+        """Through the command line, over one connection unless `words` say otherwise.
+
+        One that is open already is used where it can be (kept_command.py); not with `own`.
+        """
         sources, destination = self.locations(names, to)
         return self.typed(*words, "--", *sources, destination)
 
@@ -158,4 +163,9 @@ class Way:
 
     def typed(self, *words: str, cwd: Path | None = None) -> Ran:
         """The command with exactly these words, but for how the server is reached."""
-        return run(self.argv(*words), cwd=cwd, umask=self.umask)
+        argv = self.argv(*words)
+        session, its = self.of_commands, argv[len(PSCP) :]
+        is_usual = (cwd, self.prefix, self.umask) == (None, (), -1)
+        if session is not None and is_usual and goes_over(session, its):
+            return Ran(*run_over(session, its))
+        return run(argv, cwd=cwd, umask=self.umask)
