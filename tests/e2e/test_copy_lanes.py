@@ -38,8 +38,18 @@ exit 255
 
 @pytest.fixture
 def filled(way: Way) -> Way:
+    """Enough that a copy is still running when what it begins later has logged in."""
+    return fill(way, 24)
+
+
+@pytest.fixture
+def few(way: Way) -> Way:
+    return fill(way, 3)
+
+
+def fill(way: Way, size_mib: int) -> Way:
     for name in ("a", "b"):
-        (way.source / name).write_bytes(random.Random(name).randbytes(24 * MIB))
+        (way.source / name).write_bytes(random.Random(name).randbytes(size_mib * MIB))
     return way
 
 
@@ -52,14 +62,14 @@ def logins(way: Way) -> int:
     [(("-c", "2", "--channels", "3"), 2, 6), (("-c", "1", "--channels", "4"), 1, 4)],
 )
 def test_channels_share_their_connection(
-    filled: Way, words: tuple[str, ...], connections: int, lanes: int
+    few: Way, words: tuple[str, ...], connections: int, lanes: int
 ) -> None:
-    before = logins(filled)
-    ran = filled.command("-rvv", "--chunk-size", "256k", *words, names=["."])
+    before = logins(few)
+    ran = few.command("-rvv", "--chunk-size", "256k", *words, names=["."])
     assert ran.code == 0, ran.err
-    assert logins(filled) - before <= connections
+    assert logins(few) - before <= connections
     assert f"beginning with {lanes} lanes: as was asked for" in ran.err
-    assert_same_tree(filled.source, filled.destination)
+    assert_same_tree(few.source, few.destination)
 
 
 @pytest.mark.needs_openssh(reason="what refuses the other logins is a program for -S")
@@ -80,11 +90,11 @@ def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: 
 
 
 def test_nothing_is_left_of_the_channels_sockets(
-    filled: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    ran = filled.command("-r", "--channels", "2", names=["."])
+    ran = few.command("-r", "--channels", "2", names=["."])
     assert ran.code == 0, ran.err
     found = [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
     assert found == []
