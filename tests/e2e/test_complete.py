@@ -37,6 +37,11 @@ NAMES = {
     "do$(touch ran)`touch ran`": "do", "back\\slash": "ba", "!bang": r"\!b", "#hash;&|<>": r"\#",
     "ümlaut": "ü", "~tilde": r"\~", "{a,b}": r"\{",
 }  # fmt: skip
+# Those that a quote changes; the others are to it as two blanks or g*[1]? are.
+IN_QUOTES = {
+    "'": ("two  blanks", "g*[1]?", "it's", "do$(touch ran)`touch ran`", "back\\slash", "!bang"),
+    '"': ("two  blanks", "g*[1]?", 'say "so"', "do$(touch ran)`touch ran`", "back\\slash", "!bang"),
+}
 
 
 @pytest.fixture
@@ -82,8 +87,10 @@ def test_a_name_comes_out_as_the_shell_reads_it(
     quote: str, shell: Terminal, sshd: PrivateServer, far: Path, here: Path
 ) -> None:
     """Also where a quote is open."""
-    for name, begin in NAMES.items():
+    for name in NAMES:
         (far / name).touch()
+    for name in IN_QUOTES.get(quote, NAMES):
+        begin = NAMES[name]
         typed = begin.removeprefix("\\") if quote else begin
         shell.type(f"pscp -F {sshd.ssh_config} {quote}{sshd.host}:{far}/{typed}\t\n")
         shell.wait_for(re.escape(f"took:{sshd.host}:{far}/{name}:"))
