@@ -24,9 +24,12 @@ import importlib
 import importlib.util
 import inspect
 import json
+import marshal
 import os
 import pkgutil
 import platform
+import select
+import shutil
 import signal
 import socket
 import struct
@@ -52,6 +55,8 @@ _NOT_SSH = {"asyncssh", "paramiko", "sftp"}  # values of options: what a command
 _ARGV_BYTES = 8192  # of a command line at most, as others see it
 _ABOVE = 500  # no descriptor that is passed has a number as high
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.serve(*sys.argv[2:4])"
+_NAMED = "import sys; sys.path.insert(0, sys.argv[1]); import forked; forked.listen(sys.argv[2])"
+_CLIENT = str(Path(__file__).parent / "forked_client.py")
 
 
 # Root reads and writes everything; without its capabilities a mode holds for it as for anyone. A
@@ -153,7 +158,7 @@ def _can_be_forked(call: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_start(env: Mapping[str, str]) -> dict[str, str]:
+def _of_start(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What of an environment Python itself reads when it starts."""
     return {k: v for k, v in env.items() if k.startswith(("PYTHON", "LC_", "LANG"))}
 
@@ -180,8 +185,33 @@ def _mother(loads: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     return ours, process
 
 
+def words(argv: Sequence[str]) -> list[str]:
+    """What a script is to exec for a program in Python, so that it is forked."""
+    return [_PYTHON, "-IS", _CLIENT, _listener()[0], *argv[1:]]
+
+
+@functools.cache
+def _listener() -> tuple[str, subprocess.Popen[bytes]]:
+    """The socket of a process that forks for who connects, and that process."""
+    from conftest import SHARED, held_now
+
+    before = held_now()
+    path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "s")
+    words = (os.path.dirname(__file__), path, "-" * _ARGV_BYTES)
+    argv = [sys.executable, "-c", _NAMED, *words]
+    process = _Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.read(1) == b"r", "it has loaded pscp"
+    SHARED.append(held_now().beyond(before))
+    return path, process
+
+
 def close() -> None:
     """End those processes."""
+    if _listener.cache_info().currsize:
+        path, listener = _listener()
+        listener.communicate()  # the end of its input
+        shutil.rmtree(os.path.dirname(path))
+        _listener.cache_clear()
     while _mothers:
         ours, process = _mothers.pop()
         ours.close()
@@ -204,13 +234,68 @@ def _ask(loads: str, asked: dict[str, Any], fds: list[int]) -> int:
 
 def serve(fd: str, loads: str) -> None:
     """Load pscp, and that module; then fork for each that asks, until nobody can any more."""
+    _load(loads)
+    asking = socket.socket(fileno=int(fd))
+    asking.sendall(b"r")
+    _fork_for(asking)
+
+
+def listen(path: str) -> None:
+    """As serve(), for programs of scripts, which connect to a socket; until the input ends."""
+    _load("")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        os.write(1, b"r")
+        while listener.fileno() in select.select([listener.fileno(), 0], [], [])[0]:
+            asking = listener.accept()[0]
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                listener.close()
+                _be_for(asking)
+            asking.close()
+
+
+def _be_for(asking: socket.socket) -> NoReturn:
+    """Be the program of who has connected, who gets its status; or have it run it itself."""
+    length, fds, _, _ = socket.recv_fds(asking, _LENGTH_BYTES, _FDS_MAX)
+    text = b""
+    while len(text) < int(length):
+        text += asking.recv(int(length) - len(text))
+    argv, given, cwd, umask = marshal.loads(text)
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
+    is_known = argv[0] == "-c" or not argv[0].startswith("-")
+    if not is_known or _of_start(env) != _of_start():
+        asking.sendall(b"own")
+        os._exit(0)
+    answer = fcntl.fcntl(asking.detach(), fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    end, own = os._exit, os.getpid()
+
+    def ended(status: int) -> NoReturn:
+        if os.getpid() == own:
+            os.write(answer, b"%03d" % status)
+        end(status)
+
+    os._exit = ended  # which installed commands call as well
+    asked = {
+        "argv": [_PYTHON, *argv], "fds": [0, 1, 2], "env": env, "cwd": os.fsdecode(cwd),
+        "umask": umask, "session": False, "powerless": False,
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }  # fmt: skip
+    _be(asked, fds)
+
+
+def _load(loads: str) -> None:
     import pscp
 
     for found in pkgutil.walk_packages(pscp.__path__, "pscp."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
+    from pscp.cli import copy as cli
     from pscp.connect import agent_program
 
+    cli.parse(["here", "host:there"])  # which compiles expressions
     agent_program.bundle()
     for name in agent_program.COPY_MODULES:
         agent_program._text(name)
@@ -218,9 +303,6 @@ def serve(fd: str, loads: str) -> None:
         importlib.import_module(loads)
     gc.freeze()
     assert threading.active_count() == 1
-    asking = socket.socket(fileno=int(fd))
-    asking.sendall(b"r")
-    _fork_for(asking)
 
 
 def _fork_for(asking: socket.socket) -> None:

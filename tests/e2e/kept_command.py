@@ -35,7 +35,7 @@ from pscp.options.connection_options import ConnectionOptions
 from pscp.options.options import Options
 
 SHOWN = {"quiet", "verbose", "itemize", "debug", "progress", "stats", "syslog"}
-OF_A_LOGIN = {each.name for each in dataclasses.fields(ConnectionOptions)} - SHOWN
+OF_A_LOGIN = {each.name for each in dataclasses.fields(ConnectionOptions)} - SHOWN | {"verify"}
 
 
 def connected(server: PrivateServer, folder: Path, **fields: Any) -> pscp.Session:
@@ -77,13 +77,10 @@ def run_over(session: pscp.Session, words: Sequence[str]) -> tuple[int, str, str
 
     def copy(sources: Any, destination: Any, *, options: Options, **others: Any) -> pscp.Result:
         shown, terms = (others["reporter"], None, None), others["terms"]
-        try:
+        with _open_again(session):
             return session._copy(
                 sources, destination, options, shown, keep_digests=False, terms=terms
             )
-        except PscpError:
-            with shared(lambda: contextlib.nullcontext(_log_in_again(session))):
-                raise
 
     with pytest.MonkeyPatch.context() as patch, _written(patch) as written, _limits():
         patch.setattr(api, "copy", copy)
@@ -95,15 +92,30 @@ def run_over(session: pscp.Session, words: Sequence[str]) -> tuple[int, str, str
 def verify_over(session: pscp.Session, words: Sequence[str]) -> tuple[int, str, str]:
     """As run_over(), of pscp-verify."""
     connections = contextlib.nullcontext(session.connections)
+
+    def compared(*given: Any, **others: Any) -> pscp.Verified:
+        with _open_again(session):
+            return verifying.verify(*given, **others)
+
     with pytest.MonkeyPatch.context() as patch, _written(patch) as written, _limits():
         patch.setattr(verifying, "OneHost", lambda where: connections)
+        patch.setattr(verify, "verify", compared)
         code = verify.main(list(words))
     out, err = written
     return code, out, err
 
 
-def _log_in_again(session: pscp.Session) -> pscp.Result:
-    """Have a connection, after an error that has ended it."""
+@contextlib.contextmanager
+def _open_again(session: pscp.Session) -> Iterator[None]:
+    """Have a connection after an error as well, which ends what there was."""
+    try:
+        yield
+    except PscpError:
+        with shared(lambda: contextlib.nullcontext(_logged_in(session))):
+            raise
+
+
+def _logged_in(session: pscp.Session) -> pscp.Result:
     return session.copy(__file__, f"{session.host.text}copy", dry_run=True)
 
 

@@ -224,7 +224,7 @@ def test_who_reads_no_further_is_no_error(world: World) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     with open(writes, "wb") as nobody:
-        argv = [str(world.programs / "pscp-run"), "--config", "jobs.toml", "--explain"]
+        argv = [*PSCP_RUN, "--config", "jobs.toml", "--explain"]  # a process that is not forked
         done = subprocess.run(
             argv, cwd=world.here, stdout=nobody, stderr=subprocess.PIPE, check=False
         )

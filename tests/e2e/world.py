@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import forked
 from programs import script
 
 from e2e.ways import COMMAND_S, Ran, run
@@ -147,4 +148,5 @@ def change(folder: Path, night: int) -> None:
 
 
 def put_program(path: Path, argv: Sequence[str]) -> None:
-    script(path, f'exec {shlex.join(argv)} "$@"')
+    words = forked.words(argv) if argv[0] == sys.executable else argv
+    script(path, f'exec {shlex.join(words)} "$@"')
