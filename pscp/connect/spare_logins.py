@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pscp.ground.contexts import start_thread
 from pscp.ground.errors import ConnectionLost
-from pscp.ground.signals import LEAVING, LET_GO_S
+from pscp.ground.leaving import LET_GO_S, LoginProcess, let_go
 from pscp.transports import Channel
 from pscp.transports.channel import Kind
 
@@ -65,17 +65,14 @@ class EarlyLogins:
         return None
 
     def end(self, *, is_cut: bool) -> None:
-        """End all channels: with `is_cut` at once, else each after its login.
-
-        To sshd a login that is cut is an offence (sshd_config(5), PerSourcePenalties).
-        """
+        """End all channels: with `is_cut` at once, else each after its login."""
         with self._lock:
             ended, self._channels = self._channels, []
         for channel in ended:
             if is_cut:
                 channel.close()
             else:
-                start_thread(LEAVING, channel.let_go, LET_GO_S)
+                let_go(partial(channel.let_go, LET_GO_S), partial(_login_of, channel))
 
 
 class IdleConnections:
@@ -153,6 +150,10 @@ class IdleConnections:
                 self._changed.wait_for(lambda: not self._awaited, _PATIENCE_S)
             agents, self._agents = self._agents, []
         _close(agents)
+
+
+def _login_of(channel: Channel) -> list[LoginProcess | None]:
+    return [channel.login]
 
 
 def _close(agents: list[RemoteAgent]) -> None:

@@ -3,14 +3,14 @@
 Reads /proc where there is one (Linux), else runs ps. Only processes that we started are ended; they
 are known by pid and start time, never by a name.
 
-Not here: the ssh processes of a copy, which their channel ends (transports/).
+Not here: the ssh processes of a copy, which their channel ends (../transports/openssh.py), and
+logins that are left behind (leaving.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import time
@@ -63,9 +63,18 @@ def living_by_ps() -> dict[Process, int]:
     return {Process(int(r[0]), r[3]): int(r[1]) for r in split if not r[2].startswith("Z")}
 
 
-def descendants(pid: int) -> set[Process]:
-    """Return the living children of `pid`, their children, and so on."""
-    return below(pid, living())
+def descendants(pid: int, since_s: float = 0.0) -> set[Process]:
+    """Return the living children of `pid`, their children, and so on.
+
+    On Linux without what is below children that began before `since_s`, of CLOCK_BOOTTIME.
+    """
+    parents = living()
+    if since_s:
+        since_ticks = int(since_s * os.sysconf("SC_CLK_TCK"))
+        for process in [each for each, parent in parents.items() if parent == pid]:
+            if int(process.started) < since_ticks:
+                del parents[process]
+    return below(pid, parents)
 
 
 def below(pid: int, parents: dict[Process, int]) -> set[Process]:
@@ -125,32 +134,16 @@ def wait_until_stopped(processes: set[Process]) -> None:
         time.sleep(POLL_S)
 
 
-def end_later(pid: int, patience_s: float) -> None:
-    """Have what is below `pid` end after so long, if it has not by itself. Another process waits:
-    this one may end meanwhile. Does nothing but on Linux.
-    """
-    awaited = set[int]()
-    for process in descendants(pid):
-        with contextlib.suppress(AttributeError, OSError):
-            awaited.add(os.pidfd_open(process.pid))
-    if not awaited or os.fork():
-        return
-    os.setsid()
-    for name in os.listdir("/proc/self/fd"):  # pipes, whose ends others wait for
-        if int(name) not in awaited:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-    poll, until_s = select.poll(), time.monotonic() + patience_s
-    for fd in awaited:
-        poll.register(fd, select.POLLIN)  # as soon as it has ended
-    while awaited and (left_s := until_s - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left_s * 1000):
-            poll.unregister(fd)
-            awaited.discard(fd)
-    for fd in awaited:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(fd, signal.SIGTERM)
-    os._exit(0)
+def signal_tree(pid: int, kind: signal.Signals) -> None:
+    """Send a signal to a child, and to what is below it, where there is proc(5)."""
+    found = [pid]
+    for each in found:
+        listing = f"/proc/{each}/task/{each}/children"
+        with contextlib.suppress(OSError, ValueError), open(listing) as file:
+            found += [int(word) for word in file.read().split()]
+    for each in reversed(found):  # a parent that sees its child end may start another
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, kind)
 
 
 def is_at_work(pid: int) -> bool:

@@ -31,8 +31,6 @@ from pscp.ground.errors import Interrupted, PscpError, Terminated
 if TYPE_CHECKING:
     from types import FrameType
 
-LEAVING = "leaving"  # the name of threads that wait for logins that nobody needs any more
-LET_GO_S = 4.0  # for which they do
 PATIENCE_S = 3.0  # for the orderly end: with what the other one takes that is less than 5 s
 _TERM_S = 0.5  # what processes below this one get to end by themselves
 _POLL_S = 0.01
@@ -44,6 +42,10 @@ _ERRORS = {
     signal.SIGHUP: Terminated,  # the terminal is gone
 }
 _CURSOR = b"\x1b[?25h"  # a bar hides it
+
+# What is below this process and began earlier is not ours: a shell started it, and became this
+# program by exec. 0: not known.
+_BEGUN_S = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
 
 _last_acts: list[Callable[[], object]] = []  # what a forced end does besides, newest first
 _has_signal = threading.Event()  # set by the first signal that a command of this process gets
@@ -206,20 +208,18 @@ def leave(status: int) -> NoReturn:
     if _has_signal.is_set():  # a process whose start was cut short is known to nobody here
         _end_all_below()
         state.remove_private()
-    elif any(thread.name == LEAVING for thread in threading.enumerate()):
-        from pscp.ground import processes  # here: as in _end_all_below()
-
-        processes.end_later(os.getpid(), LET_GO_S)
+    elif leaving := sys.modules.get("pscp.ground.leaving"):  # else no login has begun
+        leaving.end_later()
     os._exit(status)
 
 
 def _end_all_below() -> None:
-    """End the processes below this one: by SIGTERM, and those that stay by SIGKILL."""
+    """End the processes that this one started, by SIGTERM, and those that stay by SIGKILL."""
     from pscp.ground import processes  # here: it takes longer to load than to show the help
 
     pid, deadline_s = os.getpid(), time.monotonic() + _TERM_S
     kind = signal.SIGTERM
-    while found := processes.descendants(pid):
+    while found := processes.descendants(pid, _BEGUN_S):
         for process in found:
             processes.send(process.pid, kind)
             processes.send(process.pid, signal.SIGCONT)  # one that was stopped takes no SIGTERM

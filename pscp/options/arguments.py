@@ -199,7 +199,7 @@ class CopyArguments:
         "--list-connections", "list the connections that --persist keeps"
     )
     disconnect: bool = NO_COPY.flag(
-        "--disconnect", "end the connections that --persist keeps, to HOST or all"
+        "--disconnect", "end what --persist keeps, to a HOST: or to all hosts"
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectionLost, NoAgent, NoSftp, ProtocolError, PscpError
+from pscp.ground.leaving import LoginProcess
 from pscp.ground.locations import Location
 from pscp.options.options import Options
 from pscp.sftp.protocol.packets import NO_SFTP_STATUS
@@ -61,6 +62,10 @@ class SftpChannel(Child):
     @property
     def pid(self) -> int:
         return self._below.pid
+
+    @property
+    def login(self) -> LoginProcess | None:
+        return self._below.login
 
     def answers(self, limit_s: float) -> bool:
         return self._below.answers(limit_s)

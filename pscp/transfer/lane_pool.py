@@ -14,15 +14,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest
 from pscp.connect.known.host_memory import PathRecord, kind_of
 from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
-from pscp.ground.contexts import start_thread
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
-from pscp.ground.signals import LEAVING, LET_GO_S
+from pscp.ground.leaving import LET_GO_S, LoginProcess, let_go
 from pscp.options.options import Options
 from pscp.progress.progress import count
 from pscp.transfer.autoscaler import Autoscaler
@@ -215,7 +215,7 @@ class LanePool:
         self.queue.finish_writing()
         if leaving:
             self._idle.expect(len(leaving))
-            start_thread(LEAVING, _let_go, leaving, self._idle)
+            let_go(partial(_wait_for, leaving, self._idle), partial(_logins_of, leaving))
 
     def _has_ended(self, worker: Worker, until_s: float) -> bool:
         """Wait for a worker to end. Return False if it is still logging in, for nothing."""
@@ -368,12 +368,14 @@ class LanePool:
             self._terms.note(text)
 
 
-def _let_go(workers: list[Worker], idle: IdleConnections) -> None:
-    """Wait for logins that nobody needs any more, and abort those that take too long.
+def _logins_of(workers: list[Worker]) -> list[LoginProcess | None]:
+    """Return the logins of those that have not ended."""
+    channels = [worker.channel for worker in workers if worker.is_alive()]
+    return [channel.login for channel in channels if channel is not None]
 
-    sshd counts a login that is cut off as an offence, and refuses those who have too many
-    (sshd_config(5), PerSourcePenalties).
-    """
+
+def _wait_for(workers: list[Worker], idle: IdleConnections) -> None:
+    """Wait for logins that nobody needs any more, and abort those that take too long."""
     until_s = time.monotonic() + LET_GO_S
     for worker in workers:
         while worker.is_alive():

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pscp.endpoint.frames import system
 from pscp.ground.errors import PscpError
+from pscp.ground.leaving import LoginProcess
 from pscp.transports.control_sockets import Control
 
 # The exit status of a process that cannot carry a channel, as of ssh(1). Programs that load nothing
@@ -40,6 +41,11 @@ class Channel(Protocol):
     def pid(self) -> int:
         """The process that encrypts, or one that hands over its descriptors; 0: this one."""
         ...
+
+    @property
+    def login(self) -> LoginProcess | None:
+        """The process that logs in, or has done so; None: that one has ended, or serves others."""
+        return None
 
     def read(self, spaces: list[memoryview]) -> int:
         """Read what has come into the spaces, and return the number of bytes; 0 at the end."""

@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 
 from pscp.endpoint.frames import system, wire
 from pscp.ground import errors
+from pscp.ground.leaving import LoginProcess
 from pscp.ground.locations import Location
 from pscp.ground.log import Log
+from pscp.ground.processes import signal_tree
 from pscp.options.option_rows import TIMEOUT_S
 from pscp.options.options import Options
 from pscp.transports import socket_options
@@ -264,6 +266,13 @@ class Child(Channel):
             self._master_pid = process_of(self.control.path) or 0
         return self._master_pid or self._child.pid
 
+    @property
+    def login(self) -> LoginProcess | None:
+        if self._child.poll() is not None or self.pid != self._child.pid:
+            return None
+        socket = self.control.path if self._is_kept and self.control is not None else ""
+        return LoginProcess(self._child.pid, socket)
+
     def end(self) -> None:
         if self._child.poll() is None:
             self._signal(signal.SIGTERM)
@@ -284,7 +293,7 @@ class Child(Channel):
             with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
                 os.killpg(self._child.pid, kind)
         else:
-            _signal_tree(self._child.pid, kind)
+            signal_tree(self._child.pid, kind)
 
     def close(self) -> None:
         self.end()
@@ -316,18 +325,6 @@ class Child(Channel):
         except subprocess.TimeoutExpired:
             return errors.ConnectionLost(last_line(messages) or "the connection closed")
         return error_of(status, messages)
-
-
-def _signal_tree(pid: int, kind: signal.Signals) -> None:
-    """Send a signal to a child in our own process group, and to its children, where known."""
-    found = [pid]
-    for each in found:  # where there is proc(5)
-        listing = f"/proc/{each}/task/{each}/children"
-        with contextlib.suppress(OSError, ValueError), open(listing) as file:
-            found += [int(word) for word in file.read().split()]
-    for each in reversed(found):  # a parent that sees its child end may start another
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, kind)
 
 
 def reap(child: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -42,6 +42,8 @@ MIB = 1024 * 1024
 # In a command's environment: where the rules for its calls are (calls.py); its copy's token; where
 # it tells its peak memory.
 CALLS, TOKEN, PEAK = "PSCP_TEST_CALLS", "PSCP_TEST_TOKEN", "PSCP_TEST_PEAK"
+# A shell that starts a process of its own, says its number, and becomes a program.
+BY_EXEC = ("sh", "-c", 'sleep 1000 >/dev/null 2>&1 & echo $!; exec "$@"', "sh")
 # Leaves its peak memory behind, as the kernel counts it for this very program (proc(5)).
 PROGRAM = f"""
 import os, sys

@@ -17,7 +17,7 @@ import pytest
 from servers.private import PrivateServer
 
 from faults import signalled
-from faults.conftest import until
+from faults.conftest import BY_EXEC, until
 from faults.signalled import CODES, Ending
 from pscp.cli import start
 
@@ -90,16 +90,18 @@ with signals.last_act(lambda: print("undone", flush=True)), signals.raise_on_sig
 
 @pytest.mark.parametrize("kind", list(CODES), ids=lambda kind: kind.name)
 def test_an_end_that_never_comes_is_forced(kind: signal.Signals) -> None:
-    """With what is below the process ended, and what it had begun undone."""
-    argv = [sys.executable, "-c", STUCK]
+    """With what it has started ended, and what it had begun undone; what a shell started stays."""
+    argv = [*BY_EXEC, sys.executable, "-c", STUCK]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stuck:
         assert stuck.stdout is not None
+        of_shell = int(stuck.stdout.readline())
         child = Path("/proc", stuck.stdout.readline().decode().strip())
         stuck.send_signal(kind)
         out, said = stuck.communicate()
     assert (stuck.returncode, out) == (CODES[kind], b"undone\n")
     assert said == b"pscp: interrupted\n      hint\n"
     until(lambda: not child.exists(), "the process below it has ended")
+    os.kill(of_shell, signal.SIGKILL)  # it is there still
 
 
 def test_the_statuses_of_the_first_moments_are_those_of_later() -> None:

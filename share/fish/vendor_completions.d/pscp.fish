@@ -102,4 +102,4 @@ complete -c pscp -l clean -d 'list what cut copies left below DIR (HOST:DIR, or 
 complete -c pscp -l yes -d 'with --clean: remove it'
 complete -c pscp -l force -d 'with --clean: also what is new, where nobody can tell who works on it'
 complete -c pscp -l list-connections -d 'list the connections that --persist keeps'
-complete -c pscp -l disconnect -d 'end the connections that --persist keeps, to HOST or all'
+complete -c pscp -l disconnect -d 'end what --persist keeps, to a HOST: or to all hosts'
