@@ -18,7 +18,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pscp.cluster.mover import SAME, address_here, ask_here, name_here
+from pscp.cluster import here
+from pscp.cluster.mover import SAME, ask_here
 from pscp.cluster.place import SHARED, of_scheduler, workers_of
 from pscp.cluster.tasks import call_of, pack
 from pscp.endpoint.writing import seen
@@ -164,8 +165,8 @@ class WorkersExecutor(Executor):
 def look(version_there: str, root: str, place: object, data: bytes) -> object:
     """Make a call, and return its result. Raises NotThere where this is not a worker for it."""
     if version_there != version():
-        what = f"{name_here()} has pscp {version()}, and not {version_there}"
-        raise NotThere(what, SAME, address_here())
+        what = f"{here.name()} has pscp {version()}, and not {version_there}"
+        raise NotThere(what, SAME, here.address())
     _check_sees(root, place)
     found = call_of(data)()
     _check_sees(root, place)  # it may have been unmounted meanwhile: nothing is missing by that
@@ -175,5 +176,5 @@ def look(version_there: str, root: str, place: object, data: bytes) -> object:
 def _check_sees(root: str, place: object) -> None:
     its = ask_here(seen.Sources([root]))
     if isinstance(its, dict) or not one_place.has_any(its, place):
-        what = f"{name_here()}: it does not see {printable(root)}"
-        raise NotThere(what, SHARED, address_here())
+        what = f"{here.name()}: it does not see {printable(root)}"
+        raise NotThere(what, SHARED, here.address())

@@ -1,6 +1,7 @@
 """A worker's side: does one task with lanes of its own, and keeps their connections for the next.
 
-Not here: the records (tasks.py), who makes tasks (dispatcher.py), the lanes (../transfer/lanes/).
+Not here: the records (tasks.py), who makes tasks (dispatcher.py), what a thread knows of its worker
+(here.py), the lanes (../transfer/lanes/).
 Read next: ../transfer/lane_pool.py.
 """
 
@@ -8,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pscp.cluster import here
 from pscp.cluster.tasks import (
     ChunkOutcome,
     Errand,
@@ -41,6 +41,7 @@ from pscp.ground import stops
 from pscp.ground.contexts import start_thread, with_context
 from pscp.ground.counters import LiveCounters
 from pscp.ground.errors import Cancelled, CopyError, PscpError
+from pscp.ground.leaving import LET_GO_S
 from pscp.ground.log import Log
 from pscp.options.arguments import version
 from pscp.options.options import Options
@@ -54,7 +55,6 @@ from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
 
 _KEPT_S = 5.0  # for which connections wait for the next task
 _FIRST_S = 10.0  # and for the first one, while the coordinator logs in and asks
-_LOOK_S = 0.1  # how often a task looks whether it is still wanted, and the next one may begin
 # At the end of each task lanes are idle, and that is no reason to send chunks twice: the next task
 # has work for this line. A lane that does so has answers to come, and gives no connection to it.
 # But a chunk that takes three times as long as others may have a lane that stands still.
@@ -69,20 +69,6 @@ _kept_lock = threading.Lock()  # guards the next one, and what changes of each i
 _kept: dict[tuple[str, str], _KeptConnections] = {}  # by the copy, and the worker's address
 
 
-def name_here() -> str:
-    """Return what people know this worker by."""
-    return f"{socket.gethostname()} ({os.getpid()})"
-
-
-def address_here() -> str:
-    """Return by what Dask knows the worker whose thread this is; empty where it is no worker's."""
-    return _address_of(_worker_here())
-
-
-def _address_of(worker: Any) -> str:
-    return str(worker.address) if worker is not None else ""
-
-
 def begin_login(
     version_there: str, login: bytes | None, dask_worker: Any = None
 ) -> tuple[str, str]:
@@ -92,7 +78,7 @@ def begin_login(
     """
     if login is not None and version_there == version():
         start_thread(None, _log_in, login_of(login), dask_worker)
-    return name_here(), version()
+    return here.name(), version()
 
 
 def _log_in(login: Login, worker: Any) -> None:
@@ -103,7 +89,7 @@ def _log_in(login: Login, worker: Any) -> None:
 
 def ask_named(request: requests.Request) -> tuple[str, object]:
     """Return this worker's name, and its answer as ask_here() returns it."""
-    return name_here(), ask_here(request)
+    return here.name(), ask_here(request)
 
 
 def ask_here(request: requests.Request) -> object:
@@ -131,45 +117,33 @@ def _sees_place(errand: Errand) -> bool:
 
 
 def close_connections(copy: str, dask_worker: Any = None) -> None:
-    """Close this worker's connections for a copy that is over. Dask calls it as begin_login()."""
-    key = copy, _address_of(dask_worker)
+    """Close this worker's connections for a copy that is over. Dask calls it as begin_login().
+
+    A task that waits for its login then has some seconds to end by itself.
+    """
+    key = copy, here.address_of(dask_worker)
     with _kept_lock:
         kept = _kept.get(key)
     if kept is not None:
-        start_thread(None, kept.close, key)
+        start_thread(None, kept.end, key)
 
 
 def move(version_there: str, errand: bytes, task: bytes) -> bytes:
     """Do a task, and return its outcome. Never raises for what a copy may meet."""
-    address = address_here()
+    address = here.address()
     problem: PscpError | None
     if version_there != version():
-        problem = CopyError(f"{name_here()} has pscp {version()}, and not {version_there}", SAME)
-        return pack(Outcome(name_here(), {}, {}, problem, address=address))
+        problem = CopyError(f"{here.name()} has pscp {version()}, and not {version_there}", SAME)
+        return pack(Outcome(here.name(), {}, {}, problem, address=address))
     moving, problem = _Moving(errand, task, address), None
     try:
-        with shaped(), _Wanted().here():
+        with shaped(), here.Wanted().here():
             moving.run()
     except PscpError as error:
         problem = error
     except OSError as error:
-        problem = CopyError(f"{name_here()}: {error}")
+        problem = CopyError(f"{here.name()}: {error}")
     return pack(moving.outcome(problem))
-
-
-class _Wanted(stops.Stop):
-    """Ends the pauses between a task's attempts to connect, once nobody waits for the task."""
-
-    def check(self) -> None:
-        super().check()
-        if _is_cancelled():
-            raise Cancelled("the task was taken back")
-
-    def pause(self, seconds: float) -> None:
-        until_s = time.monotonic() + seconds
-        super().pause(min(seconds, _LOOK_S))
-        while (left_s := until_s - time.monotonic()) > 0:
-            super().pause(min(left_s, _LOOK_S))
 
 
 class _KeptConnections:
@@ -181,6 +155,7 @@ class _KeptConnections:
         threads = worker.state.nthreads if worker is not None else 1 << 16  # no worker, no limit
         self._turns = threading.Semaphore(_AT_ONCE * threads)
         self._users = 0
+        self._stops: list[stops.Stop] = []  # of the tasks
         self._timer: threading.Timer | None = None
         self._last_end_s = 0.0  # when a task ended
 
@@ -188,7 +163,7 @@ class _KeptConnections:
     @contextlib.contextmanager
     def held(cls, login: Login, worker: Any, kept_s: float) -> Iterator[_KeptConnections]:
         """Run a block with the connections of a copy, which are kept so long afterwards."""
-        key = login.copy, _address_of(worker)  # a process may have several workers
+        key = login.copy, here.address_of(worker)  # a process may have several workers
         with _kept_lock:
             kept = _kept.get(key) or _kept.setdefault(key, cls(login, worker))
             kept._users += 1
@@ -210,12 +185,15 @@ class _KeptConnections:
 
         One that has to wait does not log in: it goes on with those of the first that ends.
         """
-        while not self._turns.acquire(timeout=_LOOK_S):
-            if _is_cancelled():
+        while not self._turns.acquire(timeout=here.LOOK_S):
+            if here.is_cancelled():
                 raise Cancelled("the task was taken back")
+        stop = stops.current() or stops.Stop()
+        self._stops.append(stop)
         try:
             yield
         finally:
+            self._stops.remove(stop)
             self._turns.release()
 
     def log_in(self, options: Options) -> bool:
@@ -239,6 +217,15 @@ class _KeptConnections:
         with _kept_lock:
             before_s, self._last_end_s = self._last_end_s, time.monotonic()
             return self._last_end_s - max(began_s, before_s)
+
+    def end(self, key: tuple[str, str]) -> None:
+        """End what its tasks wait for, as the copy is over, and close the connections."""
+        until_s = time.monotonic() + LET_GO_S
+        while self._users and time.monotonic() < until_s:
+            time.sleep(here.LOOK_S)
+        for stop in list(self._stops):
+            stop.stop(Cancelled("its copy is over"))
+        self.close(key)
 
     def close(self, key: tuple[str, str]) -> None:
         """Close the connections, unless a task has them: then they are closed after it."""
@@ -301,9 +288,9 @@ class _Moving:
 
     def outcome(self, problem: PscpError | None) -> Outcome:
         if self._was_refused and problem is None:
-            problem = CopyError(f"{name_here()}: another try of its task has begun")
+            problem = CopyError(f"{here.name()}: another try of its task has begun")
         return Outcome(
-            name_here(), self.chunks, self._packs, problem, self._seconds,
+            here.name(), self.chunks, self._packs, problem, self._seconds,
             self._lanes, self._counters.connections_lost, self._is_retry, self._was_refused,
             tuple(self._notes), self._address,
         )  # fmt: skip
@@ -318,8 +305,8 @@ class _Moving:
         """Move all of it. Raises PscpError, OSError, and what answers of another shape do."""
         errand = self._errand
         if not _sees_place(errand):
-            raise CopyError(f"{name_here()}: {OTHER_PLACE}")
-        held = _KeptConnections.held(self._login, _worker_here(), _KEPT_S)
+            raise CopyError(f"{here.name()}: {OTHER_PLACE}")
+        held = _KeptConnections.held(self._login, here.worker(), _KEPT_S)
         with held as kept, kept.turn():
             kept.connections.admission = kept.connections.admission or errand.admission
             try:
@@ -376,9 +363,9 @@ class _Moving:
             queue.add(work)
         try:
             pool.begin(errand.of_source, errand.of_sink, agents)
-            while not queue.wait_until(queue.is_idle, _LOOK_S):
+            while not queue.wait_until(queue.is_idle, here.LOOK_S):
                 queue.check()
-                if _is_cancelled():
+                if here.is_cancelled():
                     queue.stop(Cancelled("the task was taken back"))
                 elif kept.is_alone or not queue.has_work() or queue.done()[0] >= half_bytes:
                     self._let_next_begin()
@@ -423,23 +410,3 @@ def _checked(answer: object) -> object:
 
 def _as(failure: Failure) -> PscpError:
     return answers.as_copy_error(failure)
-
-
-def _worker_here() -> Any:
-    """Return Dask's worker whose thread this is; None where it is no worker's."""
-    from distributed import get_worker
-
-    with contextlib.suppress(ValueError):
-        return get_worker()
-    return None
-
-
-def _is_cancelled() -> bool:
-    """Return whether nobody waits for this task any more: the run is over, or was ended."""
-    from distributed.worker import thread_state
-
-    key = getattr(thread_state, "key", None)
-    if key is None:
-        return False
-    state = _worker_here().state.tasks.get(key)
-    return state is None or state.state == "cancelled"

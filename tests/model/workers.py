@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from core.link import Bench
 from dask_client import DaskClient, worker_at
 
-from pscp.cluster import dispatcher, mover, place
+from pscp.cluster import dispatcher, here, mover, place
 from pscp.cluster.tasks import Outcome, errand_of, pack
 from pscp.ground.errors import CopyError
 from pscp.transfer import far_hosts
@@ -291,9 +291,9 @@ def _as_elsewhere(errand: bytes, folders: Mapping[str, str]) -> bytes:
     """Return an errand as a worker means it that has other folders under the same paths."""
 
     def there(path: str) -> str:
-        for here, other in folders.items():
-            if path == here or path.startswith(here + "/"):
-                return other + path[len(here) :]
+        for own, other in folders.items():
+            if path == own or path.startswith(own + "/"):
+                return other + path[len(own) :]
         return path
 
     its = errand_of(errand)
@@ -327,4 +327,5 @@ def stand_in() -> None:
     """Have this process's tasks be of workers that are threads, and may stand still."""
     for module, name, value in QUICK:
         setattr(module, name, value)
-    vars(mover).update(_worker_here=worker_here, _Moving=Standing)
+    vars(here)["worker"] = worker_here
+    vars(mover)["_Moving"] = Standing

@@ -25,7 +25,7 @@ from dask_client import DaskClient
 
 import pscp
 from pscp.cli.copy import parse
-from pscp.cluster import clusters, executor, mover
+from pscp.cluster import clusters, here, mover
 from pscp.cluster.executor import NotThere, look
 from pscp.cluster.tasks import outcome_of
 from pscp.endpoint.writing import seen
@@ -281,7 +281,7 @@ class Several(Hashing):
         if address in self.blind:
             place = mover.ask_here(seen.Sources(["/"]))
         try:
-            with patch.object(executor, "address_here", lambda: address):
+            with patch.object(here, "address", lambda: address):
                 found = in_another_folder(call, there, root, place, data)
                 self.end, result = "finished", found
         except pscp.CopyError as error:
@@ -310,7 +310,7 @@ def test_no_worker_sees_the_tree_and_no_file_counts_as_missing(listed: Path) -> 
 def test_a_worker_that_came_late_and_has_another_version() -> None:
     problem = outcome_of(mover.move("0.0", b"", b"")).problem
     assert problem is not None and problem.hint == "install the same version on all of them"
-    assert problem.message == f"{mover.name_here()} has pscp {version()}, and not 0.0"
+    assert problem.message == f"{here.name()} has pscp {version()}, and not 0.0"
 
 
 # --- what it does not go with

@@ -7,19 +7,21 @@ Not here: workers that do tasks (../faults/test_cluster.py), which of them get a
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 from dask_client import worker_at
 
-from pscp.cluster import mover
+from pscp.cluster import here, mover
 from pscp.cluster.dispatcher import Pace
 from pscp.cluster.tasks import Errand, Login, Task, outcome_of, pack
 from pscp.connect.spare_logins import IdleConnections
 from pscp.ground import stops
-from pscp.ground.errors import Cancelled
+from pscp.ground.errors import Cancelled, ConnectionLost
 from pscp.ground.locations import parse_location
 from pscp.ground.values import MIB
 from pscp.options.arguments import version
@@ -179,6 +181,32 @@ def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wante
             attempts.append(len(attempts))
             stops.pause(0.0 if len(attempts) < 3 else 3600.0)
 
+    monkeypatch.setattr(here, "is_cancelled", lambda: len(attempts) == 3)
+    found = outcome_of(moved_with(take, monkeypatch))
+    assert isinstance(found.problem, Cancelled) and attempts == [0, 1, 2]
+
+
+def test_a_login_that_a_task_waits_for_ends_with_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next copy of this cluster waited for it: until ssh gave up, thirty seconds later."""
+    has_begun, ended = threading.Event(), threading.Event()
+
+    def take(*_: object) -> NoReturn:
+        with stops.ended_by(lambda error: ended.set()):
+            has_begun.set()
+            assert ended.wait(60)
+        raise ConnectionLost("the login has ended")
+
+    monkeypatch.setattr(mover, "LET_GO_S", 0.0)
+    with ThreadPoolExecutor(1) as thread:
+        moving = thread.submit(moved_with, take, monkeypatch)
+        assert has_begun.wait(60)
+        mover.close_connections("a copy")
+        assert isinstance(outcome_of(moving.result()).problem, Cancelled)
+
+
+def moved_with(take: Callable[..., NoReturn], monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Do a task of "a copy", to a host that this connects to; return its outcome."""
+
     def pass_by(*_: object, **__: object) -> None: ...
 
     connections = SimpleNamespace(
@@ -192,9 +220,7 @@ def test_a_task_that_cannot_connect_asks_before_each_attempt_whether_it_is_wante
     monkeypatch.setattr(mover, "_KEPT_S", 0.0)
     monkeypatch.setattr(mover, "connections_to", lambda _: connections)
     monkeypatch.setattr(mover, "_sees_place", lambda _: True)
-    monkeypatch.setattr(mover, "_is_cancelled", lambda: len(attempts) == 3)
     nothing: Any = None
     host, options = parse_location("host:/in"), Options(retry_for_s=7200)
     errand = Errand(Login("a copy", True, host, options), nothing, nothing, nothing)
-    found = outcome_of(mover.move(version(), pack(errand), pack(Task(1, [], [], [], None))))
-    assert isinstance(found.problem, Cancelled) and attempts == [0, 1, 2]
+    return mover.move(version(), pack(errand), pack(Task(1, [], [], [], None)))
