@@ -66,13 +66,14 @@ def living_by_ps() -> dict[Process, int]:
 def descendants(pid: int, since_s: float = 0.0) -> set[Process]:
     """Return the living children of `pid`, their children, and so on.
 
-    On Linux without what is below children that began before `since_s`, of CLOCK_BOOTTIME.
+    Where there is proc(5), without children that began before `since_s`, of CLOCK_BOOTTIME, and
+    what is below them.
     """
     parents = living()
     if since_s:
         since_ticks = int(since_s * os.sysconf("SC_CLK_TCK"))
         for process in [each for each, parent in parents.items() if parent == pid]:
-            if int(process.started) < since_ticks:
+            if process.started.isdigit() and int(process.started) < since_ticks:
                 del parents[process]
     return below(pid, parents)
 

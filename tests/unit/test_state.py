@@ -223,6 +223,13 @@ def test_processes_by_ps_are_the_same() -> None:
     assert by_ps[me] == os.getppid()
 
 
+def test_without_proc_all_that_is_below_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ps says when a process began in words: a forced end failed by them."""
+    by_ps = {processes.Process(7, "Mon Nov 30 06:00:00 2026"): 5}
+    monkeypatch.setattr(processes, "living", lambda: dict(by_ps))
+    assert processes.descendants(5, since_s=1.0) == {*by_ps}
+
+
 def test_the_demonstration_needs_nothing_that_only_tests_have() -> None:
     """scripts/run installs pscp alone."""
     program = (
