@@ -480,6 +480,24 @@ MUTANTS = (
         test=_OF_SNAPSHOTS + "what_has_the_owner_that_it_is_to_get_is_not_asked_about",
     ),
     Mutant(
+        "leaving", "ground/leaving.py",
+        "if login.socket and os.path.exists(login.socket):", "if False:",
+        "what leads to a connection that is kept ends with its login",
+        test="unit/test_leaving.py::test_what_leads_to_a_connection_that_is_kept_stays",
+    ),
+    Mutant(
+        "leaving", "ground/signals.py",
+        "processes.descendants(pid, _BEGUN_S)", "processes.descendants(pid)",
+        "a forced end takes what a shell started before it became pscp",
+        test="faults/test_signals_anywhere.py::test_an_end_that_never_comes_is_forced",
+    ),
+    Mutant(
+        "leaving", "cluster/mover.py",
+        "for stop in list(self._stops):", "for stop in list[stops.Stop]():",
+        "a task waits for its login though its copy is over",
+        test="unit/test_tasks.py::test_a_login_that_a_task_waits_for_ends_with_the_copy",
+    ),
+    Mutant(
         "first copy", "transfer/coordinator.py",
         "new = [item for item in items if item.entry.top in self.terms.new_tops]", "new = []",
         "the further names of a file whose first one is refused are looked up in vain",
