@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Login(NamedTuple):
-    """What a worker needs to log in to the far end of a copy, before it has a task of it."""
+    """The far end of a copy, and how to log in there: a worker does before it has a task."""
 
     copy: str  # stands for it
     is_push: bool

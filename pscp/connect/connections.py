@@ -34,7 +34,7 @@ class ConnectionRequest(NamedTuple):
 
 
 class Admission(Protocol):
-    """What a host has to show before it gives lanes to a copy: that it sees the copy's files."""
+    """Finds out whether one of several hosts sees a copy's files, before it gives lanes to it."""
 
     def ask(self, far: RemoteAgent) -> None:
         """Ask the host of this connection; others may be asked before it answers."""

@@ -42,9 +42,6 @@ def let_go(
 
     `processes` returns those that may still be there, for who waits if this program ends first.
     """
-    if not _leaving:
-        atexit.unregister(end_later)
-        atexit.register(end_later)
     _leaving.append(processes)
 
     def run() -> None:
@@ -56,6 +53,7 @@ def let_go(
     start_thread("leaving", run)
 
 
+@atexit.register
 def end_later() -> None:
     """Have the logins that are left end after LET_GO_S, if they have not by then.
 

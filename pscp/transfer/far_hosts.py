@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pscp.connect.bootstrap import RemoteAgent
-from pscp.connect.connections import ConnectionRequest, Connections
+from pscp.connect.connections import Admission, ConnectionRequest, Connections
 from pscp.connect.first_login import NOTHING_AHEAD, Ahead
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.messages import about, named, noting
@@ -178,14 +178,19 @@ class FarHosts(Connections):
 
     def _ask(self, far: RemoteAgent) -> None:
         """Ask a connection, once for each copy, whether its host sees the copy's files."""
-        if self.admission is not None and self._admitted.get(far.channel) is not self.admission:
-            self.admission.ask(far)
+        if (admission := self._admission_of(far)) is not None:
+            admission.ask(far)
 
     def _check(self, far: RemoteAgent) -> None:
         """Take the answer, if it was asked. Raises PscpError where the host does not see them."""
-        if self.admission is not None and self._admitted.get(far.channel) is not self.admission:
-            self.admission.check(far)
-            self._admitted[far.channel] = self.admission
+        if (admission := self._admission_of(far)) is not None:
+            admission.check(far)
+            self._admitted[far.channel] = admission
+
+    def _admission_of(self, far: RemoteAgent) -> Admission | None:
+        """Return what a connection's host has still to show for this copy."""
+        has_shown = self._admitted.get(far.channel) is self.admission
+        return None if has_shown else self.admission
 
     def begin_end(self) -> None:
         """Note that all has landed: any host may do what is left, also one that connects too late

@@ -80,8 +80,7 @@ class AdmissionByAnswer:
     def check(self, far: RemoteAgent) -> None:
         """Raise CopyError where the host, which was asked, does not see the files."""
         with shaped():
-            answer, is_failed = far.early_answer()
-            its = checked(self.request, answer) if is_failed else answer
+            its = _answer(self.request, far.early_answer())
             is_admitted = has_any(its, self.sources) if self.sources else its is not None
         if not is_admitted:
             raise errors.CopyError("it does not see this copy's files any more")
@@ -114,7 +113,7 @@ class _Asking:
         self._of(far, lambda far: far.ask_early(requests.Learn(copy_modules(["seen"]))))
 
     def first(self, request: requests.Request) -> object:
-        return self._of(self._agents[0], lambda far: _answer(far, request))
+        return self._of(self._agents[0], lambda far: _answer(request, far.ask(request)))
 
     def others(self, request: requests.Request) -> list[tuple[str, object]]:
         """Return each other host's name and answer."""
@@ -245,9 +244,9 @@ def has_any(its: object, own: object) -> bool:
     return any(now == then for now, then in zip(_inodes(its)[1:], _inodes(own)[1:], strict=True))
 
 
-def _answer(far: RemoteAgent, request: requests.Request) -> object:
-    """Return the answer of the host that shows. Raises DestinationError for a failure."""
-    answer, is_failed = far.ask(request)
+def _answer(request: requests.Request, answered: tuple[object, bool]) -> object:
+    """Return the answer of a RemoteAgent. Raises DestinationError for a failure."""
+    answer, is_failed = answered
     return checked(request, answer) if is_failed else answer
 
 

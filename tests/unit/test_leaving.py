@@ -12,7 +12,7 @@ from conftest import until
 
 from pscp.ground import leaving
 from pscp.ground.leaving import LoginProcess
-from pscp.ground.processes import descendants
+from pscp.ground.processes import descendants, is_at_work
 
 
 class Login:
@@ -26,16 +26,9 @@ class Login:
 
     def end(self) -> None:
         for pid in (self.below, self.process.pid):
-            if is_there(pid):
+            if is_at_work(pid):
                 os.kill(pid, 9)
         self.process.communicate()
-
-
-def is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def test_a_login_goes_with_what_it_has_started(
     other = subprocess.Popen(["sleep", "1000"])  # a shell's own, that became the program by exec
     try:
         left(monkeypatch, None, LoginProcess(login.process.pid))
-        until(lambda: not is_there(login.process.pid) and not is_there(login.below))
+        until(lambda: not is_at_work(login.process.pid) and not is_at_work(login.below))
         assert other.poll() is None
     finally:
         other.kill()
@@ -77,8 +70,8 @@ def test_what_leads_to_a_connection_that_is_kept_stays(
     if is_open:
         socket.touch()
     left(monkeypatch, LoginProcess(login.process.pid, str(socket)))
-    until(lambda: not is_there(login.process.pid))
-    assert is_there(login.below) is is_open
+    until(lambda: not is_at_work(login.process.pid))
+    assert is_at_work(login.below) is is_open
 
 
 def test_one_that_has_ended_by_itself_is_nobodys_any_more(
@@ -87,7 +80,7 @@ def test_one_that_has_ended_by_itself_is_nobodys_any_more(
     monkeypatch.setattr(leaving, "LET_GO_S", 1000.0)
     os.kill(login.process.pid, 9)
     left(monkeypatch, LoginProcess(login.process.pid))
-    assert is_there(login.below)
+    assert is_at_work(login.below)
 
 
 def test_where_no_process_can_be_made_nothing_is_said(
@@ -100,4 +93,4 @@ def test_where_no_process_can_be_made_nothing_is_said(
 
     monkeypatch.setattr(os, "fork", fork)
     left(monkeypatch, LoginProcess(login.process.pid))
-    assert is_there(login.process.pid)
+    assert is_at_work(login.process.pid)
