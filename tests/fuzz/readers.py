@@ -143,7 +143,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
     "failure": _said,
     "places": answers.places,
     "extents": lambda value: answers.extents(value, 0, 1 << 30),
-    "digests": answers.digests,
+    "digests": lambda value: answers.digests(value, [[(0, 1)]]),
     "texts": answers.texts,
     "there": lambda value: decided(decide.parse_lookup_row(value)),
     "entry": entries.entry,

@@ -9,7 +9,7 @@ Not here: what is asked (endpoint/asking/requests.py), what an answer means (../
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
@@ -103,11 +103,17 @@ def extents(value: object, offset: int, size_bytes: int) -> tuple[list[Extent], 
     return found, bool(is_last)
 
 
-def digests(value: object) -> list[Digests | Failure]:
-    """Return for each file the digests of its extents, or why there are none."""
+def digests(value: object, asked: Iterable[Sequence[Extent]]) -> list[Digests | Failure]:
+    """Return for each file the digests of the extents asked for, or why there are none."""
     return [
         failures.parse_failure(of_file)
         if isinstance(of_file, dict)
-        else [None if digest is None else text(digest) for digest in items(of_file)]
-        for of_file in items(value)
+        else _of_extents(items(of_file), extents)
+        for of_file, extents in zip(items(value), asked, strict=True)
     ]
+
+
+def _of_extents(found: Sequence[object], extents: Sequence[Extent]) -> Digests:
+    if len(found) != len(extents):
+        raise ValueError("digests of other extents than were asked for")
+    return [None if digest is None else text(digest) for digest in found]

@@ -202,7 +202,7 @@ class Comparison:
         found: dict[bool, list[FileAnswer]] = {}  # by whether it is the source's
 
         def take(is_source: bool, answer: object) -> None:
-            found[is_source] = answers.digests(answer)
+            found[is_source] = answers.digests(answer, extents)
             if len(found) == 2:
                 compared(found[True], found[False])
 

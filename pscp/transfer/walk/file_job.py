@@ -187,7 +187,7 @@ class FileJob:
         """Return the request for the source's digests of these extents."""
 
         def answered(answer: object) -> None:
-            [found] = answers.digests(answer)
+            [found] = answers.digests(answer, [group])
             if isinstance(found, dict):
                 self._ask_failed(answers.from_source(found))
             else:
@@ -202,7 +202,7 @@ class FileJob:
         self._queue.add(Ask(False, request, then, self._ask_failed))
 
     def _compared(self, group: list[Extent], wanted: Sequence[str | None], answer: object) -> None:
-        [found] = answers.digests(answer)
+        [found] = answers.digests(answer, [group])
         # Where the part is gone or unreadable, all is sent.
         there = [None] * len(group) if isinstance(found, dict) else found
         missing = []
@@ -354,8 +354,10 @@ class FileJob:
             self._finish(wanted)
             return
 
+        whole = [(0, self.item.entry.size)]
+
         def then(answer: object) -> None:
-            [found] = answers.digests(answer)
+            [found] = answers.digests(answer, [whole])
             if isinstance(found, dict):
                 self._cannot_finish(answers.from_source(found))
             elif (digest := found[0]) is None:
@@ -367,8 +369,8 @@ class FileJob:
                 self._finish(digest)
 
         file = source.listed(self.item.known)
-        whole = requests.Digests([(file, [(0, self.item.entry.size)])], hashes.STRONG)
-        self._queue.add(Ask(True, whole, then, self._cannot_finish))
+        request = requests.Digests([(file, whole)], hashes.STRONG)
+        self._queue.add(Ask(True, request, then, self._cannot_finish))
 
     def _finish(self, strong: str) -> None:
         self._life.on(states.FileEvent.FINISH)

@@ -94,10 +94,13 @@ class Linking:
         self._queue.add(Ask(False, request, then, failed, cost_bytes=cost_bytes))
 
     def _hash(self, group: list[Pair], go_on: GoOn) -> None:
+        files = [(source.listed(item.known), [(0, item.entry.size)]) for item, _ in group]
+
         def then(answer: object) -> None:
             read: list[Pair] = []
             digests: list[str] = []
-            for pair, found in zip(group, answers.digests(answer), strict=True):
+            answered = answers.digests(answer, (extents for _, extents in files))
+            for pair, found in zip(group, answered, strict=True):
                 if isinstance(found, dict) or not isinstance(found[0], str):
                     go_on([pair])  # to read it again fails as well, and says so
                 elif not self._terms.job.is_expected(pair[0].entry.path, found[0]):
@@ -108,6 +111,5 @@ class Linking:
             if read:
                 self._ask(read, digests, go_on)
 
-        files = [(source.listed(item.known), [(0, item.entry.size)]) for item, _ in group]
         request = requests.Digests(files, self._algorithm)
         self._queue.add(Ask(True, request, then, unexpected, cost_bytes=len(group) * MEMORY_BYTES))
