@@ -143,6 +143,8 @@ def run(
     return done
 
 
+# What these are for holds for no program that is forked.
+_IN_NO_FORK = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 # A child that is executed goes on ignoring these where its parent does.
 _INHERITED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OF_A_GROUP = (signal.SIGINT, signal.SIGHUP)  # also those get it that have nothing to end
@@ -154,13 +156,23 @@ def _can_be_forked(call: Mapping[str, Any]) -> bool:
         and call["args"][0] == _PYTHON
         and (call["executable"], call["preexec_fn"], call["shell"]) == (None, None, False)
         and not any(signal.getsignal(each) == signal.SIG_IGN for each in _INHERITED)
-        and _of_start(call["env"] or os.environ) == _of_start(os.environ)
+        and _starts_as_here(call["env"] or os.environ)
     )
 
 
-def _of_start(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What of an environment Python itself reads when it starts."""
-    return {k: v for k, v in env.items() if k.startswith(("PYTHON", "LC_", "LANG"))}
+def _starts_as_here(env: Mapping[str, str]) -> bool:
+    """Does Python itself start alike with this environment?"""
+    theirs, ours = _of_start(env), _of_start(os.environ)
+    return theirs == {k: v for k, v in ours.items() if k in theirs or k not in _IN_NO_FORK}
+
+
+def _of_start(env: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment Python itself reads when it starts; of the locales in effect."""
+    found = {k: v for k, v in env.items() if k.startswith(("PYTHON", "LC_", "LANG"))}
+    by_name = [found.pop(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    locale = next(filter(None, by_name), "C")
+    is_coerced = locale in ("C", "POSIX") and not by_name[0]  # PEP 538
+    return {**found, "locale": "C.UTF-8" if is_coerced else locale}
 
 
 # --- the process that forks, for each module that it is to load besides
@@ -266,7 +278,7 @@ def _be_for(asking: socket.socket) -> NoReturn:
     argv, given, cwd, umask = marshal.loads(text)
     env = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
     is_known = argv[0] == "-c" or not argv[0].startswith("-")
-    if not is_known or _of_start(env) != _of_start():
+    if not is_known or not _starts_as_here(env):
         asking.sendall(b"own")
         os._exit(0)
     answer = fcntl.fcntl(asking.detach(), fcntl.F_DUPFD_CLOEXEC, _ABOVE)
@@ -356,7 +368,7 @@ def _be(asked: dict[str, Any], fds: list[int]) -> NoReturn:
         for fd, number in zip(above, asked["fds"], strict=True):
             os.dup2(fd, number)
             os.close(fd)
-        sys.stdin, sys.stdout, sys.stderr = _files()
+        sys.stdin, sys.stdout, sys.stderr = _files(sys.stdout.errors)
         os.environ.clear()
         os.environ.update(asked["env"])
         tempfile.tempdir = None  # it may be that of a test long ago
@@ -405,10 +417,11 @@ def _show(argv: list[str]) -> None:
     ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
-def _files() -> tuple[TextIO, TextIO, TextIO]:
+def _files(errors: str | None) -> tuple[TextIO, TextIO, TextIO]:
     """What sys has, on the descriptors that are 0, 1 and 2 now."""
     return (
-        open(0, closefd=False), open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False),
+        open(0, errors=errors, closefd=False),
+        open(1, "w", buffering=1 if os.isatty(1) else -1, errors=errors, closefd=False),
         open(2, "w", buffering=1, errors="backslashreplace", closefd=False),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import MakeServer, unavailable
 from programs import script
@@ -22,9 +23,10 @@ from servers.private import PrivateServer
 from e2e.conftest import WriteConfig
 from e2e.terminal import Terminal, terminal
 from e2e.ways import Ran, make, run
+from e2e.world import installed
 
 SHARE = Path(__file__).parents[2] / "share"
-PSCP = (sys.executable, "-m", "pscp")
+PSCP = installed("pscp")
 SETUPS = {
     "bash": f". {SHARE}/bash-completion/completions/pscp; PS1='READ'Y'> '",
     "zsh": f"fpath=({SHARE}/zsh/site-functions $fpath); autoload -U compinit; compinit -D -u; "
@@ -59,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name in ("pscp", "pscp-verify"):
         code = f"import sys; sys.argv[0] = {name!r}; from pscp.cli.start import run; run('', '')"
-        program = shlex.join([sys.executable, "-c", code])
+        program = shlex.join(forked.words([sys.executable, "-c", code]))
         completes = f'case $1 in --complete-*) exec {program} "$@"; esac'
         script(tools / name, f"""{completes}\nfor each; do printf 'took:%s:\\n' "$each"; done""")
     monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
