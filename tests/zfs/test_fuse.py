@@ -36,6 +36,7 @@ def test_it_brings_every_snapshot_once_and_then_what_came_since(ends: Ends) -> N
     result = ends.replicate()
     assert result.ok and result.datasets[0].base == "@three"
     assert ends.received() == ["one", "two", "three", "four"]
+    ends.compare_all()
     ends.link.commands.clear()
     result = ends.replicate()
     assert (result.ok, result.bytes, result.datasets[0].streams) == (True, 0, 0)
