@@ -72,7 +72,7 @@ class Hosts:
 
     def still(self, name: str, most_bytes: int) -> str:
         """Return one that stands still after so many bytes, until go()."""
-        words = [sys.executable, "-c", RELAY, str(self._server.port), str(most_bytes)]
+        words = [sys.executable, "-IS", "-c", RELAY, str(self._server.port), str(most_bytes)]
         quoted = shlex.join([*words, str(self.folder / name)]).replace("%", "%%")
         program = script(self.folder / f"{name}.sh", f"exec {quoted}")
         return self._add(name, f"ProxyCommand {program}\n")

@@ -24,7 +24,7 @@ from pscp.endpoint.reading.paths import part_name
 from pscp.endpoint.writing.fence import FENCE_SUFFIX
 from pscp.ground.processes import descendants
 
-BIG_BYTES = 24 * MIB + 7
+BIG_BYTES = 14 * MIB + 7
 MTIME_S = 1_000_000_000
 BEGIN_BYTES = len(b"null")  # of the answer to "begin"; that to "finish" is the same
 
@@ -131,10 +131,10 @@ def test_a4_finish_is_asked_again_before_the_file_has_its_name(sftp: Way) -> Non
 def interrupted(sftp: Way) -> Path:
     """A copy that was killed when a part of "big" had landed; its fence."""
     fill(sftp.source / "big", BIG_BYTES)
-    breaking = sftp.breaking().rule("block", after=16 * MIB)
+    breaking = sftp.breaking().rule("block", after=10 * MIB)
     running = sftp.start("-c", "1", "--chunk-size", "4M", breaking=breaking)
     try:
-        until(lambda: breaking.blocked and sftp.journaled_bytes() >= 8 * MIB, "chunks land")
+        until(lambda: breaking.blocked and sftp.journaled_bytes() >= 4 * MIB, "chunks land")
     finally:
         running.kill()
     until(lambda: not descendants(sftp.server.pid), "its far end ends")
@@ -149,7 +149,7 @@ def test_a_run_that_is_not_known_is_taken_over_from(sftp: Way) -> None:
     sftp.forget()
     ended = sftp.run("-c", "1")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.end["bytes_resumed"] >= 8 * MIB
+    assert ended.end["bytes_resumed"] >= 4 * MIB
     assert_same_tree(sftp.source, sftp.destination)
 
 
@@ -162,7 +162,7 @@ def test_where_the_root_takes_no_fence_the_journal_tells_of_earlier_runs(
     fence.unlink()
     make(fence)
     ended = sftp.finish("-c", "1")
-    assert ended.err == "" and ended.end["bytes_resumed"] >= 8 * MIB
+    assert ended.err == "" and ended.end["bytes_resumed"] >= 4 * MIB
     if make is os.mkdir:
         fence.rmdir()
     assert_same_tree(sftp.source, sftp.destination)
