@@ -198,7 +198,7 @@ def _client(
 
 
 def _local_cluster(workers: int, folder: str) -> Any:
-    """Return a cluster of so many processes. Raises UsageError."""
+    """Return a cluster of so many processes. Raises Unreachable."""
     import dask.config
     from distributed import LocalCluster
 
@@ -213,8 +213,8 @@ def _local_cluster(workers: int, folder: str) -> Any:
             )
     except RuntimeError:  # each begins as the program does
         what = f"--cluster local:{workers}: its workers cannot be started"
-        in_program = 'in a program, what it does has to be below if __name__ == "__main__":'
-        raise UsageError(what, f"one has ended as it began; {in_program}") from None
+        in_program = 'a program has to do its work below if __name__ == "__main__":'
+        raise Unreachable(what, f"one was ended as it began, or failed; {in_program}") from None
 
 
 def _client_at(address: str) -> Client:

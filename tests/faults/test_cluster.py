@@ -411,6 +411,17 @@ def test_a_program_that_its_workers_cannot_import(push: Way) -> None:
     assert ran.returncode == 1 and not push.arrived()
 
 
+def test_a_worker_that_is_killed_as_it_begins_is_no_mistake_of_the_command(push: Way) -> None:
+    code = "import os, sys\nif '--multiprocessing-fork' in sys.orig_argv: os.kill(os.getpid(), 9)"
+    (push.home / "sitecustomize.py").write_text(code)
+    config = ("-r", "-F", push.server.ssh_config)
+    argv = (sys.executable, "-m", "pscp", *config, "--cluster", "local:1", *push.locations())
+    env = {**os.environ, "PYTHONPATH": str(push.home)}
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=200, env=env)
+    assert "local:1: its workers cannot be started\n" in ran.stderr, ran
+    assert ran.returncode == 3 and not push.arrived()
+
+
 def test_workers_hash_for_a_manifest_and_verify_it(pull: Way, two: Workers) -> None:
     fill_tree(pull)
     manifest = pull.home / "manifest"

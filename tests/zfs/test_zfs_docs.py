@@ -1,5 +1,5 @@
-"""docs/zfs.md is true: its blocks are run as they stand, but over two connections where they say how
-many, between two pools over a real sshd.
+"""docs/zfs.md is true: its blocks are run as they stand, between two pools over a real sshd; where
+they say how many connections, over two.
 
 Not here: the blocks that need today's ZFS (../openzfs). Read next: ../e2e/test_docs.py.
 """
