@@ -248,7 +248,10 @@ def make_password_sshd(
         unavailable(why)
 
     def make(password: str, has_pam: bool) -> PasswordSshd:
-        return until_end.enter_context(PasswordSshd(password, has_pam, environment=make_far()))
+        its = make_far()
+        return until_end.enter_context(
+            PasswordSshd(password, has_pam, QUICK_LOGINS, environment=its)
+        )
 
     return make
 

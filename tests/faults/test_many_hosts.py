@@ -57,8 +57,8 @@ def apart(make_far: MakeFar, until_end: Any) -> Callable[[str], ApartSshd]:
         unavailable(why)
 
     def make(mounts: str) -> ApartSshd:
-        server: ApartSshd = until_end.enter_context(ApartSshd(mounts, environment=make_far()))
-        return server
+        server = ApartSshd(mounts, *QUICK_LOGINS, environment=make_far())
+        return until_end.enter_context(server)  # type: ignore[no-any-return]
 
     return make
 

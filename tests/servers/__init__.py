@@ -105,12 +105,17 @@ class PasswordSshd(SshdServer):
     kind = "sshd with passwords"
 
     def __init__(
-        self, password: str, has_pam: bool, *, environment: Mapping[str, str] | None = None
+        self,
+        password: str,
+        has_pam: bool,
+        extra_config: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._password = password
         methods = ("no", "yes") if has_pam else ("yes", "no")
         lines = [
-            f"UsePAM {'yes' if has_pam else 'no'}", "PermitRootLogin yes",
+            *extra_config, f"UsePAM {'yes' if has_pam else 'no'}", "PermitRootLogin yes",
             "PubkeyAuthentication no", f"PasswordAuthentication {methods[0]}",
             f"KbdInteractiveAuthentication {methods[1]}",
         ]  # fmt: skip
