@@ -30,12 +30,12 @@ from pscp.calls.call_arguments import (
     for_hosts,
     host_of,
     is_client,
-    is_large,
     locations,
     making_of,
     read_list,
     seconds,
     with_cluster,
+    worth_of,
 )
 from pscp.connect.connections import Connections
 from pscp.connect.one_host import OneHost
@@ -387,20 +387,20 @@ class Session:
         try:
             with _logins(self.connections, froms, to, options) as logins:
                 is_push = to.is_remote
-                is_small = is_push and not is_large(froms)
+                worth = worth_of(froms)
                 _check(logins, options, is_push, reporter)
                 is_something = not is_push or any(
                     each.is_remote or os.path.lexists(each.path) for each in froms
                 )
                 if is_something and not wait_s:  # else nobody logs in before it may begin
-                    logins.start_logins(options, is_push=is_push, is_small=is_small)
+                    logins.start_logins(options, is_push=is_push, worth=worth)
                 reporter.start(counters)
                 from pscp.transfer.copy import Run  # most of the program; ssh logs in meanwhile
                 from pscp.transfer.onward import with_far_source
                 from pscp.transfer.terms.copy_terms import CopyRequest
 
                 if is_something:
-                    logins.check_logins(options, is_push=is_push, is_small=is_small)
+                    logins.check_logins(options, is_push=is_push, worth=worth)
                 request = CopyRequest(
                     logins, froms, to, options, reporter, counters, keep_digests, listed,
                     wait_s=wait_s,

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pscp.connect.connections import Connections
+from pscp.connect.first_login import Worth, worth_many
 from pscp.connect.one_host import OneHost
 from pscp.ground import errors
 from pscp.ground.locations import Location, as_location, check_direction
+from pscp.ground.values import LOGINS_MAX
 from pscp.options.option_pairs import check_several_hosts
 from pscp.options.options import Options
 
@@ -87,15 +89,28 @@ def cluster_of(options: Options) -> Iterator[Movers]:
         yield cluster
 
 
-def is_large(froms: list[Location]) -> bool:
-    """Return whether these local sources may be worth several connections."""
+def worth_of(froms: list[Location]) -> Worth | None:
+    """Return what says how many logins a copy of these is worth; None: one.
+
+    Of sources at another host it is not known yet what there is.
+    """
+    if any(each.is_remote for each in froms):
+        return worth_many
+    paths = [each.path for each in froms]
     try:
-        return any(
-            each.is_remote or os.path.isdir(each.path) or os.stat(each.path).st_size >= _LARGE_BYTES
-            for each in froms
-        )
+        if not any(os.path.isdir(path) or os.stat(path).st_size >= _LARGE_BYTES for path in paths):
+            return None
     except OSError:
-        return False
+        return None
+
+    def worth(rtt_s: float) -> int:
+        from pscp.transfer.first_look import least_bytes  # here: ssh logs in meanwhile
+        from pscp.transfer.lanes.autotune import LOGIN_TRIPS, Path, lanes_worth
+
+        path = Path(rtt_s, LOGIN_TRIPS * rtt_s, cpus=1)
+        return lanes_worth(path, least_bytes(paths), LOGINS_MAX)
+
+    return worth
 
 
 def filtered(options: Options, exclude: Patterns, include: Patterns) -> Options:

@@ -30,6 +30,7 @@ from pscp.cluster.tasks import (
 )
 from pscp.connect.agent_program import copy_modules
 from pscp.connect.bootstrap import RemoteAgent, shaped
+from pscp.connect.first_login import worth_many
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading.metadata import current_umask
@@ -201,7 +202,7 @@ class _KeptConnections:
         if self.connections.idle.keep_only(list):
             return False
         for begin in (self.connections.start_logins, self.connections.check_logins):
-            begin(options, is_push=self._login.is_push, is_small=False)
+            begin(options, is_push=self._login.is_push, worth=worth_many)
         return True
 
     @property

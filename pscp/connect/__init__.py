@@ -6,7 +6,7 @@ connection is used for (transfer/).
 Read next: connections.py.
 
 For other rooms: agent_program (copy_modules, stream_modules), bootstrap (RemoteAgent, shaped),
-connections (Admission, ConnectionRequest, Connections), first_login (Ahead, NOTHING_AHEAD, idle_s),
-messages (about, named, noting), one_host (OneHost), onward (OnwardChannel, OnwardOpener), openers
-(Opener), persistent, spare_logins (IdleConnections).
+connections (Admission, ConnectionRequest, Connections), first_login (Ahead, NOTHING_AHEAD, Worth,
+idle_s, worth_many), messages (about, named, noting), one_host (OneHost), onward (OnwardChannel,
+OnwardOpener), openers (Opener), persistent, spare_logins (IdleConnections).
 """

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin, Worth
 from pscp.connect.known.host_memory import PathRecord
 from pscp.connect.spare_logins import IdleConnections
 from pscp.ground import errors
@@ -104,11 +104,11 @@ class Connections(abc.ABC):
         """
 
     @abc.abstractmethod
-    def start_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
-        """Have ssh begin to log in, unless there are connections."""
+    def start_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
+        """Have ssh begin to log in, unless there are connections. `worth` None: one."""
 
     @abc.abstractmethod
-    def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
+    def check_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
         """While ssh logs in: start anew if its configuration has changed, and send the agent."""
 
     @abc.abstractmethod

@@ -25,6 +25,7 @@ from pscp.connect.messages import Held
 from pscp.connect.openers import Opener
 from pscp.connect.spare_logins import EarlyLogins
 from pscp.ground import errors
+from pscp.ground.values import LOGINS_MAX
 from pscp.transports import Channel, Control
 from pscp.transports.channel import AGENT, Kind
 
@@ -33,18 +34,24 @@ if TYPE_CHECKING:
     from pscp.endpoint.asking import requests
 
 Note = Callable[[str], None]  # shows people a line
+# Returns for a round trip in seconds how many connections a copy is worth, as far as is known.
+Worth = Callable[[float], int]
 
 
 class Ahead(NamedTuple):
     """The logins and the request that a copy begins before its first connection is up."""
 
-    # Returns for a round trip in seconds how many connections the copy will have, as far as is
-    # known; None: one.
-    lanes: Callable[[float], int] | None = None
+    lanes: Worth | None = None  # None: one
     request: requests.Request | None = None  # the first one, which the agent gets with its program
 
 
 NOTHING_AHEAD = Ahead()
+
+
+def worth_many(_rtt_s: float) -> int:
+    """Return how many connections a copy is worth of which nothing is known."""
+    return LOGINS_MAX
+
 
 # Of this machine's processors, idle during a login: with less it has waited for its turn.
 _SPARE = 0.15

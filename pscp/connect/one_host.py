@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pscp.connect import greeting
 from pscp.connect.connections import ConnectionRequest, Connections
-from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead, FirstLogin, Worth
 from pscp.connect.known.host_memory import FAR_S, PathRecord
 from pscp.connect.known.host_setup import HostSetup, SetupSource
 from pscp.connect.logins.authenticator import Authenticator
@@ -109,21 +109,21 @@ class OneHost(Connections):
 
     # --- a first connection
 
-    def start_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
+    def start_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
         """Have ssh begin to log in, unless there is a connection.
 
-        Several connections log in at once where the last copy's logins needed no prompt, unless
-        the copy is small.
+        Several connections log in at once where the last copy's logins needed no prompt, on a far
+        path not more than `worth` says.
         """
         with self._my_turn():
-            self._start(options, is_push, is_small=is_small)
+            self._start(options, is_push, worth)
 
-    def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
+    def check_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
         with self._my_turn():
             if self._setups.has_changed(self.host, options):
                 self.close()
                 self.idle = IdleConnections()
-                self._start(options, is_push, is_small=is_small)
+                self._start(options, is_push, worth)
             self._early.send_agents(are_known=True)
 
     def take(
@@ -267,13 +267,13 @@ class OneHost(Connections):
             known = known._replace(logins=1)
         memory.remember(is_push, known)
 
-    def _start(self, options: Options, is_push: bool, *, is_small: bool) -> None:
+    def _start(self, options: Options, is_push: bool, worth: Worth | None) -> None:
         if self.first.is_started or self.idle.keep_only(self._choice(options)):
             return
         if self._plane is not None and self._plane.has_control():
             return
         setup = self._setup(options)
-        if not self.first.start(setup) or is_small:
+        if not self.first.start(setup) or worth is None:
             return
         if options.has_plane:
             self._direct_plane(options).prepare(options)
@@ -281,6 +281,8 @@ class OneHost(Connections):
         known = setup.memory.recall(is_push)
         fixed = options.connections
         lanes = min(known.logins_at_once if fixed is None else min(known.logins, fixed), LOGINS_MAX)
+        if fixed is None and known.rtt_s > FAR_S and lanes > 1:
+            lanes = min(lanes, worth(known.rtt_s))
         setup = setup.with_congestion(known.congestion if is_push else "")
         if self.first.is_kept:
             lanes = min(lanes, _KEPT_MAX)

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 
 from pscp.connect.agent_program import stream_modules
 from pscp.connect.connections import Connections
+from pscp.connect.first_login import worth_many
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, system
 from pscp.endpoint.streams.stream import SLOT_BYTES, Cutter, Reorder
@@ -91,9 +92,9 @@ class Stream:
         """
         system.widen_pipe(fd)
         options, is_push = self._options, self._is_push
-        is_small = options.connections == 1
-        self._connections.start_logins(options, is_push=is_push, is_small=is_small)
-        self._connections.check_logins(options, is_push=is_push, is_small=is_small)
+        worth = None if options.connections == 1 else worth_many
+        self._connections.start_logins(options, is_push=is_push, worth=worth)
+        self._connections.check_logins(options, is_push=is_push, worth=worth)
         agents = self._connections.take(options, self._note)
         try:
             replace_dead(agents, self._connections, options, self._note)

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import Admission, ConnectionRequest, Connections
-from pscp.connect.first_login import NOTHING_AHEAD, Ahead
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead, Worth
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.messages import about, named, noting
 from pscp.connect.one_host import OneHost
@@ -80,7 +80,7 @@ class FarHosts(Connections):
         for each in self._members:
             each.connections.close(is_cut=is_cut)
 
-    def start_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
+    def start_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
         """Have ssh begin to log in at each host, once; where one is enough, at the first.
 
         Not where connections are open.
@@ -88,11 +88,11 @@ class FarHosts(Connections):
         if self.idle.keep_only(list):
             return
         for each in self._asked(options):
-            each.connections.start_logins(options, is_push=is_push, is_small=True)
+            each.connections.start_logins(options, is_push=is_push, worth=None)
 
-    def check_logins(self, options: Options, *, is_push: bool, is_small: bool) -> None:
+    def check_logins(self, options: Options, *, is_push: bool, worth: Worth | None) -> None:
         for each in self._asked(options):
-            each.connections.check_logins(options, is_push=is_push, is_small=True)
+            each.connections.check_logins(options, is_push=is_push, worth=None)
 
     def _asked(self, options: Options) -> list[_Member]:
         """Return the hosts that a copy begins with: not those that did not answer, or left it."""

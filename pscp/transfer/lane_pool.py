@@ -18,7 +18,7 @@ from functools import partial
 
 from pscp.connect.bootstrap import RemoteAgent
 from pscp.connect.connections import ConnectionRequest
-from pscp.connect.known.host_memory import PathRecord, kind_of
+from pscp.connect.known.host_memory import FAR_S, PathRecord, kind_of
 from pscp.connect.spare_logins import IdleConnections
 from pscp.endpoint.asking import requests
 from pscp.ground.errors import AuthenticationError, ConnectionFull, CopyError, PscpError
@@ -189,7 +189,7 @@ class LanePool:
     def lesson(self) -> PathRecord:
         """Return what the next copy over this path should know.
 
-        Of a push it is known before it begins whether one login is enough. A pull has to guess: as
+        Of a push it is known before it begins how many logins are enough. A pull has to guess: as
         the last one. So has a push that sent nothing, as all was there: it may be the nightly one.
         """
         logins, path, known = self.most_alive, self._terms.path, self._terms.known
@@ -199,6 +199,8 @@ class LanePool:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
             logins = max(logins, known.logins, LOGINS_LIKELY * is_far_and_unattended(path))
+        if has_to_guess and path.rtt_s > FAR_S and not all_was_there:
+            logins = min(logins, self._logins.worth())
         kind = kind_of(self._terms.options, is_stream=self.context.is_stream, copies=path.copies)
         known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)
         return self._scaler.lesson(known)

@@ -1,18 +1,16 @@
 """How many lanes a copy logs in for before its walk begins, when a worker may log in, and for how
 long a copy without lanes tries again.
 
-Not here: what an error means for its worker (lane_pool.py), the login itself (connect/).
+Not here: the look at what there is (first_look.py), what an error means for its worker
+(lane_pool.py), the login itself (connect/).
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from pscp.connect.first_login import NOTHING_AHEAD, Ahead
 from pscp.connect.known.host_memory import HostMemory
@@ -20,7 +18,8 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.reading.source import Top
 from pscp.ground.values import LOGINS_MAX
 from pscp.options.option_rows import CHUNK_BYTES
-from pscp.transfer.lanes.autotune import LOGIN_TRIPS, Path, is_worth_a_login, start
+from pscp.transfer.first_look import least_bytes
+from pscp.transfer.lanes.autotune import LOGIN_TRIPS, Path, is_worth_a_login, lanes_worth, start
 from pscp.transfer.lanes.in_flight import STEADY_S
 from pscp.transfer.pieces.plan import MEMORY_BYTES
 from pscp.transfer.terms.copy_terms import ALONE, CopyRequest, PoolTerms
@@ -28,7 +27,6 @@ from pscp.transfer.terms.copy_terms import ALONE, CopyRequest, PoolTerms
 _ATTEMPTS_ALONE = 8  # connecting again, with no lane alive: one to one and a half minutes of pauses
 _OUTAGE_S = 180.0  # with no lane alive, where each attempt may take as long as its timeout
 LOGINS_LIKELY = 3  # logins that will pass at once the next time, where nobody typed a password
-_LOOK_ENTRIES = 2000  # of the sources that are looked at before the walk: a few milliseconds
 _MEASURED_S = 2.0  # after which the first lanes' rate is known, however long their login took
 
 
@@ -61,32 +59,9 @@ def lanes_ahead(request: CopyRequest, tops: Sequence[Top]) -> Callable[[float], 
         wanted = options.connections or found.lanes // found.channels
         if not request.is_push:
             return min(wanted, LOGINS_LIKELY)
-        is_worth = partial(is_worth_a_login, path, left_bytes=_least_bytes(tops), passed_s=0.0)
-        return next((count for count in range(1, wanted) if not is_worth(count)), wanted)
+        return lanes_worth(path, least_bytes([top.path for top in tops]), wanted)
 
     return lanes
-
-
-def _least_bytes(tops: Sequence[Top]) -> int:
-    """Return the bytes of these sources, as far as a short look finds them; a file counts for more.
-
-    What options leave out counts, too.
-    """
-    found_bytes, waiting, left = 0, [top.path for top in tops], _LOOK_ENTRIES
-    while waiting and left:
-        with contextlib.suppress(OSError):
-            path = waiting.pop()
-            if not os.path.isdir(path):
-                found_bytes += os.stat(path).st_size
-                continue
-            with os.scandir(path) as entries:
-                for entry in itertools.islice(entries, left):
-                    left -= 1
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        found_bytes += MEMORY_BYTES + entry.stat(follow_symlinks=False).st_size
-    return found_bytes
 
 
 class Logins:
@@ -141,6 +116,13 @@ class Logins:
         if counters.plan_complete:
             passed_s = 0.0
         return is_worth_a_login(path, lanes, left_bytes, passed_s, bytes_per_s)
+
+    def worth(self) -> int:
+        """Return how many logins were worth having for what this copy has moved."""
+        counters, rtt_s = self._terms.counters, self._terms.path.rtt_s
+        work_bytes = counters.bytes_sent + MEMORY_BYTES * counters.files_done
+        path = self._terms.path._replace(login_s=LOGIN_TRIPS * rtt_s)
+        return lanes_worth(path, work_bytes, LOGINS_MAX)
 
     def end(self, is_refused: bool) -> None:
         """Count a login as over. With `is_refused` the server has closed its connection.

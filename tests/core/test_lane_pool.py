@@ -35,6 +35,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.endpoint.plane.congestion import Choice, Sending
 from pscp.ground.errors import ConnectionLost, ProtocolError
+from pscp.ground.values import GIB, MIB
 from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters
 from pscp.transfer import lane_pool, logins
@@ -209,6 +210,17 @@ def test_a_small_copy_leaves_what_is_known_of_logins() -> None:
 def test_a_pull_for_which_one_login_was_enough_has_the_next_begin_with_one() -> None:
     """Its size is not known before the first login is over."""
     assert pool_of(None, PathRecord(8, 8, 0.0001), is_push=False).lesson().logins == 1
+
+
+def test_a_far_pull_has_the_next_begin_with_as_many_as_it_was_worth() -> None:
+    far = Path(0.1, 1.5, 2)
+    for sent_bytes, count in ((20 * MIB, 1), (64 * MIB, 3), (GIB, 8)):
+        pool = pool_of(None, PathRecord(8, 8, 0.1), is_push=False, path=far)
+        pool._logins.useful = 2
+        pool._terms.counters.add(bytes_sent=sent_bytes)
+        assert pool.lesson().logins == count
+    pool._terms.counters.add(bytes_sent=-GIB, files_unchanged=3)  # all was there
+    assert pool.lesson().logins == 8
 
 
 def test_a_refusal_is_remembered() -> None:

@@ -6,6 +6,7 @@ Not here: real logins (../e2e/test_login.py), the first one's kinds (test_first_
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from pscp.connect import bootstrap
 from pscp.connect.connections import ConnectionRequest
 from pscp.connect.direct_plane import DirectPlane
 from pscp.connect.direct_sockets import NoDirectLane
-from pscp.connect.first_login import Ahead
+from pscp.connect.first_login import Ahead, worth_many
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.logins import authenticator
 from pscp.connect.one_host import OneHost
@@ -59,7 +60,7 @@ def take(session: OneHost) -> list[Any]:
 
 
 def start(session: OneHost) -> None:
-    session.start_logins(OPTIONS, is_push=True, is_small=False)
+    session.start_logins(OPTIONS, is_push=True, worth=worth_many)
 
 
 def wanted(
@@ -98,10 +99,20 @@ def test_as_many_logins_begin_as_passed_the_last_time() -> None:
     start(session)
     assert len(opener.opened) == 4 and session.has_early()
     start(session)  # another copy of the session: no more
-    session.check_logins(OPTIONS, is_push=True, is_small=False)
+    session.check_logins(OPTIONS, is_push=True, worth=worth_many)
     assert len(opener.opened) == 4
     session.close(is_cut=True)
     assert all(channel.is_closed for channel in opener.opened)
+
+
+def test_a_far_host_has_no_more_early_logins_than_the_copy_is_worth() -> None:
+    remembered(8)
+    for connections, count in ((None, 2), (5, 5)):
+        session, opener = made()
+        options = dataclasses.replace(OPTIONS, connections=connections)
+        session.start_logins(options, is_push=True, worth=lambda rtt_s: round(20 * rtt_s))
+        assert len(opener.opened) == count
+        session.close()
 
 
 @pytest.fixture
@@ -264,7 +275,7 @@ def test_a_setup_that_changed_begins_anew() -> None:
     session, opener = made()
     start(session)
     opener.ssh = SshSetup(ciphers_are_ours=True)
-    session.check_logins(OPTIONS, is_push=True, is_small=False)
+    session.check_logins(OPTIONS, is_push=True, worth=worth_many)
     assert [channel.is_closed for channel in opener.opened] == [True, False]
     assert take(session)[0].channel is opener.opened[1]
 
@@ -371,7 +382,7 @@ def test_w1_connections_of_other_calls_are_looked_at_one_by_one() -> None:
 def test_w1_a_login_that_another_call_has_started_is_not_its_own() -> None:
     checked, unchecked = (Options(batch=True, remote="sftp", verify=e) for e in ("auto", "none"))
     session, opener = made()
-    session.start_logins(unchecked, is_push=True, is_small=False)
+    session.start_logins(unchecked, is_push=True, worth=worth_many)
     [far] = session.take(checked, lambda text: None)
     assert [each.is_closed for each in opener.opened] == [True, False]
     assert far.channel.kind == "auto"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pscp.calls.call_arguments import worth_of
 from pscp.connect.known.host_memory import HostMemory, PathRecord
 from pscp.connect.one_host import OneHost
 from pscp.endpoint.reading.source import Top
@@ -20,6 +21,7 @@ from pscp.ground.locations import parse_location
 from pscp.ground.values import KIB, MIB
 from pscp.options.options import Options
 from pscp.progress.progress import Reporter
+from pscp.transfer import first_look
 from pscp.transfer.logins import lanes_ahead
 from pscp.transfer.terms.copy_terms import CopyRequest
 
@@ -65,6 +67,26 @@ def test_folders_are_looked_into_and_small_files_count_for_more(tmp_path: Path) 
     with (tmp_path / "below" / "large").open("wb") as made:
         made.truncate(512 * MIB)
     assert lanes(top, Top("gone", str(tmp_path / "gone"), False)) == 8
+
+
+def test_what_the_sources_are_worth_is_known_before_anyone_logs_in(
+    file: Callable[[int], Top], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worth(*paths: str, rtt_s: float = 0.1) -> int:
+        found = worth_of([parse_location(path) for path in paths])
+        return 1 if found is None else found(rtt_s)
+
+    assert worth("host:x") == 8
+    assert worth(str(tmp_path / "gone")) == 1
+    assert worth(file(4 * KIB).path) == 1
+    assert worth(file(64 * MIB).path) == 3
+    assert worth(file(64 * MIB).path, rtt_s=0.001) == 8  # where a login takes no time
+    (tmp_path / "folder").mkdir()
+    for number in range(20):
+        (tmp_path / "folder" / str(number)).write_bytes(b"x")
+    assert worth(str(tmp_path / "folder")) == 1
+    monkeypatch.setattr(first_look, "_LOOK_ENTRIES", 10)
+    assert worth(str(tmp_path / "folder")) == 8  # there is more than it looks at
 
 
 def test_of_a_pull_it_is_not_known_what_there_is() -> None:
