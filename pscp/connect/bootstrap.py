@@ -251,6 +251,7 @@ class RemoteAgent:
                 raise _no_agent(seen)
             if not data:
                 raise self._ended_early(seen)
+        self.channel.login_over()
 
     def _skip_banner(self, wait: Callable[[], None]) -> None:
         """Read past what a login prints, up to the marker; show it to people."""

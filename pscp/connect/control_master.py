@@ -74,6 +74,7 @@ class Master:
                     return self.channel.explain(self._messages.text())
                 break
         self._is_up = True
+        self.channel.login_over()
         self._thread.start()
         return None
 

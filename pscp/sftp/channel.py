@@ -67,6 +67,9 @@ class SftpChannel(Child):
     def login(self) -> LoginProcess | None:
         return self._below.login
 
+    def login_over(self) -> None:
+        self._below.login_over()
+
     def answers(self, limit_s: float) -> bool:
         return self._below.answers(limit_s)
 

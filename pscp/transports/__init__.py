@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from pscp.ground.locations import Location
 from pscp.options.options import Options
-from pscp.transports import openssh, ssh_settings
+from pscp.transports import openssh, socket_options, ssh_settings
 from pscp.transports.channel import Channel
 from pscp.transports.control_sockets import Control, ended_with_us
 from pscp.transports.openssh import Child, SshSetup
@@ -70,14 +70,22 @@ def open_channel(
             # It runs that, and reads no file of the user's; a proxy's command is for their own.
             environment["SHELL"] = "/bin/sh"
         argv = [program, *kind, *words, *([request.text] if request.text else [])]
-        return Child(argv, may_prompt, cpu, control, environment=environment)
+        return _logging_in(Child(argv, may_prompt, cpu, control, environment=environment), setup)
     if control is not None and not control.is_master:
         return Child(mux_client_argv(control.path, request), False, None, control)
     may_ask = asks is not None or (may_prompt and not options.batch)
     settings = ssh_settings.settings_of(
         host, options, setup, request, may_prompt=may_ask, number=number, control=control
     )
-    return Child(program_argv(transport, settings), may_prompt, cpu, control, environment=asks)
+    argv = program_argv(transport, settings)
+    return _logging_in(Child(argv, may_prompt, cpu, control, environment=asks), setup)
+
+
+def _logging_in(channel: Channel, setup: SshSetup) -> Channel:
+    """Return the channel; hasten its login, unless it is another's, or goes through a proxy."""
+    if not setup.route.proxy and (channel.control is None or channel.control.is_master):
+        socket_options.hasten(channel)
+    return channel
 
 
 def further_channel_argv(

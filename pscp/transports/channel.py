@@ -35,6 +35,7 @@ class Channel(Protocol):
     control: Control | None = None  # the socket by which channels share its connection
     kind: Kind = AGENT  # what is at its other end
     marker: bytes = b""  # what comes before the output of the agent, once that was sent
+    is_logging_in: bool = True  # nothing has come yet from what is at its other end
     opening_s: float = math.inf  # a round trip, and what held it up; infinite where it is not known
 
     @property
@@ -46,6 +47,10 @@ class Channel(Protocol):
     def login(self) -> LoginProcess | None:
         """The process that logs in, or has done so; None: that one has ended, or serves others."""
         return None
+
+    def login_over(self) -> None:
+        """Note that something has come from what is at the other end."""
+        self.is_logging_in = False
 
     def read(self, spaces: list[memoryview]) -> int:
         """Read what has come into the spaces, and return the number of bytes; 0 at the end."""

@@ -274,6 +274,7 @@ class Child(Channel):
         return LoginProcess(self._child.pid, socket)
 
     def end(self) -> None:
+        self.login_over()
         if self._child.poll() is None:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -647,6 +648,12 @@ def test_streams_and_copies_over_the_same_connections(
         return all(count <= most for count, most in zip(now, before, strict=True))
 
     until(is_no_more, f"{held_there(world)} as before: {held}")
+
+
+def test_no_login_is_hastened_once_it_is_over(session: pscp.Session) -> None:
+    assert session.run(["true"]).status == 0
+    names = [each.name for each in threading.enumerate()]
+    until(lambda: "login" not in [each.name for each in threading.enumerate()], f"{names}", 5)
 
 
 def test_a_long_name_for_temporary_files(
