@@ -75,6 +75,7 @@ class SftpChannel(Child):
 
     def end(self) -> None:
         """Let the program finish its tasks and end; the channel below ends with it."""
+        self.login_over()
         if self._child.poll() is None:
             self._child.terminate()
             self._child.send_signal(signal.SIGCONT)  # a stopped one would not handle SIGTERM

@@ -190,7 +190,8 @@ class LanePool:
         """Return what the next copy over this path should know.
 
         Of a push it is known before it begins how many logins are enough. A pull has to guess: as
-        the last one. So has a push that sent nothing, as all was there: it may be the nightly one.
+        the last one, if that began with nothing there. So has a push that sent nothing, as all was
+        there: it may be the nightly one.
         """
         logins, path, known = self.most_alive, self._terms.path, self._terms.known
         has_to_guess = not (self.context.is_push or self.context.is_stream)
@@ -199,7 +200,7 @@ class LanePool:
             logins = 1
         elif not (self._has_noted or self._logins.has_failed):
             logins = max(logins, known.logins, LOGINS_LIKELY * is_far_and_unattended(path))
-        if has_to_guess and path.rtt_s > FAR_S and not all_was_there:
+        if has_to_guess and path.rtt_s > FAR_S and self._terms.is_tuned:
             logins = min(logins, self._logins.worth())
         kind = kind_of(self._terms.options, is_stream=self.context.is_stream, copies=path.copies)
         known = known._replace(logins=logins, rtt_s=path.rtt_s, cpus=path.cpus, kind=kind)

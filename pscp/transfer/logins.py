@@ -118,11 +118,16 @@ class Logins:
         return is_worth_a_login(path, lanes, left_bytes, passed_s, bytes_per_s)
 
     def worth(self) -> int:
-        """Return how many logins were worth having for what this copy has moved."""
+        """Return how many logins were worth having for what this copy has moved, at most.
+
+        One of which a part was there tells nothing of that.
+        """
         counters, rtt_s = self._terms.counters, self._terms.path.rtt_s
+        if counters.files_unchanged or counters.bytes_resumed:
+            return LOGINS_MAX
         work_bytes = counters.bytes_sent + MEMORY_BYTES * counters.files_done
         path = self._terms.path._replace(login_s=LOGIN_TRIPS * rtt_s)
-        return lanes_worth(path, work_bytes, LOGINS_MAX)
+        return max(self.useful, lanes_worth(path, work_bytes, LOGINS_MAX))
 
     def end(self, is_refused: bool) -> None:
         """Count a login as over. With `is_refused` the server has closed its connection.

@@ -84,7 +84,11 @@ def open_channel(
 def _logging_in(channel: Channel, setup: SshSetup) -> Channel:
     """Return the channel; hasten its login, unless it is another's, or goes through a proxy."""
     if not setup.route.proxy and (channel.control is None or channel.control.is_master):
-        socket_options.hasten(channel)
+        try:
+            socket_options.hasten(channel)
+        except BaseException:  # a signal: nobody has the channel yet
+            channel.close()
+            raise
     return channel
 
 

@@ -33,6 +33,7 @@ _OFFERED = "/proc/sys/net/ipv4/tcp_{}_congestion_control"
 _PIDFD_GETFD = 438  # the same on every architecture
 _HASTE_S = 0.004  # between two acknowledgements while it logs in
 _WAIT_SHARE = 0.05  # of the time that has passed: until its connection is looked for again
+_AT_ONCE = 8  # logins that are hastened so often; more are more seldom
 _LOGIN_MOST_S = 10.0  # after which it is left alone: a person is asked
 _DESCRIPTORS_MAX = 64  # that are looked at: ssh opens its connection as one of the first
 
@@ -61,41 +62,60 @@ def sending_of(channel: Channel) -> Sending | None:
 def borrow(pid: int) -> LiveSocket | None:
     """Return the connected TCP socket of a child process; None where it has or lends none."""
     try:
-        process = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux; or the process is gone
+        return _borrow(pid)
+    except (OSError, AttributeError, ImportError):
         return None
+
+
+def _borrow(pid: int) -> LiveSocket | None:
+    """Return the connected TCP socket of a child process; None where it has none so far.
+
+    Raises OSError where it has ended, or the kernel forbids to lend; AttributeError and ImportError
+    where that cannot be asked for.
+    """
+    process = os.pidfd_open(pid)
     try:
-        # Its id may be another process's by now: then this raises, as for what is no child.
-        if os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return None
-        for number in range(_DESCRIPTORS_MAX):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+        _check_runs(os.P_PIDFD, process)
+        folder = f"/proc/{pid}/fd"
+        for number in sorted(map(int, os.listdir(folder)))[:_DESCRIPTORS_MAX]:
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"{folder}/{number}").startswith("socket:"):
                     found = _lent(process, number)
                     if found is not None:
                         return found
-        return None
-    except OSError:
         return None
     finally:
         os.close(process)
 
 
+def _check_runs(kind: int, process: int) -> None:
+    """Raise OSError for a process that has ended, or is no child: its id is another's by now."""
+    if os.waitid(kind, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        raise ProcessLookupError(errno.ESRCH, "it has ended")
+
+
 def _lent(process: int, number: int) -> LiveSocket | None:
     """Return what a process lends of its descriptor, if that is a connected socket of TCP."""
-    import ctypes  # here: only far pushes need it
+    import ctypes  # here: it takes 6 ms to load
 
-    lent = int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0))
-    return _connected_tcp(lent) if lent >= 0 else None
+    lent = int(ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, number, 0))
+    if lent >= 0:
+        return _connected_tcp(lent)
+    if ctypes.get_errno() == errno.EBADF:  # it is closed by now
+        return None
+    raise OSError(ctypes.get_errno(), "no descriptor is lent")
 
 
 def _connected_tcp(descriptor: int) -> LiveSocket | None:
     """Return the socket that has this descriptor; close any other than a connected one of TCP."""
     try:
+        is_blocking = os.get_blocking(descriptor)
         found = socket.socket(fileno=descriptor)
     except OSError:  # it is no socket
         os.close(descriptor)
         return None
+    if is_blocking != os.get_blocking(descriptor):  # socket.setdefaulttimeout() in a program
+        os.set_blocking(descriptor, is_blocking)  # the owner's is the same one
     with contextlib.suppress(OSError):  # it is not connected
         if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
             found.getpeername()
@@ -106,6 +126,8 @@ def _connected_tcp(descriptor: int) -> LiveSocket | None:
 
 # --- a login's packets
 
+_hastened: list[int] = []  # processes that log in; each change is one operation
+
 
 def hasten(channel: Channel) -> None:
     """Have what a login says arrive at once, until it is over.
@@ -113,21 +135,30 @@ def hasten(channel: Channel) -> None:
     Neither ssh nor sshd sets TCP_NODELAY before a session begins. So what is small waits until the
     packet before it is acknowledged (RFC 896), which the other end puts off for 40 ms (RFC 1122,
     4.2.3.2): twice in a login, each time for a round trip more. A thread sets it for them, and
-    TCP_QUICKACK again and again. Does nothing where the channel's process lends no socket.
+    TCP_QUICKACK again and again; where the kernel forbids that, or there is no thread, none does.
     """
     if sys.platform == "linux":
-        start_thread("login", _hasten, channel, channel.pid)
+        with contextlib.suppress(RuntimeError):  # there are no more threads
+            start_thread("login", _hasten, channel, channel.pid)
 
 
 def _hasten(channel: Channel, pid: int) -> None:
     begin_s, lent = time.monotonic(), None
+    _hastened.append(pid)
     try:
         while channel.is_logging_in and (passed_s := time.monotonic() - begin_s) < _LOGIN_MOST_S:
-            lent = lent or borrow(pid)
+            pause_s = _HASTE_S * max(1.0, len(_hastened) / _AT_ONCE)
+            if lent is None:
+                lent = _borrow(pid)
+                pause_s = max(pause_s, _WAIT_SHARE * passed_s)
             if lent is not None:
+                _check_runs(os.P_PID, pid)
                 lent.hasten()
-            time.sleep(_HASTE_S if lent is not None else max(_HASTE_S, _WAIT_SHARE * passed_s))
+            time.sleep(pause_s)
+    except (OSError, AttributeError, ImportError):  # it has ended, or lends nothing
+        return
     finally:
+        _hastened.remove(pid)
         if lent is not None:
             lent.close()
 

@@ -214,13 +214,16 @@ def test_a_pull_for_which_one_login_was_enough_has_the_next_begin_with_one() -> 
 
 def test_a_far_pull_has_the_next_begin_with_as_many_as_it_was_worth() -> None:
     far = Path(0.1, 1.5, 2)
-    for sent_bytes, count in ((20 * MIB, 1), (64 * MIB, 3), (GIB, 8)):
+    for sent_bytes, count in ((20 * MIB, 2), (64 * MIB, 3), (GIB, 8)):
         pool = pool_of(None, PathRecord(8, 8, 0.1), is_push=False, path=far)
-        pool._logins.useful = 2
+        pool._logins.useful = 2  # as many as its rate was worth
         pool._terms.counters.add(bytes_sent=sent_bytes)
         assert pool.lesson().logins == count
     pool._terms.counters.add(bytes_sent=-GIB, files_unchanged=3)  # all was there
     assert pool.lesson().logins == 8
+    fixed = pool_of(8, PathRecord(8, 8, 0.1), is_push=False, path=far)
+    fixed._logins.useful = 2
+    assert fixed.lesson().logins == 8
 
 
 def test_a_refusal_is_remembered() -> None:

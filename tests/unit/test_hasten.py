@@ -5,6 +5,8 @@ Not here: how a process lends its socket (test_socket_options.py).
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import until
@@ -62,15 +65,49 @@ def test_one_that_waits_for_a_person_is_left_alone_after_a_while(
     until(lambda: not hastening(), "its thread ends")
 
 
-def test_where_no_socket_is_lent_nothing_happens(
+def test_where_no_socket_is_lent_it_is_asked_for_once(
     connecting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(socket_options, "borrow", asked.append)
+
+    def refuse(pid: int) -> None:
+        asked.append(pid)
+        raise PermissionError(errno.EPERM, "no descriptor is lent")
+
+    monkeypatch.setattr(socket_options, "_borrow", refuse)
     socket_options.hasten(connecting)
-    until(lambda: len(asked) > 2)
-    connecting.is_logging_in = False
     until(lambda: not hastening(), "its thread ends")
+    assert asked == [connecting.pid] and socket_options._hastened == []
+
+
+def test_a_login_that_has_ended_by_itself_is_left(connecting: Any) -> None:
+    socket_options.hasten(connecting)
+    assert connecting.process.stdout.readline() == b"set\n"
+    connecting.process.kill()
+    until(lambda: not hastening(), "its thread ends", 5)
+    assert socket_options.borrow(connecting.pid) is None
+
+
+def test_a_login_needs_no_thread(connecting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        socket_options, "start_thread", Mock(side_effect=RuntimeError("can't start new thread"))
+    )
+    socket_options.hasten(connecting)
+
+
+def test_what_is_lent_stays_as_its_owner_has_it() -> None:
+    """A program's socket.setdefaulttimeout() makes what Python wraps non-blocking, at both ends."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as connected,
+    ):
+        socket.setdefaulttimeout(3.0)
+        try:
+            lent = socket_options._connected_tcp(os.dup(connected.fileno()))
+        finally:
+            socket.setdefaulttimeout(None)
+        assert lent is not None and os.get_blocking(connected.fileno())
+        lent.close()
 
 
 @pytest.mark.parametrize(

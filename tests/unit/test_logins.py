@@ -85,8 +85,12 @@ def test_what_the_sources_are_worth_is_known_before_anyone_logs_in(
     for number in range(20):
         (tmp_path / "folder" / str(number)).write_bytes(b"x")
     assert worth(str(tmp_path / "folder")) == 1
-    monkeypatch.setattr(first_look, "_LOOK_ENTRIES", 10)
-    assert worth(str(tmp_path / "folder")) == 8  # there is more than it looks at
+    with monkeypatch.context() as patch:
+        patch.setattr(first_look, "_LOOK_ENTRIES", 10)
+        assert worth(str(tmp_path / "folder")) == 8  # there is more than it looks at
+    (tmp_path / "folder" / "empty").mkdir()
+    monkeypatch.setattr(first_look, "_LOOK_S", -1.0)
+    assert worth(str(tmp_path / "folder" / "empty")) == 8  # it takes too long
 
 
 def test_of_a_pull_it_is_not_known_what_there_is() -> None:

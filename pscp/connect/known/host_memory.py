@@ -40,7 +40,7 @@ _NEAR_LOGINS = 2  # at once on a near path: more take longer there than they sav
 class PathRecord(NamedTuple):
     """The best settings of the last copies in one direction."""
 
-    logins: int = 0  # connections that were open at once
+    logins: int = 0  # connections that were open at once; of a far pull, that were worth it
     lanes: int = 0  # the lanes that the next copy with -c auto begins with; 0: not known
     rtt_s: float = 0.0
     congestion: str = ""  # the congestion control that was faster; "": the system's
