@@ -105,10 +105,9 @@ def worth_of(froms: list[Location]) -> Worth | None:
 
     def worth(rtt_s: float) -> int:
         from pscp.transfer.first_look import least_bytes  # here: ssh logs in meanwhile
-        from pscp.transfer.lanes.autotune import LOGIN_TRIPS, Path, lanes_worth
+        from pscp.transfer.lanes.autotune import lanes_worth
 
-        path = Path(rtt_s, LOGIN_TRIPS * rtt_s, cpus=1)
-        return lanes_worth(path, least_bytes(paths), LOGINS_MAX)
+        return lanes_worth(rtt_s, least_bytes(paths), LOGINS_MAX)
 
     return worth
 

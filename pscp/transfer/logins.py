@@ -54,12 +54,11 @@ def lanes_ahead(request: CopyRequest, tops: Sequence[Top]) -> Callable[[float], 
         return None
 
     def lanes(rtt_s: float) -> int:
-        path = Path(rtt_s, LOGIN_TRIPS * rtt_s, os.cpu_count() or 1)
-        found = start(path)
+        found = start(Path(rtt_s, LOGIN_TRIPS * rtt_s, os.cpu_count() or 1))
         wanted = options.connections or found.lanes // found.channels
         if not request.is_push:
             return min(wanted, LOGINS_LIKELY)
-        return lanes_worth(path, least_bytes([top.path for top in tops]), wanted)
+        return lanes_worth(rtt_s, least_bytes([top.path for top in tops]), wanted)
 
     return lanes
 
@@ -126,8 +125,7 @@ class Logins:
         if counters.files_unchanged or counters.bytes_resumed:
             return LOGINS_MAX
         work_bytes = counters.bytes_sent + MEMORY_BYTES * counters.files_done
-        path = self._terms.path._replace(login_s=LOGIN_TRIPS * rtt_s)
-        return max(self.useful, lanes_worth(path, work_bytes, LOGINS_MAX))
+        return max(self.useful, lanes_worth(rtt_s, work_bytes, LOGINS_MAX))
 
     def end(self, is_refused: bool) -> None:
         """Count a login as over. With `is_refused` the server has closed its connection.

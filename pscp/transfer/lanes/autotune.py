@@ -140,9 +140,12 @@ def is_worth_a_login(
     return left_bytes > rate * path.login_s or passed_s > 2 * path.login_s
 
 
-def lanes_worth(path: Path, work_bytes: float, wanted: int) -> int:
-    """Return how many of the wanted lanes are worth a login each for so much work."""
-    counts = range(1, wanted)
+def lanes_worth(rtt_s: float, work_bytes: float, wanted: int) -> int:
+    """Return how many of the wanted lanes are worth a login each for so much work.
+
+    That is before anyone has logged in: nothing but the round trip is known of the path.
+    """
+    path, counts = Path(rtt_s, LOGIN_TRIPS * rtt_s, cpus=1), range(1, wanted)
     return next((n for n in counts if not is_worth_a_login(path, n, work_bytes, 0.0)), wanted)
 
 
