@@ -47,14 +47,13 @@ class Ahead(NamedTuple):
 
 NOTHING_AHEAD = Ahead()
 
+# Of this machine's processors, idle during a login: with less it has waited for its turn.
+_SPARE = 0.15
+
 
 def worth_many(_rtt_s: float) -> int:
     """Return how many connections a copy is worth of which nothing is known."""
     return LOGINS_MAX
-
-
-# Of this machine's processors, idle during a login: with less it has waited for its turn.
-_SPARE = 0.15
 
 
 class LoginClock:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pscp.connect.first_login import NOTHING_AHEAD, Ahead
+from pscp.connect.first_login import NOTHING_AHEAD, Ahead, Worth
 from pscp.connect.known.host_memory import HostMemory
 from pscp.endpoint.asking import requests
 from pscp.endpoint.reading.source import Top
@@ -42,7 +42,7 @@ def ahead(request: CopyRequest, tops: Sequence[Top], first: requests.Request | N
     return Ahead(lanes_ahead(request, tops), first)
 
 
-def lanes_ahead(request: CopyRequest, tops: Sequence[Top]) -> Callable[[float], int] | None:
+def lanes_ahead(request: CopyRequest, tops: Sequence[Top]) -> Worth | None:
     """Return what says for a round trip how many connections the copy is sure to need.
 
     None: one is enough until more is known, as where it was for the last copy. Of a pull it is not

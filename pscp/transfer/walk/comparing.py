@@ -42,7 +42,9 @@ Compared = Callable[[list[FileAnswer], list[FileAnswer]], None]
 
 
 class Stretches:
-    """What is compared of one large file, and how far that has come."""
+    """The comparison of one large file: the extents that are still to be hashed, and how many of
+    its bytes were the same so far.
+    """
 
     def __init__(
         self, item: PlannedEntry, waiting: Iterator[list[Extent]], then: Callable[[], None]
