@@ -87,7 +87,8 @@ class Logins:
         is_useful = self._has_pieces_for_more(lanes) and self._is_worth_it(lanes)
         if is_useful:
             self.useful = max(self.useful, lanes + 1)
-        may_begin = not lanes or is_useful or self._terms.connections.has_early()
+        is_first = not lanes or (not self._opening and self._terms.context.queue.is_held_up())
+        may_begin = is_first or is_useful or self._terms.connections.has_early()
         self._opening += may_begin
         return may_begin
 

@@ -21,6 +21,7 @@ from core.link import (
     LATE,
     QUESTIONS,
     STALL,
+    START,
     TO,
     TWICE,
     Fault,
@@ -116,14 +117,19 @@ def test_an_idle_lane_takes_over_what_stands_still(trees: Trees, is_push: bool) 
 
 
 def fill_packs(
-    trees: Trees, monkeypatch: pytest.MonkeyPatch, stalled_s: float, crawling: int
+    trees: Trees,
+    monkeypatch: pytest.MonkeyPatch,
+    stalled_s: float,
+    crawling: int,
+    files: int = 160,
 ) -> None:
     """Make small files of ten packs and some, more than the sockets of a link hold; and have a lane
     be given up for one so soon.
     """
+    monkeypatch.setattr(in_flight, "_UNKNOWN_S", 2 * stalled_s)
     monkeypatch.setattr(in_flight, "_STALLED_S", stalled_s)
     monkeypatch.setattr(in_flight, "_CRAWLING", crawling)
-    for number in range(160):
+    for number in range(files):
         trees.file(f"d/{number}", 20_000)
 
 
@@ -137,9 +143,21 @@ def test_a_lane_that_crawls_with_packs_is_given_up(
     assert result.connections_lost
 
 
-def test_no_pack_is_a_reason_to_give_up_a_second_lane(
+@pytest.mark.parametrize("files", [12, 26], ids=["one-pack", "two-packs"])
+def test_who_has_no_lane_connects_where_another_crawls(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """It waited for work that no lane had taken, and there was none: the copy crawled as well."""
+    fill_packs(trees, monkeypatch, 0.1, 1, files)
+    way = TO if is_push else FROM
+    refused = [Fault(number, START, 0, KILL) for number in range(1, 20)]
+    held = Fault(0, way, 0, HOLD, 0, wire.PACK)
+    assert trees.copied(is_push, held, *refused, connections=2).connections_lost
+
+
+def test_a_pack_is_less_and_less_a_reason_to_give_up_a_lane(
     trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files may be slow, as on a tape: here all seem so at once."""
-    fill_packs(trees, monkeypatch, 0.0, 0)
+    fill_packs(trees, monkeypatch, 0.0001, 0)
     assert trees.copied(is_push, connections=3).connections_lost <= 20

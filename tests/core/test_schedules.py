@@ -2,7 +2,7 @@
 
 Whatever the schedule, the copy ends; a file has its bytes under its final name, or it is named as
 failed, or the copy says why it stopped and, run again, is complete. Where connections only end,
-stand still or are late, nothing fails at all. What comes when all is over changes nothing.
+stand still, crawl or are late, nothing fails at all. What comes when all is over changes nothing.
 
 PSCP_CORE_EXAMPLES is the number of schedules, for a soak: then they are others in every run, else
 the same 120. A failure shows its schedule, which is data: @example(Schedule(...)) repeats it.
@@ -27,6 +27,7 @@ from core.link import (
     CUT,
     FLIP,
     FROM,
+    HOLD,
     KILL,
     LATE,
     NONSENSE,
@@ -39,8 +40,10 @@ from core.link import (
     Fault,
 )
 from core.trees import Trees
+from pscp.endpoint.frames import wire
 from pscp.endpoint.reading.files import PACK_FILE_BYTES
 from pscp.ground.errors import PscpError
+from pscp.transfer.lanes import in_flight
 from pscp.transfer.pieces.plan import PACK_BYTES
 
 EXAMPLES = os.environ.get("PSCP_CORE_EXAMPLES")
@@ -62,6 +65,7 @@ class Schedule(NamedTuple):
     is_there: bool = True  # the destination is a folder already, so each entry is looked for there
     is_strong: bool = False
     has_old: bool = False  # and has other versions of the files there
+    small: int = 0  # further files, of packs that hold a dozen each
 
 
 SIZES = st.one_of(
@@ -88,8 +92,24 @@ def schedules(*kinds: str) -> st.SearchStrategy[Schedule]:
     return st.builds(
         Schedule, is_push=st.booleans(), sizes=st.lists(SIZES, max_size=6).map(tuple),
         lanes=st.integers(1, 4), faults=st.lists(faults(*kinds), max_size=6).map(tuple),
-        is_there=st.booleans(), is_strong=st.booleans(), has_old=st.booleans(),
+        is_there=st.booleans(), is_strong=st.booleans(), has_old=st.booleans(), small=st.just(0),
     )  # fmt: skip
+
+
+@st.composite
+def crawling(draw: st.DrawFn) -> Schedule:
+    """Draw a schedule with packs, at one of which a lane stands still that goes on to tick."""
+    schedule = draw(schedules(*LOSSES))
+    lanes, small = max(2, schedule.lanes), draw(st.integers(30, 160))
+    way = TO if schedule.is_push else FROM
+    losses = draw(st.lists(st.sampled_from(LOSSES), max_size=2))
+    at_packs = [
+        Fault(draw(st.integers(0, lanes)), way, draw(st.integers(0, 3)), do, 0, wire.PACK)
+        for do in (HOLD, *losses)
+    ]
+    return schedule._replace(
+        lanes=lanes, small=small, faults=(*at_packs, *schedule.faults[: 3 - len(losses)])
+    )
 
 
 def searched(examples: int) -> settings:
@@ -110,6 +130,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(schedule=schedules(*LOSSES))
 def test_lost_connections_fail_no_file(folders: Path, schedule: Schedule) -> None:
     result = played(folders, schedule)
+    assert result is not None and result.ok, (result, schedule)
+
+
+@searched(30)
+@given(schedule=crawling())
+def test_a_lane_that_crawls_is_given_up(folders: Path, schedule: Schedule) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_flight, "_STALLED_S", 0.1)
+        patch.setattr(in_flight, "_CRAWLING", 1)
+        patch.setattr(in_flight, "_UNKNOWN_S", 0.2)
+        result = played(folders, schedule)
     assert result is not None and result.ok, (result, schedule)
 
 
@@ -149,6 +180,8 @@ def made(folders: Path, schedule: Schedule) -> Trees:
     trees = Trees(folder)
     for number, size in enumerate(schedule.sizes):
         trees.file(f"{number}" if number % 2 else f"folder/{number}", size)
+    for number in range(schedule.small):
+        trees.file(f"small/{number}", 20_000)
     if not schedule.is_there:
         trees.to.rmdir()
     elif schedule.has_old:

@@ -196,6 +196,27 @@ def test_a_lane_that_finishes_what_it_holds_is_not_given_up(
     assert (queue._in_flight.lane_to_give_up(idle.share) is None) is is_steady
 
 
+@pytest.mark.parametrize("was_given_up", [True, False])
+def test_only_a_lane_that_was_given_up_with_it_tells_of_a_pack_that_is_slow(
+    monkeypatch: pytest.MonkeyPatch, was_given_up: bool
+) -> None:
+    """Where paths are bad a lane is lost, and the next one crawls."""
+    queue, now_s = WorkQueue(), [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    first, second, idle = Lane(queue), Lane(queue), Lane(queue)
+    first.share.was_given_up = was_given_up
+    second.share.give_up = lambda: None
+    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
+    queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
+    take(queue, first)
+    queue.give_back(first.share)
+    take(queue, second)
+    now_s[0] += 70.0
+    assert (queue._in_flight.lane_to_give_up(idle.share) is None) is was_given_up
+    now_s[0] += 420.0
+    assert queue._in_flight.lane_to_give_up(idle.share) is not None
+
+
 def test_a_lane_that_was_given_up_is_shut_out_however_long_it_holds_the_fence() -> None:
     """Its files failed: its agent waited for a disk, and another pscp was to blame."""
     added, failed = list[Work](), list[Any]()

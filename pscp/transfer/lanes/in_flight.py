@@ -20,8 +20,12 @@ _PATIENCE_S = 1.0  # for which a chunk is in flight before an idle lane takes it
 # still, or nearly; to wait until it is silent takes a minute, and one that only ticks never is.
 _STALLED_S = 10.0
 # Where only packs are left none is overtaken: a lane crawls that has finished nothing for so long,
-# and for so many times as long as the pack that it holds should take.
+# and for so many times as long as the pack that it holds should take. If nobody knows how long that
+# is, since no pack was finished yet, a minute is too long, which is 35 kbit/s. It may be the pack
+# whose files are slow, as on a tape: each lane that was given up with it makes that so many times.
 _CRAWLING = 10
+_UNKNOWN_S = 60.0
+_LONGER = 8.0
 _ANSWER_S = 3.0  # for a request that takes a second; after it another lane makes it as well
 # The later chunks of a stream wait for the first one. Once it takes so many times as long as chunks
 # take lately, and at least so long, it goes over another lane as well.
@@ -274,7 +278,7 @@ class InFlight:
             if isinstance(work, Chunk):
                 work.job.was_shared = True
             elif isinstance(work, Pack):
-                work.was_given_back = True
+                work.lanes_given_up += share.was_given_up
             if work.is_over or work.takers:
                 continue
             self.pieces -= 1
@@ -314,25 +318,34 @@ class InFlight:
         if not share.is_idle:
             return None
         for each in self._shares:
-            if each is not share and each.give_up is not None and self._is_stalled(each):
+            if each is not share and self._is_stalled(each):
                 each.was_given_up = True
                 return each.give_up
         return None
 
-    def _is_stalled(self, share: LaneShare) -> bool:
-        """Return whether a lane has held for long what it alone may do, and is slower than others.
+    def is_held_up(self) -> bool:
+        """Return whether a lane stands still, or nearly, with work that others wait for."""
+        return any(map(self._is_stalled, self._shares))
 
-        A pack that a lane was given up for is none to give up another for: its files are slow.
-        """
-        is_behind, mean = self.is_behind(share), self._pack_s_per_byte
-        for number, work in share.work.items():
-            if work.is_over or not _is_exclusive(work) or share.age_s(number) <= _STALLED_S:
-                continue
-            is_new = isinstance(work, Pack) and not work.was_given_back and mean.count
-            least_s = max(_STALLED_S, _CRAWLING * mean.value * work.cost_bytes)
-            if is_behind or (is_new and share.still_s(number) > least_s):
-                return True
-        return False
+    def _is_stalled(self, share: LaneShare) -> bool:
+        """Return whether a lane has held for long what it alone may do, and is too slow."""
+        first = next(iter(share.work), None)
+        if share.give_up is None or first is None or share.age_s(first) <= _STALLED_S:
+            return False
+        is_behind = self.is_behind(share)
+        return any(
+            is_behind or self._crawls(share, number, work)
+            for number, work in share.work.items()
+            if not work.is_over and _is_exclusive(work) and share.age_s(number) > _STALLED_S
+        )
+
+    def _crawls(self, share: LaneShare, number: int, work: Work) -> bool:
+        """Return whether a lane has finished nothing for too long while it holds this pack."""
+        if not isinstance(work, Pack):
+            return False
+        mean = self._pack_s_per_byte
+        usual_s = _CRAWLING * mean.value * work.cost_bytes if mean.count else _UNKNOWN_S
+        return share.still_s(number) > max(_STALLED_S, usual_s) * _LONGER**work.lanes_given_up
 
     def request_to_repeat(self, share: LaneShare) -> Ask | None:
         """Return an overdue request of another lane, which seems to stand still."""

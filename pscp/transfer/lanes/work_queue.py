@@ -3,8 +3,8 @@
 What must happen between two changes of the queue is handed to it as a function, which it runs with
 its lock held: the outcome of a piece (settle()), a step of the copy's bookkeeping (run_alone()), a
 question (wait_until()), iterators and the reserve. Such a function may add, wake and stop; it calls
-no end and sends nothing. What it writes may take long (a journal on a slow server, a full pipe
-behind a dry run): LaterWrites does that in its order once the lock is released.
+no end and sends nothing. What it writes may take long, as a journal on a slow server: LaterWrites
+does that once the lock is released.
 
 Not here: what lanes have taken (in_flight.py), what the work means (../walk/items.py), how it
 travels (lane.py), the rate limit (lane_context.py).
@@ -388,20 +388,18 @@ class WorkQueue:
         """Wait until `is_so()`. Return False if the queue ended before, or that took too long.
 
         `is_so` is called again when the queue becomes idle, when a lane ends, and after wake();
-        with `is_lane` whenever there may be more work.
+        with `is_lane` each second as well, and whenever there may be more work.
         """
         condition = self._changed if is_lane else self._news
         until_s = math.inf if patience_s is None else time.monotonic() + patience_s
-        is_main = threading.current_thread() is threading.main_thread()
-        look_s = SIGNAL_S if is_main else threading.TIMEOUT_MAX
+        looks = is_lane or threading.current_thread() is threading.main_thread()
         with self._lock:
             while self.error is None and not self.is_finished:
                 if self._run(is_so):
                     return True
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
+                if (left_s := until_s - time.monotonic()) <= 0:
                     return False
-                condition.wait(min(left_s, look_s))
+                condition.wait(min(left_s, SIGNAL_S if looks else threading.TIMEOUT_MAX))
         return False
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
@@ -430,6 +428,10 @@ class WorkQueue:
         """Return whether there is anything that no lane has taken."""
         return bool(self._backlog)
 
+    def is_held_up(self) -> bool:
+        """Return whether a lane stands still with work that others wait for. For wait_until()."""
+        return self._in_flight.is_held_up()
+
     def done(self) -> tuple[int, int]:
         """Return how many bytes and how many pieces of work are finished."""
         return self._in_flight.done_bytes, self._in_flight.done_pieces
@@ -439,10 +441,9 @@ class WorkQueue:
             return self._in_flight.window_bytes
 
     def pieces_known(self, left_bytes: int, chunk_bytes: int) -> int:
-        """Return how many pieces at most are not done, `left_bytes` in all.
+        """Return how many pieces at most are not done, `left_bytes` in all. For wait_until().
 
-        They are in flight, waiting, or in files that are yet to be cut into chunks. For
-        wait_until().
+        They are in flight, waiting, or in files that are yet to be cut into chunks.
         """
         uncut_bytes = max(0, left_bytes - self._in_flight.window_bytes)
         waiting = self._backlog.known_pieces(-(-uncut_bytes // chunk_bytes))

@@ -146,10 +146,15 @@ class Worker(threading.Thread):
             self._pool.keep(unused)
 
     def _may_begin(self) -> bool:
-        """Return whether it has a connection, or may open one since there is work for it."""
+        """Return whether it has a connection, or may open one since there is work for it.
+
+        So it is where another lane is held up, which is given up only once one is idle.
+        """
         if self._far is not None or self.gave_up:
             return True
-        return not self.is_parked and self._queue.has_work() and self._pool.may_connect(self)
+        if self.is_parked or not (self._queue.has_work() or self._queue.is_held_up()):
+            return False
+        return self._pool.may_connect(self)
 
     def _connect(self) -> RemoteAgent:
         """Open a connection, or a further channel of the master's; the pool has counted it already.

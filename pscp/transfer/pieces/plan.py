@@ -99,7 +99,7 @@ class Pack(Piece):
     items: list[PlannedEntry]
     then: Packed
     is_again: bool = False
-    was_given_back: bool = False  # a lane was lost, or given up, that had it in flight
+    lanes_given_up: int = 0  # that had it in flight
     expected: Mapping[str, str] = field(default_factory=dict)  # digests that files have to have
     rows: list[object] = field(default_factory=list)  # per item [size, hex digest] or a failure
 
