@@ -311,6 +311,13 @@ def test_what_is_there_stays_with_ignore_existing(way: Way) -> None:
     assert (way.destination / "t" / "d").read_text() == "t/d"
 
 
+def test_nothing_is_made_with_existing_and_nothing_fails(way: Way) -> None:
+    """It failed for want of the folder that was not made."""
+    make(way.source, "tree/file")
+    assert way.copy("tree", to="new", existing=True).ok
+    assert not (way.destination / "new").exists()
+
+
 def test_folders_with_existing(way: Way) -> None:
     """One was made, for the question whether it takes alike names for one; and what a killed run
     had left kept the mode 1700, run after run.

@@ -105,8 +105,12 @@ class Ending:
         if moving is not None:
             moving.finish()
         if self._terms.target.made and not (self._results.failures or is_dry):
-            self._queue.add(Ask(False, requests.Unmark(), ignored, self._results.failed))
+            self._queue.add(Ask(False, requests.Unmark(), ignored, self._not_unmarked))
             self._queue.wait_for(self._queue.is_idle)
+
+    def _not_unmarked(self, failure: Failure) -> None:
+        if failure["errno"] != errno.ENOENT:  # with --existing no folder was made
+            self._results.failed(failure)
 
     def close(self) -> None:
         for spool in (self.folders, self.links, self._blocked_links, self.swept):
