@@ -94,9 +94,7 @@ class Case:
 
     def is_same_time(self, node: Node, old: Node) -> bool:
         """Has what is there the source's time, as far as it could be kept there?"""
-        units = (self.unit_ns, 100, 1000, 10**9)
-        is_kept = (node.mtime_ns // unit * unit == old.mtime_ns for unit in units)
-        return node.mtime_ns // self.unit_ns == old.mtime_ns // self.unit_ns or any(is_kept)
+        return node.mtime_ns // self.unit_ns == old.mtime_ns // self.unit_ns
 
     def timed(self, node: Node, old: Node | None) -> Node:
         """Return the node with the time of what is there, if that is the same."""

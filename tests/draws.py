@@ -157,7 +157,7 @@ def before(
         "same": (_same,),
         "older": (_same, _older),
         "newer": (_same, _newer, _newer),
-        "mixed": (_same, _older, _newer, _other, _gone, _moded, _aged, _unread),
+        "mixed": (_same, _older, _newer, _other, _gone, _moded, _aged, _unread, _coarse),
     }[history]
     found: dict[bytes, Made] = {}
     for path, made in sorted(tree.items()):
@@ -218,6 +218,10 @@ def _aged(made: Made) -> Made:
 
 def _unread(made: Made) -> Made:
     return made._replace(mark=made.mark + 3)  # the quick check takes it for the same
+
+
+def _coarse(made: Made) -> Made:
+    return made._replace(mark=made.mark + 3, mtime_ns=made.mtime_ns // SECOND_NS * SECOND_NS)
 
 
 def _gone(made: Made) -> None:

@@ -120,7 +120,7 @@ class _Compared:
 
     def _compare_time(self, there: There, message: str) -> None:
         wanted_ns = self._record.mtime_ns if self._times else None
-        if wanted_ns is not None and not is_same_time(wanted_ns, there.mtime_ns):
+        if wanted_ns is not None and not is_same_time(wanted_ns, there.mtime_ns, there.unit_ns):
             self._found.add(self.path, "time", message)
 
     def _where(self, differing: tuple[int, ...], count: int) -> str:

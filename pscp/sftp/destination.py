@@ -215,7 +215,7 @@ class Destination:
         try:
             full = await self.root.at(path) if path else self.root.full("")
         except Refusal:  # nothing can be there: no folder is on the way
-            return ["", 0, 0, [], 0, "", ""]
+            return ["", 0, 0, [], 0, "", "", 0]
         except SftpError as error:
             return _not_seen(path, error, [])
         runs = self.copy.earlier if path else []
@@ -234,7 +234,7 @@ class Destination:
         if found.kind == packets.OTHER:
             row = [packets.OTHER, 0, 0]
         differs = self.what_differs(found, wanted)
-        return [*row, runs, stat.S_IMODE(found.mode or 0), differs, to_text(target)]
+        return [*row, runs, stat.S_IMODE(found.mode or 0), differs, to_text(target), 0]
 
     def what_differs(self, found: Attrs, wanted: dict[str, object] | None) -> str:
         """Return what Lookup says of it. Owners count where it is known that root serves. Where it
@@ -398,7 +398,7 @@ def _not_seen(path: str, error: Exception, runs: list[str]) -> object:
     if not isinstance(error, SftpError):
         raise error
     if is_missing(error) or error.errno in failures.ABSENT:
-        return ["", 0, 0, runs, 0, "", ""]
+        return ["", 0, 0, runs, 0, "", "", 0]
     return asked.not_seen(path, error)
 
 

@@ -382,6 +382,23 @@ def test_an_unchanged_file_gets_its_owner(push: Way) -> None:
     assert (status.st_uid, status.st_gid) == (54321, 54322)
 
 
+def test_after_it_the_agent_finds_a_change_of_the_same_second(push: Way) -> None:
+    """It stayed for good, and --check found nothing: the times there were as SFTP keeps them."""
+    make(push.source, "t/changed", "t/same")
+    names = [push.source / "t" / name for name in ("changed", "same")]
+    second_ns = 1_700_000_000 * 10**9
+    for path in names:
+        os.utime(path, ns=(0, second_ns + 300_000_000))
+    dataclasses.replace(push, remote="sftp").copy("t", archive=True)
+    names[0].write_bytes(names[0].read_bytes()[::-1])
+    os.utime(names[0], ns=(0, second_ns + 800_000_000))
+    checked = push.command("--check", "-a", names=["t"])
+    assert checked.code == 1 and "t/changed" in checked.out + checked.err
+    push.copy("t", archive=True)
+    assert_same_tree(push.source / "t", push.destination / "t", times=True)
+    assert push.copy("t", archive=True).files_unchanged == 2
+
+
 def test_a_pull_takes_a_time_of_the_same_second_for_the_same(push: Way) -> None:
     """As of a copy made with an agent: over SFTP nobody can know the source's fraction."""
     (push.source / "same").write_text("same")

@@ -62,7 +62,8 @@ class Status:
         self.st_ino, self.st_mode, self.st_nlink = inode.number, inode.mode, inode.links
         self.st_size = len(inode.data)
         self.st_mtime_ns, self.st_atime_ns = inode.mtime_ns, inode.atime_ns
-        self.st_ctime = 0.0  # of a change long ago: nobody waits for who wanted a lock then
+        # Of a change long ago: nobody waits for who wanted a lock then; times are kept to the ns.
+        self.st_ctime, self.st_ctime_ns = 0.0, 1
 
 
 class Kernel:

@@ -46,7 +46,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
 def rsync(given: dict[str, Any], sources: list[str], to: str, cwd: Path) -> int:
     words = [WORDS[name].format(value) for name, value in given.items() if name in WORDS]
     words += [f"--{kind}={pattern}" for kind, pattern in given.get("filters", ())]
-    argv = ["rsync", "-aH", *words, "--", *sources, to]
+    argv = ["rsync", "-aH", "--modify-window=-1", *words, "--", *sources, to]  # as ours: to the ns
     done = subprocess.run(argv, cwd=cwd, capture_output=True, check=False, timeout=200)
     return min(done.returncode, 1)  # 23 is what 1 is here
 

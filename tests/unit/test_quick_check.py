@@ -154,6 +154,13 @@ def test_times_are_the_same_as_far_as_they_can_be_kept(there_ns: int, is_same: b
     assert sameness.is_same_time(NS, there_ns) is is_same
 
 
+@pytest.mark.parametrize("unit_ns", [1, 100, 1000, 10**9])
+def test_a_time_is_no_coarser_than_it_is_kept(unit_ns: int) -> None:
+    for kept_ns in (1, 100, 1000, 10**9):
+        is_same = sameness.is_same_time(NS, NS // kept_ns * kept_ns, unit_ns)
+        assert is_same is (kept_ns in (1, unit_ns)), kept_ns
+
+
 def test_a_source_of_whole_seconds_says_no_more() -> None:
     assert not sameness.is_same_time(NS // 10**9 * 10**9, NS)
 

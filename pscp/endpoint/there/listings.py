@@ -32,7 +32,7 @@ from ..reading import files, ownership, source, tree, xattrs
 from ..reading.paths import is_pscps_own, is_unfinished, names_in, to_bytes, to_text, without_own
 from ..reading.rows import NAMES_MOST, Listing, Rows, as_listing, target_of, unpack
 from . import sameness
-from .sameness import alike, is_owner, is_same_time
+from .sameness import alike, is_owner, is_same_time, unit_of
 
 if TYPE_CHECKING:
     from ..writing import sink
@@ -394,7 +394,7 @@ def _differing(
         elif (
             status.st_mode != mode
             or status.st_size != size
-            or not is_same_time(mtime_ns, status.st_mtime_ns // unit_ns * unit_ns)
+            or not is_same_time(mtime_ns, status.st_mtime_ns // unit_ns * unit_ns, unit_of(status))
             or not is_owner((status.st_uid, status.st_gid), owner)
             or (place in rows.targets and target_of(fd, rows.names[place]) != rows.targets[place])
         ):
@@ -431,7 +431,7 @@ def _is_same_folder(status: os.stat_result, entry: tree.Entry) -> bool:
     return (
         stat.S_IMODE(status.st_mode) == entry.mode
         and not is_unfinished(status.st_mode)
-        and is_same_time(entry.mtime_ns, status.st_mtime_ns)
+        and is_same_time(entry.mtime_ns, status.st_mtime_ns, unit_of(status))
         and is_owner((status.st_uid, status.st_gid), sameness.owner(entry.extra.get("o")))
         and "x" not in entry.extra
     )

@@ -27,8 +27,8 @@ from . import sameness
 if TYPE_CHECKING:
     from ..writing import sink
 
-# Of a Lookup's answer: mode, what differs, and target of what is not there.
-_NOTHING: List[object] = [0, "", ""]
+# Of a Lookup's answer: mode, what differs, target, and times' unit of what is not there.
+_NOTHING: List[object] = [0, "", "", 0]
 OWN = "own"  # differs: modes and owners do not count, as the SFTP server gives its own
 _ROOM_BYTES = 1 << 18
 
@@ -53,10 +53,10 @@ class DigestsThere(NamedTuple):
 
 class Lookup(NamedTuple):
     """Ask what is at the destination already. Answer: per path `[kind, size, mtime_ns, [earlier
-    runs with a part], mode, what differs, the link's target, or which device]`; kind "" for
-    nothing; a failure where it cannot be looked at. What differs is "owner" or "attributes", where
-    this end would give others; "none" of another user's folder, which keeps its metadata; OWN; else
-    "".
+    runs with a part], mode, what differs, the link's target, or which device, in what times are
+    kept there (ns; 0: not known)]`; kind "" for nothing; a failure where it cannot be looked at.
+    What differs is "owner" or "attributes", where this end would give others; "none" of another
+    user's folder, which keeps its metadata; OWN; else "".
     """
 
     paths: List[str]
@@ -93,7 +93,7 @@ def look(the_sink: "sink.Sink", path: str, wanted: Optional[Dict[str, object]] =
             status = os.fstat(the_sink.root.fd)
             mode = stat.S_IMODE(status.st_mode)
             differs = _what_differs(the_sink.root.fd, b".", status, wanted)
-            return [tree.FOLDER, 0, 0, [], mode, differs, ""]
+            return [tree.FOLDER, 0, 0, [], mode, differs, "", 0]
         folder_fd, name = the_sink.root.at(path)
         left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
         found = _found(folder_fd, name, wanted)
@@ -115,7 +115,7 @@ def not_seen(path: str, error: OSError) -> failures.Data:
 
 
 def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> List[object]:
-    """Return kind, size, mtime_ns, mode, what differs and target of a name; kind "" for none."""
+    """Return of a name what Lookup says, but for the parts that are left."""
     status = status_of(folder_fd, name)
     if status is None:
         return ["", 0, 0, *_NOTHING]
@@ -124,7 +124,8 @@ def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> 
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     target = tree.device_of(status) if kind == tree.DEVICE else target
     differs = _what_differs(folder_fd, name, status, wanted)
-    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target]
+    unit_ns = sameness.unit_of(status)
+    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target, unit_ns]
 
 
 def _what_differs(

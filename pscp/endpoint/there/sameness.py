@@ -12,15 +12,24 @@ from typing import List, Tuple
 from ..reading import metadata, ownership, tree
 from ..reading.paths import to_bytes, to_text
 
-_UNITS_NS = (100, 1000, 10**9)  # in which file systems and SFTP keep times
+_UNITS_NS = (10**9, 1000, 100)  # in which file systems and SFTP keep times
 _ANY = -1  # an owner that this end could not give
 
 
-def is_same_time(here_ns: int, there_ns: int) -> bool:
-    """Is the time at the destination the source's, as far as it can be kept there?"""
+def unit_of(status: os.stat_result) -> int:
+    """Return in what this file's times are kept, in ns: its change has one that nobody chose."""
+    return next((unit for unit in _UNITS_NS if status.st_ctime_ns % unit == 0), 1)
+
+
+def is_same_time(here_ns: int, there_ns: int, unit_ns: int = 0) -> bool:
+    """Is the time at the destination the source's, as far as it can be kept there?
+
+    `unit_ns` is in what it is kept; 0 if nobody knows.
+    """
     if here_ns == there_ns:
         return True
-    return any(here_ns // unit * unit == there_ns for unit in _UNITS_NS)
+    units = (unit_ns,) if unit_ns else _UNITS_NS
+    return any(here_ns // unit * unit == there_ns for unit in units)
 
 
 def is_owner(found: Tuple[int, int], wanted: Tuple[int, int]) -> bool:
@@ -40,7 +49,7 @@ def has_metadata(status: os.stat_result, entry: tree.Entry, policy: metadata.Pol
     is_link = entry.kind == tree.LINK
     if not is_link and status.st_mode & 0o7777 != policy.mode(entry.mode):
         return False
-    if policy.preserve and not is_same_time(entry.mtime_ns, status.st_mtime_ns):
+    if policy.preserve and not is_same_time(entry.mtime_ns, status.st_mtime_ns, unit_of(status)):
         return False
     found = status.st_uid, status.st_gid
     return not policy.archive or is_owner(found, owner(entry.extra.get("o")))

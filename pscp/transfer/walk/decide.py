@@ -76,6 +76,7 @@ class There(NamedTuple):
     mode: int = 0
     differs: str = ""  # besides, as Lookup's answer has it (endpoint/there/lookup.py)
     target: str = ""  # of a link, or which device it is
+    unit_ns: int = 0  # in what its time is kept; 0: not known
     failure: Failure | None = None  # why it could not be looked at: nothing above is known
 
 
@@ -194,7 +195,7 @@ def state_of(entry: tree.Entry, there: There, rules: Rules) -> State:
         return State.SAME if is_same else State.OTHER
     if there.size_bytes != entry.size:
         return State.OTHER
-    is_same_age = rules.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns)
+    is_same_age = rules.goes_by_time and is_same_time(entry.mtime_ns, there.mtime_ns, there.unit_ns)
     return State.SAME if rules.options.size_only or is_same_age else State.SIZE
 
 
@@ -239,8 +240,8 @@ def differing_metadata(entry: tree.Entry, there: There, rules: Rules) -> str:
         return MODE
     if there.differs and not has_own:
         return _NAMED.get(there.differs, OWNER)
-    is_aged = entry.kind != tree.FOLDER and not is_same_time(entry.mtime_ns, there.mtime_ns)
-    return TIME if is_aged else ""
+    is_same_age = is_same_time(entry.mtime_ns, there.mtime_ns, there.unit_ns)
+    return "" if entry.kind == tree.FOLDER or is_same_age else TIME
 
 
 def owners_wanted(entries: Sequence[tree.Entry], rules: Rules) -> list[dict[str, object]]:
@@ -310,7 +311,7 @@ def parse_lookup_row(row: object) -> There:
     """Return what the sink has answered. Raises ValueError, WireError for another shape."""
     if isinstance(row, dict):
         return There("", 0, 0, [], failure=failures.parse_failure(row))
-    kind, size_bytes, mtime_ns, left, mode, differs, target = answers.items(row)
+    kind, size_bytes, mtime_ns, left, mode, differs, target, unit_ns = answers.items(row)
     return There(
         answers.text(kind),
         answers.integer(size_bytes),
@@ -319,4 +320,5 @@ def parse_lookup_row(row: object) -> There:
         answers.integer(mode),
         answers.text(differs),
         answers.text(target),
+        answers.integer(unit_ns),
     )
