@@ -193,6 +193,7 @@ ANSWERS: dict[type, Answer] = {
     moving.SamePlace: _by_source(removal.same_place),
     moving.Mark: _by_source(removal.mark),
     moving.MakeDurable: _by_sink(removal.make_durable),
+    lookup.Landed: _by_sink(removal.landed),
     moving.Destination: _by_sink(removal.destination),
     moving.RemoveSources: _by_source(removal.remove_sources),
 }

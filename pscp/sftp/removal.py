@@ -18,6 +18,7 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
+from pscp.endpoint.there import lookup as asked
 from pscp.endpoint.there import mirror, moving
 from pscp.endpoint.writing import fence
 from pscp.sftp.protocol import packets
@@ -294,6 +295,10 @@ async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
                 await sink.client.fsync(handle)
 
     return _failed(await results((path, sync(path)) for path in request.paths))
+
+
+async def landed(sink: Sink, request: asked.Landed) -> list[object]:
+    return await sink.look(asked.Lookup(request.paths))  # which goes by whole paths
 
 
 async def destination(sink: Sink, request: moving.Destination) -> tuple[str, list[str]]:

@@ -17,6 +17,7 @@ import pytest
 
 import pscp
 from core.trees import LARGE_BYTES, Trees
+from pscp.endpoint.there import moving
 from pscp.endpoint.writing import fence
 
 OTHERS = b"another user's bytes"
@@ -97,6 +98,26 @@ def test_what_was_there_and_cannot_be_synced_stays(
     result = trees.copy(is_push, remove_source_files=True)
     assert [each.path for each in result.failures] == ["d/one"]
     assert set(trees.files()) == {"d/one"}
+
+
+@pytest.mark.parametrize("folder", ["", "d"])
+def test_what_a_renamed_folder_has_taken_with_it_stays(
+    trees: Trees, is_push: bool, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """As where snapshots are rotated meanwhile: exit 0, and nothing had its name there any more."""
+    for name in ("d/one", "d/large"):
+        trees.file(name, LARGE_BYTES if name == "d/large" else 10)
+    bind_mounts, renamed = moving.bind_mounts, trees.to / folder
+
+    def rotate(root: bytes) -> list[bytes]:
+        renamed.rename(trees.folder / "older")
+        renamed.mkdir()
+        return bind_mounts(root)
+
+    monkeypatch.setattr(moving, "bind_mounts", rotate)
+    result = trees.copy(is_push, remove_source_files=True)
+    assert {each.path.removeprefix("to/") for each in result.failures} >= {"d/one", "d/large"}
+    assert set(trees.files()) == {"d/one", "d/large"}
 
 
 def test_files_and_folders_in_turn(trees: Trees, is_push: bool) -> None:

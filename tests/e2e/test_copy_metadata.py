@@ -246,6 +246,10 @@ def test_attributes_that_the_file_system_cannot_have_are_told(way: Way) -> None:
             ran = way.command("-a", names=["."])
             assert (ran.code, said in ran.err) == (0, True), ran
         assert "left out" not in way.command("-aq", names=["."]).err
+        moved = way.command("-aq", "--remove-source-files", names=["in", "a"])  # so they are lost
+        assert (moved.code, moved.err.count("left out, as")) == (0, 1), moved
+    make(way.source, "a", "in/d")
+    set_acl(way.source / "in")
     assert "left out" not in way.command("-a", names=["."]).err
 
 

@@ -5,5 +5,5 @@ Each module is sent only when a copy begins that needs it. Not here: the walk of
 Read next: lookup.py, then listings.py.
 
 For other rooms: attributes, counting, hardlinks, kernel, leftovers, linkdest, listed_paths,
-listings, lookup, mirror, moving, owners, reuse, sameness (alike, is_same_time, unit_of).
+listings, lookup, mirror, moving, owners, reuse, sameness (alike, is_same_time).
 """

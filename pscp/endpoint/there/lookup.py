@@ -15,20 +15,19 @@ import functools
 import itertools
 import os
 import stat
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..asking import answers, requests
 from ..frames import failures, system
 from ..reading import files, metadata, tree, xattrs
-from ..reading.paths import status_of, to_text
+from ..reading.paths import Root, status_of, to_text
 from ..writing import fence, parts
 from . import sameness
 
 if TYPE_CHECKING:
     from ..writing import sink
 
-# Of a Lookup's answer: mode, what differs, target, and times' unit of what is not there.
-_NOTHING: List[object] = [0, "", "", 0]
+_NOTHING: List[object] = ["", 0, 0, [], 0, "", "", 0]  # a Lookup's answer of what is not there
 OWN = "own"  # differs: modes and owners do not count, as the SFTP server gives its own
 _ROOM_BYTES = 1 << 18
 
@@ -65,6 +64,15 @@ class Lookup(NamedTuple):
     wanted: List[Dict[str, object]] = []
 
 
+class Landed(NamedTuple):
+    """Ask what has the names under which files of a move have landed, by their whole paths: a
+    folder may have been renamed while it was open. Answer: as to Lookup, of nothing wanted.
+    """
+
+    root: str  # as BeginSink has it
+    paths: List[str]
+
+
 class Inherit(NamedTuple):
     """Take over an earlier run's part. Answer: whether it is this run's now."""
 
@@ -88,22 +96,30 @@ def with_wanted(request: Lookup) -> Iterator[Tuple[str, Optional[Dict[str, objec
 
 def look(the_sink: "sink.Sink", path: str, wanted: Optional[Dict[str, object]] = None) -> object:
     """Return what Lookup says of each path."""
+    if path:
+        left = functools.partial(the_sink.parts.left, nonces=the_sink.copy.earlier)
+        return _look_in(the_sink.root, path, wanted, left)
+    status = os.fstat(the_sink.root.fd)
+    differs = _what_differs(the_sink.root.fd, b".", status, wanted)
+    return [tree.FOLDER, 0, 0, [], stat.S_IMODE(status.st_mode), differs, "", 0]
+
+
+def _look_in(
+    root: Root,
+    path: str,
+    wanted: Optional[Dict[str, object]] = None,
+    left: "Callable[[int, bytes], List[str]]" = lambda *_: [],
+) -> object:
+    """Return what Lookup says of a path below a root; `left` returns the runs that left a part."""
     try:
-        if not path:
-            status = os.fstat(the_sink.root.fd)
-            mode = stat.S_IMODE(status.st_mode)
-            differs = _what_differs(the_sink.root.fd, b".", status, wanted)
-            return [tree.FOLDER, 0, 0, [], mode, differs, "", 0]
-        folder_fd, name = the_sink.root.at(path)
-        left = the_sink.parts.left(folder_fd, name, the_sink.copy.earlier)
+        folder_fd, name = root.at(path)
+        runs = left(folder_fd, name)
         found = _found(folder_fd, name, wanted)
-        return [*found[:3], left, *found[3:]]
+        return [*found[:3], runs, *found[3:]]
     except failures.Refusal:  # nothing can be there: no folder is on the way
-        return ["", 0, 0, [], *_NOTHING]
+        return _NOTHING
     except OSError as error:
-        if error.errno not in failures.ABSENT:
-            return not_seen(path, error)
-        return ["", 0, 0, [], *_NOTHING]
+        return _NOTHING if error.errno in failures.ABSENT else not_seen(path, error)
 
 
 def not_seen(path: str, error: OSError) -> failures.Data:
@@ -118,7 +134,7 @@ def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> 
     """Return of a name what Lookup says, but for the parts that are left."""
     status = status_of(folder_fd, name)
     if status is None:
-        return ["", 0, 0, *_NOTHING]
+        return ["", 0, 0, *_NOTHING[4:]]
     mode = status.st_mode
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
@@ -295,6 +311,17 @@ def _digests_there(the_sink: "sink.Sink", request: DigestsThere) -> List[object]
     )
 
 
+def _landed(of: "sink.Sink", request: Landed) -> List[object]:
+    try:
+        root = Root(request.root)
+    except OSError as error:
+        return [not_seen(path, error) for path in request.paths]
+    try:
+        return [_look_in(root, path) for path in request.paths]
+    finally:
+        root.close()
+
+
 def inherit(the_sink: "sink.Sink", request: Inherit) -> bool:
     """Make an earlier run's part this run's own. False where there is none of this size.
 
@@ -341,6 +368,7 @@ answers.add(
         ExtentsThere: extents_of,
         DigestsThere: _digests_there,
         Lookup: lambda of, request: [look(of, *each) for each in with_wanted(request)],
+        Landed: _landed,
         Inherit: inherit,
         Adopt: _adopt,
     },

@@ -195,7 +195,8 @@ class Ending:
         if self._bounded and not self._terms.options.quiet:
             entries = f"{self._bounded} {'entry' if self._bounded == 1 else 'entries'}"
             self._terms.reporter.note(f"the times of {entries} {_BOUNDED}")
-        if not self._with_attributes or self._terms.options.quiet:
+        options = self._terms.options  # what a move leaves out is nowhere any more
+        if not self._with_attributes or (options.quiet and not options.remove_source_files):
             return
 
         def then(answer: object) -> None:

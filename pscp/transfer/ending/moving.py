@@ -46,6 +46,9 @@ _WHY_NOT_REMOVED = {
     errno.EPERM: f"{_NOT_WRITABLE}, and neither immutable (lsattr) nor a sticky one of another's",
     errno.EROFS: _READ_ONLY,
 }
+_NOT_THERE = (
+    "stays at the source: it has landed, and is not there any more; was a folder above it renamed?"
+)
 _SHOWN_MOST = 16  # files by which another copy tells its place from this one's
 
 
@@ -160,6 +163,8 @@ class Moving:
         and no other copy looks for it any more once this returns.
         """
         self._compare_places()
+        if not self._why_not:
+            self._look_for_landed()
         self._show_landed()
 
     def _compare_places(self) -> None:
@@ -212,6 +217,23 @@ class Moving:
         self._queue.wait_for(self._queue.is_idle)
         if not self._why_not:
             self._make_durable()
+
+    def _look_for_landed(self) -> None:
+        """Doubt what has its name no more, as where a folder above it was renamed meanwhile."""
+        root = self._terms.target.root
+        for group in grouped_rows(self._spool.take()):
+            paths = [self._place_of(*known[:2]) for _, known, _ in group]
+            then = partial(self._seen, group, paths)
+            self._queue.put(Ask(False, lookup.Landed(root, paths), then, self._cannot))
+        self._queue.wait_for(self._queue.is_idle)
+
+    def _seen(self, rows: list[list[Any]], paths: list[str], answer: object) -> None:
+        for (kind, known, _), path, found in zip(rows, paths, answers.items(answer), strict=True):
+            has_size = kind != tree.FILE or _size_of(found) == source.SourceFile(*known).size
+            if _kind_of(found) != kind or not has_size:
+                self._results.doubt([path])
+                failure = failures.data(failures.DESTINATION, path, _NOT_THERE)
+                self._results.failed(failure, was_copied=True)
 
     def _make_durable(self) -> None:
         """Have what was at the destination already synced, as what this copy wrote has been."""
@@ -394,6 +416,10 @@ class Moving:
 def _kind_of(row: object) -> str | None:
     """Return the kind in a row of Lookup's answer; None where that could not be looked at."""
     return None if isinstance(row, dict) else answers.text(answers.items(row)[0])
+
+
+def _size_of(row: object) -> int | None:
+    return None if isinstance(row, dict) else answers.integer(answers.items(row)[1])
 
 
 def _digest(told: list[Any]) -> bytes:
