@@ -10,6 +10,7 @@ Not here: when any of this is asked (../transfer/ending/mirror.py, ../transfer/e
 
 from __future__ import annotations
 
+import stat
 import unicodedata
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -18,8 +19,8 @@ from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
-from pscp.endpoint.there import lookup as asked
 from pscp.endpoint.there import mirror, moving
+from pscp.endpoint.there.lookup import Landed
 from pscp.endpoint.writing import fence
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
@@ -297,8 +298,17 @@ async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
     return _failed(await results((path, sync(path)) for path in request.paths))
 
 
-async def landed(sink: Sink, request: asked.Landed) -> list[object]:
-    return await sink.look(asked.Lookup(request.paths))  # which goes by whole paths
+async def landed(sink: Sink, request: Landed) -> list[object]:
+    root = _new_root(sink)
+
+    async def look(path: str) -> list[object]:
+        found = await lookup(sink.client, await root.at(path))
+        if found is None:
+            return ["", 0, 0, [], 0, "", "", 0]
+        mode = stat.S_IMODE(found.mode or 0)
+        return [found.kind, found.size or 0, found.mtime_ns, [], mode, "", "", 0]
+
+    return await results((path, look(path)) for path in request.paths)
 
 
 async def destination(sink: Sink, request: moving.Destination) -> tuple[str, list[str]]:

@@ -206,8 +206,7 @@ def test_only_a_lane_that_was_given_up_with_it_tells_of_a_pack_that_is_slow(
     first, second, idle = Lane(queue), Lane(queue), Lane(queue)
     first.share.was_given_up = was_given_up
     second.share.give_up = lambda: None
-    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
-    queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
+    put_packs(queue, 1)
     take(queue, first)
     queue.give_back(first.share)
     take(queue, second)
@@ -215,6 +214,41 @@ def test_only_a_lane_that_was_given_up_with_it_tells_of_a_pack_that_is_slow(
     assert (queue._in_flight.lane_to_give_up(idle.share) is None) is was_given_up
     now_s[0] += 420.0
     assert queue._in_flight.lane_to_give_up(idle.share) is not None
+
+
+def put_packs(queue: WorkQueue, count: int) -> None:
+    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
+    for _ in range(count):
+        queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
+
+
+def test_what_waits_behind_a_pack_that_is_slow_is_not_slow() -> None:
+    queue = WorkQueue()
+    lane = Lane(queue)
+    put_packs(queue, 3)
+    taken = [take(queue, lane)[1] for _ in range(3)]
+    lane.share.was_given_up = True
+    queue.give_back(lane.share)
+    assert [isinstance(each, Pack) and each.lanes_given_up for each in taken] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("connection", ["a", "b"])
+def test_channels_of_one_connection_do_not_give_each_other_up(
+    monkeypatch: pytest.MonkeyPatch, connection: str
+) -> None:
+    """It might carry all lanes, and nobody could log in again without being asked."""
+    queue, now_s = WorkQueue(), [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    lane, idle = Lane(queue), Lane(queue)
+    lane.share.give_up, lane.share.connection = lambda: None, "a"
+    idle.share.connection = connection
+    put_packs(queue, 1)
+    take(queue, lane)
+    now_s[0] += 70.0
+    assert (queue._in_flight.lane_to_give_up(idle.share) is None) is (connection == "a")
+    assert not queue.is_held_up()  # the idle lane sees to it
+    queue.give_back(idle.share)
+    assert queue.is_held_up() is (connection == "a")
 
 
 def test_a_lane_that_was_given_up_is_shut_out_however_long_it_holds_the_fence() -> None:

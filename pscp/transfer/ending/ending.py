@@ -109,8 +109,9 @@ class Ending:
             self._queue.wait_for(self._queue.is_idle)
 
     def _not_unmarked(self, failure: Failure) -> None:
-        if failure["errno"] != errno.ENOENT:  # with --existing no folder was made
-            self._results.failed(failure)
+        if failure["errno"] == errno.ENOENT and self._terms.options.existing:
+            return  # none was made
+        self._results.failed(failure)
 
     def close(self) -> None:
         for spool in (self.folders, self.links, self._blocked_links, self.swept):

@@ -233,6 +233,8 @@ class Moving:
             if _kind_of(found) != kind or not has_size:
                 self._results.doubt([path])
                 failure = failures.data(failures.DESTINATION, path, _NOT_THERE)
+                if isinstance(found, dict):
+                    failure = failures.parse_failure(found)
                 self._results.failed(failure, was_copied=True)
 
     def _make_durable(self) -> None:

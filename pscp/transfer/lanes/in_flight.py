@@ -105,6 +105,7 @@ class LaneShare:
 
     # Ends the lane, which stands still; its lane sets it. None: it is no lane's, but a task's.
     give_up: Callable[[], object] | None = None
+    connection = ""  # whose channels this and other lanes are; "": its own alone
     wants: Callable[[Work], bool] | None = None  # says which work is for it; None: all is
 
     def __init__(self, window: Window, lane: int = 0, is_parked: IsParked = never) -> None:
@@ -271,14 +272,15 @@ class InFlight:
             self._shares.remove(share)
         again: list[Work] = []
         exclusive: list[Work] = []
+        held_up = next((work for work in share.work.values() if isinstance(work, Pack)), None)
+        if held_up is not None:
+            held_up.lanes_given_up += share.was_given_up  # the others wait behind it
         for number in list(share.work):
             work = share.pop(number)
             assert work is not None
             work.takers -= 1
             if isinstance(work, Chunk):
                 work.job.was_shared = True
-            elif isinstance(work, Pack):
-                work.lanes_given_up += share.was_given_up
             if work.is_over or work.takers:
                 continue
             self.pieces -= 1
@@ -318,14 +320,17 @@ class InFlight:
         if not share.is_idle:
             return None
         for each in self._shares:
-            if each is not share and self._is_stalled(each):
+            is_apart = not each.connection or each.connection != share.connection
+            if each is not share and is_apart and self._is_stalled(each):
                 each.was_given_up = True
                 return each.give_up
         return None
 
     def is_held_up(self) -> bool:
-        """Return whether a lane stands still, or nearly, with work that others wait for."""
-        return any(map(self._is_stalled, self._shares))
+        """Return whether a lane stands still, or nearly, and none is idle that would give it up."""
+        return any(map(self._is_stalled, self._shares)) and not any(
+            share.is_idle or share.was_given_up for share in self._shares
+        )
 
     def _is_stalled(self, share: LaneShare) -> bool:
         """Return whether a lane has held for long what it alone may do, and is too slow."""

@@ -45,6 +45,8 @@ class Lane:
         self.share = LaneShare(context.new_window(), context.next_number(), is_parked)
         self.share.wants = context.wants
         self.share.give_up = lambda: self._lose(ConnectionLost(_STOOD_STILL))
+        control = far.channel.control
+        self.share.connection = control.path if control is not None else ""
         self._near = near = context.new_end(self._lose, far.channel)
         self._traffic = LaneTraffic(context, far, near, self.share)
         self._reader = threading.Thread(

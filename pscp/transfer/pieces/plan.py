@@ -99,7 +99,7 @@ class Pack(Piece):
     items: list[PlannedEntry]
     then: Packed
     is_again: bool = False
-    lanes_given_up: int = 0  # that had it in flight
+    lanes_given_up: int = 0  # that stood still at it
     expected: Mapping[str, str] = field(default_factory=dict)  # digests that files have to have
     rows: list[object] = field(default_factory=list)  # per item [size, hex digest] or a failure
 
