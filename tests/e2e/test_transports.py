@@ -151,7 +151,10 @@ def test_the_cipher_is_the_users(over: Way, make_sshd: MakeServer) -> None:
     theirs = CIPHERS.get(over.transport, ("aes128-ctr",))
     other = next(name for name in theirs if name != cipher)
     verbose = ("-o", "LogLevel=INFO") if over.transport == "openssh" else ()
-    assert is_refused(tried(way, "--cipher", other, *verbose), 3, "no matching")
+    ran = tried(way, "--cipher", other, *verbose)
+    # asyncssh looks at the server's list in a task: the end of the connection may come before.
+    is_late = over.transport == "asyncssh" and is_refused(ran, 3, "Connection lost")
+    assert is_late or is_refused(ran, 3, "no matching"), ran
 
 
 # --- what is refused
