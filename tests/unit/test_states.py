@@ -94,7 +94,7 @@ class FakeAgent:
         self.decoder = SimpleNamespace(place=None)
         self.session = session.Session(session.COORDINATOR)
         self.session.advance(session.HELLO)
-        self.channel = SimpleNamespace(end=lambda: self.inbox.put(None))
+        self.channel = SimpleNamespace(end=lambda: self.inbox.put(None), control=None)
 
     def receive(self) -> wire.Frame | None:
         return self.inbox.get(timeout=WAIT_S)
