@@ -160,4 +160,5 @@ def test_a_pack_is_less_and_less_a_reason_to_give_up_a_lane(
 ) -> None:
     """Its files may be slow, as on a tape: here all seem so at once."""
     fill_packs(trees, monkeypatch, 0.0001, 0)
-    assert trees.copied(is_push, connections=3).connections_lost <= 20
+    lost = trees.copied(is_push, connections=3).connections_lost
+    assert lost <= 13 * 5  # each of the packs, until 0.4 s are not too long
