@@ -57,6 +57,12 @@ def question(request: requests.Request = PING, **more: Any) -> Ask:
     return Ask(True, request, lambda answer: None, lambda failure: None, **more)
 
 
+def put_packs(queue: WorkQueue, count: int) -> None:
+    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
+    for _ in range(count):
+        queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
+
+
 def take(queue: WorkQueue, lane: Lane) -> tuple[int, Any]:
     taken = queue.try_take(lane.share)
     assert taken is not None
@@ -184,10 +190,8 @@ def test_a_lane_that_finishes_what_it_holds_is_not_given_up(
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     lane, idle = Lane(queue), Lane(queue)
     lane.share.give_up = lambda: given_up.append(True)
-    entry, held = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {}), []
-    for _ in range(20):
-        queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
-        held.append(take(queue, lane)[0])
+    put_packs(queue, 20)
+    held = [take(queue, lane)[0] for _ in range(20)]
     for number in held[:15]:
         now_s[0] += 1.5
         assert finish(queue, lane, number)
@@ -214,12 +218,6 @@ def test_only_a_lane_that_was_given_up_with_it_tells_of_a_pack_that_is_slow(
     assert (queue._in_flight.lane_to_give_up(idle.share) is None) is was_given_up
     now_s[0] += 420.0
     assert queue._in_flight.lane_to_give_up(idle.share) is not None
-
-
-def put_packs(queue: WorkQueue, count: int) -> None:
-    entry = tree.Entry(tree.FILE, 0, "file", 1, 0o644, 0, 1, {})
-    for _ in range(count):
-        queue.put(Pack([PlannedEntry(entry, entry)], lambda pack, failed: None))
 
 
 def test_what_waits_behind_a_pack_that_is_slow_is_not_slow() -> None:

@@ -229,13 +229,16 @@ class Moving:
 
     def _seen(self, rows: list[list[Any]], paths: list[str], answer: object) -> None:
         for (kind, known, _), path, found in zip(rows, paths, answers.items(answer), strict=True):
-            has_size = kind != tree.FILE or _size_of(found) == source.SourceFile(*known).size
-            if _kind_of(found) != kind or not has_size:
-                self._results.doubt([path])
-                failure = failures.data(failures.DESTINATION, path, _NOT_THERE)
-                if isinstance(found, dict):
-                    failure = failures.parse_failure(found)
-                self._results.failed(failure, was_copied=True)
+            failure = failures.data(failures.DESTINATION, path, _NOT_THERE)
+            if isinstance(found, dict):
+                failure = failures.parse_failure(found)
+            else:
+                kind_there, size_there, *_ = answers.items(found)
+                has_size = kind != tree.FILE or size_there == source.SourceFile(*known).size
+                if kind_there == kind and has_size:
+                    continue
+            self._results.doubt([path])
+            self._results.failed(failure, was_copied=True)
 
     def _make_durable(self) -> None:
         """Have what was at the destination already synced, as what this copy wrote has been."""
@@ -418,10 +421,6 @@ class Moving:
 def _kind_of(row: object) -> str | None:
     """Return the kind in a row of Lookup's answer; None where that could not be looked at."""
     return None if isinstance(row, dict) else answers.text(answers.items(row)[0])
-
-
-def _size_of(row: object) -> int | None:
-    return None if isinstance(row, dict) else answers.integer(answers.items(row)[1])
 
 
 def _digest(told: list[Any]) -> bytes:
