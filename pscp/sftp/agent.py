@@ -249,7 +249,9 @@ def main(settings: str) -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass
     except packets.NotSftp as error:
-        _exit(error.output.decode(errors="replace"), packets.NO_SFTP_STATUS)
+        # Lines of a shell's start-up file may have come before the server's packets.
+        words = error.output.partition(b"\0")[0] or error.output
+        _exit(words.decode(errors="replace"), packets.NO_SFTP_STATUS)
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
         _exit(f"pscp: {error}", wire.PROTOCOL_STATUS)
 

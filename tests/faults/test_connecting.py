@@ -369,6 +369,16 @@ def test_a7_the_greeting_of_a_forced_command(
     assert server.host in raised.value.hint
 
 
+def test_lines_of_a_start_up_file_before_sftp(make_sshd: MakeServer, file: Path) -> None:
+    """They are told, and not the packets behind them."""
+    server = make_sshd([r"ForceCommand printf 'Welcome to the cluster\n\0\0\1>\2\0\0\0\3'"])
+    with pytest.raises(NoSftp) as raised:
+        pscp.copy(
+            str(file), f"{server.host}:", batch=True, remote="sftp", config_file=server.ssh_config
+        )
+    assert raised.value.message.endswith("; it said: Welcome to the cluster")
+
+
 @OVER_EACH
 @pytest.mark.parametrize("said", ["", "echo pscp-agent;"], ids=["sh", "python3"])
 def test_what_is_killed_as_it_begins_is_no_reason_for_sftp(
