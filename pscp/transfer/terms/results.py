@@ -22,7 +22,7 @@ from pscp.endpoint.reading import tree
 from pscp.ground import errors
 from pscp.ground.log import Log
 from pscp.options.keywords import said
-from pscp.progress.progress import CHANGES, Outcome, Reporter
+from pscp.progress.progress import CHANGES, Outcome, Reporter, what_became
 from pscp.progress.progress import Failure as Reported
 from pscp.progress.progress_words import count
 from pscp.transfer.pieces.answers import ignored
@@ -267,6 +267,10 @@ class Results:
         self._keeps_digests = keeps and terms.options.strong
         self.wants_files = terms.reporter.wants_files and not terms.options.dry_run
         self._names_copied = terms.reporter.names_copied and not terms.options.dry_run
+        # Is each file in a dry run's list, and not only what would be changed?
+        self._lists_all = (
+            terms.options.itemize and terms.options.dry_run and not terms.options.check
+        )
         self._replaced: set[str] = set()  # paths with a file to be replaced; where files are wanted
         # Called with what has landed, and was verified: a file or link as its source knows it, or
         # a hard link as it is at the destination.
@@ -316,7 +320,7 @@ class Results:
 
     def unchanged(self, paths: list[str]) -> None:
         """Tell of files that are there, and the same, if each is to be told of."""
-        if self.wants_files:
+        if self.wants_files or self._lists_all:
             self._replaced.update(paths)
             self.record_outcome("unchanged", [(path, "") for path in paths])
 
@@ -335,6 +339,10 @@ class Results:
             files = list(files)
             if outcome != "skipped":
                 self.awaited.difference_update(path for path, _ in files)
+        if self._lists_all:
+            files = list(files)
+            for path, _ in files:
+                self.would_be(outcome, path)
         is_told = self.wants_files or (self._names_copied and outcome in CHANGES)
         if not (is_told or self._keeps_digests):
             return
@@ -345,6 +353,12 @@ class Results:
             told = [(path, digest, path not in self._replaced) for path, digest in listed]
             self._replaced -= {path for path, _ in listed}
             self._terms.queue.write_later(lambda: self._tell(outcome, told))
+
+    def would_be(self, outcome: Outcome, path: str, is_new: bool = False) -> None:
+        """Show in a dry run's list what would become of a file."""
+        became = what_became(outcome, is_new)
+        line = f"{became:<9} {path}" if self._terms.options.itemize else path
+        self._terms.queue.write_later(lambda: self._terms.reporter.line(line))
 
     def folder_made(self, entry: tree.Entry) -> None:
         """Tell the reporter, if it names what is copied, of a folder that is new."""

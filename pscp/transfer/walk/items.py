@@ -12,7 +12,6 @@ from __future__ import annotations
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import lookup
-from pscp.progress.progress import Outcome, what_became
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import (
@@ -81,7 +80,8 @@ class Items:
         if self._options.check:
             if why:
                 self._counters.add(files_done=1)
-                self._show(f"{entry.path or '.'}: {why}")
+                line = f"{entry.path or '.'}: {why}"
+                self._queue.write_later(lambda: self.terms.reporter.line(line))
                 self._differs(entry.path or ".", why)
             return
         if is_folder and "new" not in entry.extra:
@@ -93,24 +93,17 @@ class Items:
             self._counters.add(files_done=1, bytes_total=size_bytes, bytes_done=size_bytes)
             self._differs(entry.path, why)
         is_new = is_folder or self.results.is_new(entry.path)
-        self._would_be("copied", _shown_path(entry), is_new)
+        self.results.would_be("copied", _shown_path(entry), is_new)
 
     def _would_adopt(self, entry: tree.Entry, why: str) -> None:
         """Tell of what is there that it would be given other metadata."""
         self._counters.add(metadata_set=1)
         if entry.kind != tree.FOLDER:
             self._differs(entry.path, why)
-        self._would_be("metadata", _shown_path(entry))
-
-    def _would_be(self, outcome: Outcome, path: str, is_new: bool = False) -> None:
-        became = what_became(outcome, is_new)
-        self._show(f"{became:<9} {path}" if self._options.itemize else path)
+        self.results.would_be("metadata", _shown_path(entry))
 
     def _differs(self, path: str, why: str) -> None:
         self._queue.write_later(lambda: self.terms.reporter.differs(path, why, why == MISSING))
-
-    def _show(self, line: str) -> None:
-        self._queue.write_later(lambda: self.terms.reporter.line(line))
 
     def send_blocked(self, items: list[PlannedEntry]) -> None:
         """Copy items whose names had something that is deleted by now."""
@@ -151,10 +144,11 @@ class Items:
         pairs = [(e.entry, self._differing.pop(e.entry.path, "")) for e in items]
         differing = [(entry, why) for entry, why in pairs if why]
         others = 0
+        told = {entry.path for entry, _ in differing}
         if self._options.dry_run:
+            self.results.awaited.difference_update(found)
             others = [self._tell(*each) for each in differing].count(True)
             differing = []
-        told = {entry.path for entry, _ in differing}
         unchanged = [(path, digest) for path, digest in found.items() if path not in told]
         self.results.record_outcome("unchanged", unchanged)
 
@@ -187,14 +181,7 @@ class Items:
         self._counters.add(chunks_verified=sum(map(bool, digests)))
         self._found(items, digests)
         paths = [item.entry.path for item in items]
-        self.tell_linked([*zip(paths, self._known(digests), strict=True)])
-
-    def tell_linked(self, files: list[tuple[str, str]]) -> None:
-        """Tell of files that were linked, by path and SHA-256, if each is to be told of."""
-        if self._options.dry_run and self._options.itemize:
-            for path, _ in files:
-                self._show(f"{'linked':<9} {path}")
-        self.results.record_outcome("linked", files)
+        self.results.record_outcome("linked", zip(paths, self._known(digests), strict=True))
 
     def _known(self, digests: list[str]) -> list[str]:
         return digests if self._options.strong else [""] * len(digests)
