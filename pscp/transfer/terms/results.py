@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -330,28 +330,23 @@ class Results:
         self._replaced.discard(path)
         return is_new
 
-    def record_outcome(self, outcome: Outcome, files: Iterable[tuple[str, str]]) -> None:
+    def record_outcome(self, outcome: Outcome, files: Sequence[tuple[str, str]]) -> None:
         """Keep the digests of these files, and tell the reporter of them if it wants to know.
 
         Each is a path and its SHA-256 in hex, which is "" without -s.
         """
-        if self.awaited:
-            files = list(files)
-            if outcome != "skipped":
-                self.awaited.difference_update(path for path, _ in files)
-        if self._lists_all:
-            files = list(files)
-            for path, _ in files:
-                self.would_be(outcome, path)
+        if self.awaited and outcome != "skipped":
+            self.awaited.difference_update(path for path, _ in files)
+        for path, _ in files if self._lists_all else ():
+            self.would_be(outcome, path)
         is_told = self.wants_files or (self._names_copied and outcome in CHANGES)
         if not (is_told or self._keeps_digests):
             return
-        listed = list(files)
         if self._keeps_digests:
-            self.digests |= {path: digest for path, digest in listed if digest}
+            self.digests |= {path: digest for path, digest in files if digest}
         if is_told:
-            told = [(path, digest, path not in self._replaced) for path, digest in listed]
-            self._replaced -= {path for path, _ in listed}
+            told = [(path, digest, path not in self._replaced) for path, digest in files]
+            self._replaced -= {path for path, _ in files}
             self._terms.queue.write_later(lambda: self._tell(outcome, told))
 
     def would_be(self, outcome: Outcome, path: str, is_new: bool = False) -> None:

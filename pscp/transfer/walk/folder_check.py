@@ -184,7 +184,7 @@ class _Batch:
                 names, left_out = found.wanted, left_out + found.left_out
                 here, unneeded_bytes = here - found.left_out, unneeded_bytes + found.bytes
                 self._check.results.unchanged(found.unchanged)
-                self._check.results.record_outcome("linked", ((path, "") for path in found.linked))
+                self._check.results.record_outcome("linked", [(path, "") for path in found.linked])
             unchanged += here - len(names) - len(linked)
             all_linked += len(linked)
             if has_more and self._mirror is not None:

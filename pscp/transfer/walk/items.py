@@ -181,7 +181,7 @@ class Items:
         self._counters.add(chunks_verified=sum(map(bool, digests)))
         self._found(items, digests)
         paths = [item.entry.path for item in items]
-        self.results.record_outcome("linked", zip(paths, self._known(digests), strict=True))
+        self.results.record_outcome("linked", [*zip(paths, self._known(digests), strict=True)])
 
     def _known(self, digests: list[str]) -> list[str]:
         return digests if self._options.strong else [""] * len(digests)
