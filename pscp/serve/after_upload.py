@@ -11,11 +11,11 @@ import os
 import subprocess
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pscp.serve.events import Events
+from pscp.serve.events import Events, append, opened_to_append
 from pscp.serve.landing import Landed
 from pscp.serve.programs import run
 from pscp.serve.rules import is_told
@@ -36,21 +36,31 @@ class AfterUpload:
         """Wait for the commands that run, and for those that are to."""
         self._pool.shutdown()
 
-    def landed(self, user: str, address: str, path: str, said: dict[str, Any]) -> None:
-        """Hand on a file that has landed under this whole path. Raises OSError."""
-        if self._current.settings.uploads:
-            self._list(json.dumps({"user": user, "path": path, **said}).encode("ascii") + b"\n")
+    def list(self, user: str, address: str, path: str, said: dict[str, Any]) -> None:
+        """List a file that is about to get this whole path, so that none has it and is not listed.
+
+        Raises OSError.
+        """
+        uploads = self._current.settings.uploads
+        if not uploads:
+            return
+        line = json.dumps({"user": user, "path": path, **said}).encode("ascii") + b"\n"
+        try:
+            fd = opened_to_append(uploads)
+            try:
+                append(fd, line)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            counts, why = "uploads_failures", error.strerror
+            self._events.tell("uploads failed", user, address, counts, path=path, why=why)
+            raise
+
+    def hand_on(self, user: str, address: str, path: str) -> None:
+        """Have the command run for a file that has landed."""
         if self._current.settings.after_upload:
             self._pool.submit(self._run, user, address, path)
-
-    def _list(self, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._current.settings.uploads, flags, 0o640)
-        try:
-            os.write(fd, line)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _run(self, user: str, address: str, path: str) -> None:
         """Run the command, as one of so many over all processes of the server."""
@@ -77,20 +87,39 @@ class Told:
     address: str
     events: Events
     after_upload: AfterUpload
+    # What has landed under a name that it may not keep; it is told when it does.
+    temporary: dict[bytes, Landed] = field(default_factory=dict)
 
     def refused(self, what: str, error: OSError) -> None:
         told = {"what": what[:_TOLD_MAX], "why": error.strerror or str(error)}
         self.events.tell("refused", self.user.name, self.address, "refused", **told)
 
-    def landed(self, path: bytes, landed: Landed) -> None:
-        """Tell of a file at this path of the user's folder, if it has its own name by now.
+    def lands(self, path: bytes, size_bytes: int, sha256: str) -> None:
+        """List a file that is about to land at this path of the user's folder. Raises OSError."""
+        if is_told(os.path.basename(path)):
+            self._list(path, size_bytes, sha256)
 
-        Raises OSError.
-        """
-        if not is_told(os.path.basename(path)):
-            return
-        name, text = self.user.name, os.fsdecode(path)
+    def landed(self, path: bytes, landed: Landed) -> None:
+        """Tell of a file that has landed at this path, if it has its own name by now."""
+        if is_told(os.path.basename(path)):
+            self._tell(path, landed)
+        else:
+            self.temporary[path] = landed
+
+    def kept(self, path: bytes, landed: Landed) -> None:
+        """Tell of a file whose name has turned out not to be temporary. Raises OSError."""
+        self._list(path, landed.status.st_size, landed.sha256)
+        self._tell(path, landed)
+
+    def _list(self, path: bytes, size_bytes: int, sha256: str) -> None:
+        said = {"bytes": size_bytes, "sha256": sha256}
+        self.after_upload.list(self.user.name, self.address, self._whole(path), said)
+
+    def _tell(self, path: bytes, landed: Landed) -> None:
         said = {"bytes": landed.status.st_size, "sha256": landed.sha256}
+        name, text = self.user.name, os.fsdecode(path)
         self.events.tell("upload", name, self.address, "files", path=text, **said)
-        whole = os.path.join(self.user.folder, text)
-        self.after_upload.landed(name, self.address, whole, said)
+        self.after_upload.hand_on(name, self.address, self._whole(path))
+
+    def _whole(self, path: bytes) -> str:
+        return os.path.join(self.user.folder, os.fsdecode(path))

@@ -141,13 +141,9 @@ async def digest_of(fd: int, name: str, offset: int, size_bytes: int, load: Sess
 class Content:
     """The bytes of a part: threads write it, one after the other."""
 
-    def __init__(
-        self, fd: int, account: Account, base: int | None, largest: int | None,
-        is_of_run: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, fd: int, account: Account, base: int | None, largest: int | None) -> None:
         self.fd, self.size_bytes = fd, os.fstat(fd).st_size
         self._account, self._largest = account, largest
-        self._is_of_run = is_of_run  # the part of a copy by pscp, which gets its name by a rename
         # The file that is changed, while nothing but its beginning has been written anew.
         self._base = base
         self.digest = Digest(fd)
@@ -189,7 +185,7 @@ class Content:
         status = os.fstat(self.fd)  # another session may write, and cut, the same part
         if not status.st_nlink:  # it is not counted any more
             raise OSError(errno.ESTALE, "another upload of this name has taken its place")
-        if self._is_of_run and not status.st_mode & stat.S_IXUSR:
+        if not status.st_mode & stat.S_IXUSR:  # as a part's has (landing.py)
             raise OSError(errno.ESTALE, "the file has its name, and changes no more")
         self._account.charge(max(size_bytes - status.st_size, 0))
         self.size_bytes = max(size_bytes, status.st_size)

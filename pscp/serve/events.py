@@ -6,6 +6,9 @@ Not here: who reads the counters (server).
 from __future__ import annotations
 
 import collections
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import sys
@@ -26,8 +29,7 @@ class Events:
     def _opened(self) -> int:
         if not self._path:
             return sys.stderr.fileno()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o640)
+        return opened_to_append(self._path)
 
     def reopen(self) -> None:
         """Open the file anew, as after it was rotated; the old one stays where that fails."""
@@ -58,6 +60,27 @@ class Events:
         line = json.dumps(said).encode("ascii") + b"\n"
         try:
             with self._lock:
-                os.write(self._fd, line)  # one write, so that lines of several processes stay whole
+                append(self._fd, line)
         except OSError:
             self.count("log_failures", "")
+
+
+def opened_to_append(path: str) -> int:
+    """Open a file of lines, which is made where there is none. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+
+def append(fd: int, line: bytes) -> None:
+    """Write a whole line, or nothing of it where the disk is full. Raises OSError.
+
+    In one write, and one process at a time, so that lines of several processes stay whole.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        written = os.write(fd, line)
+        if written < len(line):
+            with contextlib.suppress(OSError):  # no file: a pipe, which keeps what it has
+                os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR) - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)

@@ -34,23 +34,14 @@ from pscp.serve.landing import (
     is_runs,
     is_unchanged,
 )
-from pscp.serve.reading import Listing, Reading, times_ns
-from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later
+from pscp.serve.reading import Listing, Reading, flags_of, times_ns
+from pscp.serve.rules import Rules, has_nonce, is_of_run, is_told, named_later
 from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _O = TypeVar("_O", "Reading", "Upload")
 _TRIES = 4  # to hash an upload that others may write
 _REMEMBERED = 1000  # files that landed in this session
-# What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
-_CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
-_DISPOSITIONS = {
-    constants.FXF_CREATE_NEW: _CREATE | constants.FXF_EXCL,
-    constants.FXF_CREATE_TRUNCATE: _CREATE | _TRUNCATE,
-    constants.FXF_OPEN_EXISTING: 0,
-    constants.FXF_OPEN_OR_CREATE: _CREATE,
-    constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
-}
 
 
 class Files(asyncssh.SFTPServer):
@@ -92,8 +83,16 @@ class Files(asyncssh.SFTPServer):
             self._close(each)
         for listing in [*self._listings]:
             listing.close()
+        await self.load.in_thread(self._tell_temporary)
         self.place.folder.close()
         self.place.account.close()
+
+    def _tell_temporary(self) -> None:
+        """Tell of what kept a name that seemed to be temporary."""
+        for path, landed in [*self.told.temporary.items()]:
+            with contextlib.suppress(OSError), self.place.folder.parent(path) as parent:
+                if is_same(status_of(*parent), landed.status):
+                    self.told.kept(path, landed)
 
     # --- helpers
 
@@ -163,12 +162,7 @@ class Files(asyncssh.SFTPServer):
     def open56(
         self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
     ) -> object:
-        pflags = _DISPOSITIONS.get(flags & constants.FXF_ACCESS_DISPOSITION, 0)
-        if desired_access & constants.ACE4_WRITE_DATA:
-            pflags |= constants.FXF_WRITE
-        if desired_access & constants.ACE4_APPEND_DATA or flags & constants.FXF_APPEND_DATA:
-            pflags |= constants.FXF_APPEND
-        return self.open(path, pflags, attrs)
+        return self.open(path, flags_of(desired_access, flags), attrs)
 
     async def close(self, file_obj: object) -> None:
         if isinstance(file_obj, Upload):
@@ -183,7 +177,7 @@ class Files(asyncssh.SFTPServer):
                 await upload.writer.settled()
                 return
             with self._telling("close", upload.path):
-                landed = await upload.finish(self.load, self.told.landed)
+                landed = await upload.finish(self.load, self.told)
             if landed is not None:
                 self._remember(landed)
         finally:
@@ -372,19 +366,20 @@ class Files(asyncssh.SFTPServer):
             for _ in range(_TRIES):
                 # Hashed first: a client that goes meanwhile leaves a part, and nothing untold.
                 landing = await self._landing(source)
-                land = partial(self.place.land, source, target, replace, landing, self.told.landed)
+                land = partial(self.place.land, source, target, replace, landing, self.told)
                 if (landed := await self.load.in_thread(land)) is not None:
                     break
             else:
                 raise OSError(errno.EBUSY, "another session writes it")
             self._remember(landed)
+            self.told.temporary.pop(old, None)
 
     def _check_rename(self, source: Name, status: os.stat_result, new: bytes) -> None:
         """Raises OSError where what lies at `source` may not get this name."""
         self.rules.check_renamed(source[1], basename(new))
-        if stat.S_ISREG(status.st_mode):
+        if not stat.S_ISDIR(status.st_mode):  # whose name says nothing of what is in it
             self.rules.check_name(new)
-        else:  # a folder's name says nothing of what is in it
+        if not stat.S_ISREG(status.st_mode):
             self.rules.check(self.rules.may_write, "rename")
         is_own = self.rules.may_write or self._is_own(*source, status)
         self.rules.check(is_own, "rename what is another's")
@@ -419,6 +414,7 @@ class Files(asyncssh.SFTPServer):
             path = folder.path_of(fd, name)
             to = folder.target(path, oldpath)
             self.rules.check_path(to)
+            self.rules.check_name(name)
             os.symlink(folder.link_to(path, to), name, dir_fd=fd)
 
     def link(self, oldpath: bytes, newpath: bytes) -> None:
@@ -430,7 +426,8 @@ class Files(asyncssh.SFTPServer):
             self.rules.check_name(target[1])
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
             is_part = is_runs(status) or (is_of_run(target[1]) and not has_nonce(target[1]))
-            self.rules.check(not is_part, "give such names")
+            is_untold = is_told(target[1]) and not is_told(source[1])
+            self.rules.check(not (is_part or is_untold), "give such names")
             fds = {"src_dir_fd": source[0], "dst_dir_fd": target[0]}
             os.link(source[1], target[1], **fds, follow_symlinks=False)
 

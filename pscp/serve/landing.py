@@ -13,10 +13,9 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
 
@@ -30,21 +29,31 @@ from pscp.serve.settings import User
 
 _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user may rename it
 # A part's mode says whether one session alone has written it, and whether what it changes is not
-# all in it: that one has no second handle.
-_ALONE, _SHARED, _CHANGES = 0o600, 0o620, 0o1600
-# The same of a file that a copy by pscp makes for itself, until it gets its name. Nothing that has
-# landed has x, so then it is closed to who has it open still.
+# all in it: that one has no second handle. Nothing that has landed has x, so then it is closed to
+# who has it open still (content.py).
+_ALONE, _SHARED, _CHANGES = 0o710, 0o711, 0o1710
+# The same of a file that a copy by pscp makes for itself, until it gets its name.
 _RUNS_ALONE, _RUNS_SHARED = 0o700, 0o701
+_TRIES = 4  # to hash an upload that others may write
 
 Name = tuple[int, bytes]  # in an open folder
-Tell = Callable[[bytes, "Landed"], None]  # of what has landed, by its path
 
 
 class Landed(NamedTuple):
     """A file that has its name."""
 
     status: os.stat_result
-    sha256: str  # "" where it is not known yet
+    sha256: str
+
+
+class Tell(Protocol):
+    """Who is told of files, by their paths in the user's folder."""
+
+    def lands(self, path: bytes, size_bytes: int, sha256: str) -> None:
+        """It is whole, on the disk, and gets its name next unless that fails. Raises OSError."""
+
+    def landed(self, path: bytes, landed: Landed) -> None:
+        """It has its name."""
 
 
 @dataclass
@@ -68,7 +77,7 @@ class Place:
             except BaseException:
                 os.close(folder_fd)
                 raise
-        content = Content(fd, self.account, base, self.rules.user.largest, is_of_run(name))
+        content = Content(fd, self.account, base, self.rules.user.largest)
         writer = Writer(content, load, appends=bool(flags & FXF_APPEND))
         return Upload(self, path, folder_fd, is_alone, writer)
 
@@ -86,6 +95,8 @@ class Place:
             if held is not None:
                 is_alone = self.account.has_alone(held)
                 is_locked(held, fcntl.LOCK_SH)
+                if is_alone and not os.fstat(held).st_mode & stat.S_IXUSR:  # killed as it landed
+                    os.fchmod(held, _SHARED)
                 if is_alone or self._is_shared(held):
                     return held, None, is_alone
                 # Another session has it, maybe one whose client is gone: it may not write this.
@@ -169,6 +180,8 @@ class Place:
         fd = self.account.opened(source[1], source[0], os.O_RDWR if is_part else os.O_RDONLY)
         try:
             os.fsync(fd)  # most of what there is, before others have to wait
+            path = self.folder.path_of(*target)
+            tell.lands(path, landing.status.st_size, landing.sha256)
             with self.account.naming(), alone(fd) if is_part else contextlib.nullcontext():
                 status = os.fstat(fd)
                 if not is_same(status_of(*source), status):
@@ -187,7 +200,7 @@ class Place:
                     raise
             sync_folder(target[0])
             landed = Landed(os.fstat(fd), landing.sha256)
-            tell(self.folder.path_of(*target), landed)
+            tell.landed(path, landed)
             return landed
         finally:
             self.account.release(fd)
@@ -257,8 +270,15 @@ class Upload:
                 os.utime(self._name, ns=self.times_ns, dir_fd=fd, follow_symlinks=False)
             return None
         await self.writer.complete()
-        sha256 = await self._sha256(load)
-        return await load.in_thread(partial(self.land, sha256, tell))
+        for _ in range(_TRIES):
+            status = self.status()
+            if not status.st_mode & stat.S_IXUSR:
+                return await load.in_thread(partial(self._has_landed, status))
+            sha256 = await self._sha256(load)
+            land = partial(self.land, Landed(status, sha256), tell)
+            if (landed := await load.in_thread(land)) is not None:
+                return landed
+        raise OSError(errno.EBUSY, "another session writes it")
 
     def _closed(self) -> Landed | None:
         """Return what is known of the part of a copy by pscp, if it is. Raises OSError."""
@@ -275,41 +295,61 @@ class Upload:
         own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
         is_mine = self._is_alone and stat.S_IMODE(own.st_mode) in (_ALONE, _CHANGES)
         if not is_mine or not is_same(status_of(self._folder_fd, part), own):
-            # Several sessions write it; under a temporary name it is hashed once it gets its own.
-            if named_later(self._name) is not None:
-                return ""
-            self.content.digest.restart()
+            self.content.digest.restart()  # several sessions write it
         return await self.content.digest.whole(load)
 
-    def land(self, sha256: str, tell: Tell) -> Landed:
-        """Make the part durable, give it the file's name, and tell it. Raises OSError."""
-        user, fd = self._place.rules.user, self.content.fd
-        if self._place.rules.is_append_only and named_later(self._name) is not None:
-            with contextlib.suppress(OSError):  # a filesystem without them: this session may rename
-                os.setxattr(fd, _MARK, self._place.rules.key.encode())
-        if user.owner is not None:
-            os.fchown(fd, *user.owner)
-        os.fchmod(fd, user.mode)
-        if self.times_ns is not None:
-            os.utime(fd, ns=self.times_ns)
-        os.fsync(fd)
-        path = self._rename()
+    def land(self, landing: Landed, tell: Tell) -> Landed | None:
+        """Make the part durable, give it the file's name, and tell it. Return None where it has
+        changed since. Raises OSError.
+        """
+        account, rules, fd = self._place.account, self._place.rules, self.content.fd
+        os.fsync(fd)  # most of what there is, before others have to wait
+        path = self._place.folder.path_of(self._folder_fd, self._name)
+        tell.lands(path, landing.status.st_size, landing.sha256)
+        with account.naming(), alone(fd):
+            status = os.fstat(fd)
+            if not is_unchanged(landing.status, status):
+                return None
+            try:
+                self._give_metadata(rules)
+                os.fsync(fd)
+                self._rename(rules)
+            except BaseException:
+                os.fchmod(fd, stat.S_IMODE(status.st_mode))
+                raise
         sync_folder(self._folder_fd)
-        landed = Landed(os.fstat(fd), sha256)
-        tell(path, landed)
+        landed = Landed(os.fstat(fd), landing.sha256)
+        tell.landed(path, landed)
         return landed
 
-    def _rename(self) -> bytes:
-        """Give the part the file's name. Return the file's path. Raises OSError."""
-        rules, fd = self._place.rules, self._folder_fd
-        own, part = os.fstat(self.content.fd), rules.part(self._name)
-        with self._place.account.losing(fd, self._name) as before:
-            path = self._place.folder.path_of(fd, self._name)
-            if is_same(status_of(fd, part), own):
-                rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
-            elif not is_same(before, own):  # else another handle of it was closed first
-                raise OSError(errno.ESTALE, "another upload of this name has taken its place")
-        return path
+    def _give_metadata(self, rules: Rules) -> None:
+        fd = self.content.fd
+        if rules.is_append_only and named_later(self._name) is not None:
+            with contextlib.suppress(OSError):  # a filesystem without them: this session may rename
+                os.setxattr(fd, _MARK, rules.key.encode())
+        if rules.user.owner is not None:
+            os.fchown(fd, *rules.user.owner)
+        os.fchmod(fd, rules.user.mode)
+        if self.times_ns is not None:
+            os.utime(fd, ns=self.times_ns)
+
+    def _rename(self, rules: Rules) -> None:
+        """Give the part the file's name. Raises OSError."""
+        fd, part = self._folder_fd, rules.part(self._name)
+        with self._place.account.losing(fd, self._name):
+            if not is_same(status_of(fd, part), self.status()):
+                raise self._taken()
+            rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
+
+    def _has_landed(self, status: os.stat_result) -> None:
+        """Give it the times that came over this handle; another of it was closed first."""
+        if not is_same(status_of(self._folder_fd, self._name), status):
+            raise self._taken()
+        if self.times_ns is not None:
+            os.utime(self.content.fd, ns=self.times_ns)
+
+    def _taken(self) -> OSError:
+        return OSError(errno.ESTALE, "another upload of this name has taken its place")
 
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""

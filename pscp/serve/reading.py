@@ -12,6 +12,7 @@ import os
 from functools import partial
 
 import asyncssh
+from asyncssh import constants
 
 from pscp.serve.account import Account, is_locked, status_of
 from pscp.serve.content import SessionLoad
@@ -86,3 +87,24 @@ def times_ns(attrs: asyncssh.SFTPAttrs) -> tuple[int, int] | None:
     if attrs.atime is None:
         return mtime_ns, mtime_ns
     return int(attrs.atime) * 10**9 + (attrs.atime_ns or 0), mtime_ns
+
+
+# What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
+_CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
+_DISPOSITIONS = {
+    constants.FXF_CREATE_NEW: _CREATE | constants.FXF_EXCL,
+    constants.FXF_CREATE_TRUNCATE: _CREATE | _TRUNCATE,
+    constants.FXF_OPEN_EXISTING: 0,
+    constants.FXF_OPEN_OR_CREATE: _CREATE,
+    constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
+}
+
+
+def flags_of(desired_access: int, flags: int) -> int:
+    """Return what an OPEN of SFTP 5 or 6 asks for in the flags of SFTP 3."""
+    pflags = _DISPOSITIONS.get(flags & constants.FXF_ACCESS_DISPOSITION, 0)
+    if desired_access & constants.ACE4_WRITE_DATA:
+        pflags |= constants.FXF_WRITE
+    if desired_access & constants.ACE4_APPEND_DATA or flags & constants.FXF_APPEND_DATA:
+        pflags |= constants.FXF_APPEND
+    return pflags

@@ -202,14 +202,15 @@ def test_the_job_that_takes_uploads_up(world: World) -> None:
     (world.folder / "jobs.toml").write_text(JOB_TOML)
     [job] = jobs.load(str(world.folder / "jobs.toml")).jobs.values()
     command = job.sources_command[-1].replace("/srv/incoming", str(world.folder))
-    uploads = ({"user": "alice", "path": f"/srv/{name}"} for name in ("a b", "ü", "x\n/y"))
-    (world.folder / "uploads.jsonl").write_text(
-        "".join(json.dumps(each) + "\n" for each in uploads)
-    )
-    if shutil.which("jq") is None:
-        unavailable("jq is not installed")
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert done.stdout == "/srv/a b\0/srv/ü\0/srv/x\n/y\0"
+    names = [os.fsencode(name) for name in ("a b", "ü", "x\ny", "bad\udcff")]
+    paths = [os.fsencode(world.folder) + b"/" + name for name in names]
+    for path in paths:
+        Path(os.fsdecode(path)).touch()
+    told = [*paths, b"/srv/is gone"]
+    lines = (json.dumps({"user": "alice", "path": os.fsdecode(path)}) + "\n" for path in told)
+    (world.folder / "uploads.jsonl").write_text("".join(lines))
+    done = subprocess.run(command, shell=True, capture_output=True, check=True)
+    assert done.stdout.split(b"\0") == [*paths, b""]
 
 
 def test_the_schema_for_editors_has_every_key() -> None:

@@ -53,6 +53,7 @@ class Both(NamedTuple):
     flags: tuple[int, int]
     writes: tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]
     closes_first: int  # of the two
+    is_late: bool  # does the other write once more, when the file has landed?
 
 
 class Rename(NamedTuple):
@@ -82,7 +83,8 @@ STEPS = st.one_of(
         st.none() | st.integers(0, 40),
     ),
     st.builds(
-        Both, NAMES, st.tuples(MODES, SECOND_MODES), st.tuples(WRITES, WRITES), st.integers(0, 1)
+        Both, NAMES, st.tuples(MODES, SECOND_MODES), st.tuples(WRITES, WRITES), st.integers(0, 1),
+        st.booleans(),
     ),
     st.builds(HardLink, OR_RUNS, OR_RUNS),
     st.builds(Rename, OR_RUNS, OR_RUNS, st.booleans()),
@@ -204,7 +206,7 @@ class Here:
         if old is None or data != old or not takes or second & FXF_TRUNC or step.writes[1]:
             self._own(step.name).write_bytes(data)
         is_changed = bool(old is None or first & FXF_TRUNC or step.writes[0])
-        return "taken" if takes and is_changed else "shared"
+        return "late" if step.is_late else "taken" if takes and is_changed else "shared"
 
     def _rename(self, old: Path, new: Path, replaces: bool) -> None:
         if not replaces and os.path.lexists(new) and os.path.lexists(old):
@@ -270,13 +272,18 @@ class There:
                 await file.write(data, offset)
             await file.stat()  # once it is written
         found = "shared"
-        for file in files[step.closes_first :] + files[: step.closes_first]:
+        for place, file in enumerate(files[step.closes_first :] + files[: step.closes_first]):
+            is_late = step.is_late and place == 1 and step.name != RUNS
+            if is_late and found == "shared":  # what pscp makes lands when it is renamed
+                with pytest.raises(asyncssh.SFTPError):
+                    await file.write(b"late", 0)
+                    await file.stat()
             try:
                 await file.close()
             except asyncssh.SFTPError:
-                assert file is files[0]
+                assert file is files[0] or is_late
                 found = "taken"
-        return found
+        return "late" if step.is_late else found
 
     async def _other(self, step: Other, path: str) -> object:
         if step.what == "read":

@@ -213,7 +213,7 @@ def test_a_full_disk_costs_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
     before_bytes, _ = account.used
-    fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o710)
     content = contents.Content(fd, account, None, None)
     monkeypatch.setattr(contents, "_write_all", fails)
     with pytest.raises(OSError, match="No space"):
@@ -256,7 +256,7 @@ def test_what_a_program_has_open_that_is_being_started_is_given_back(tmp_path: P
 
 def test_a_cut_while_another_handle_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = Account(str(tmp_path), User("a", str(tmp_path), frozenset(), quota_bytes=1 << 30))
-    opened = [os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2)]
+    opened = [os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT, 0o710) for _ in range(2)]
     writes, cuts = (contents.Content(fd, account, None, None) for fd in opened)
     writes.write(0, [bytes(50)], 50)
     with ThreadPoolExecutor(1) as pool:

@@ -5,21 +5,24 @@ Not here: who may log in (test_serve_logins.py).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import asyncssh
 import pytest
 from conftest import until
 
-from pscp.serve import folder, landing
+from pscp.serve import events, folder, landing
 from pscp.serve.account import Account
 from pscp.serve.content import SessionLoad
 from pscp.serve.folder import Folder
@@ -189,7 +192,32 @@ def test_the_digest_of_what_two_handles_have_written(serving: Serving, closes_fi
 
     run(tries())
     told = [each["sha256"] for each in serving.events("upload") if each["path"] == name]
-    assert told == [hashlib.sha256(b"bbaa").hexdigest()] * 2
+    assert told == [hashlib.sha256(b"bbaa").hexdigest()]
+
+
+@pytest.mark.parametrize("change", ["write", "cut"])
+def test_what_has_landed_changes_no_more(serving: Serving, change: str) -> None:
+    """Its digest is in the log, and a command may have read it."""
+    name = f"landed-{change}"
+
+    async def tries() -> None:
+        async with As(serving, "alice") as client, As(serving, "alice") as another:
+            one = await client.open(name, "wb")
+            await one.write(b"aaaa")
+            await one.stat()
+            two = await another.open(name, "r+b")
+            await one.close()
+            with pytest.raises(asyncssh.SFTPError, match="changes no more"):
+                if change == "cut":
+                    await two.setstat(asyncssh.SFTPAttrs(size=0))
+                else:
+                    await two.write(b"VIRUS", offset=0)
+                await two.stat()
+
+    run(tries())
+    assert (serving.home / name).read_bytes() == b"aaaa"
+    told = [each["sha256"] for each in serving.events("upload") if each["path"] == name]
+    assert told == [hashlib.sha256(b"aaaa").hexdigest()]
 
 
 def test_a_folder_with_a_temporary_name_stays_with_append_only(serving: Serving) -> None:
@@ -226,7 +254,7 @@ def test_who_opens_a_name_while_it_lands_does_not_land_instead(
         monkeypatch.setattr(landing, "rename", renamed)
         upload = places[0].begin(b"file", how, load)
         upload.content.write(0, [b"whole"], 5)
-        upload.land("", lambda path, landed: None)
+        upload.land(landing.Landed(upload.status(), ""), Mock())
         assert (tmp_path / "home" / "file").read_text() == "whole"
         late[0].result().close()
     upload.close()
@@ -386,3 +414,77 @@ def test_a_part_that_nobody_resumes_is_swept(serving: Serving, tmp_path: Path) -
     until(lambda: sweep(user, account, 3600.0) == 1)
     account.close()
     assert not old.exists() and [*serving.home.glob(".new.*")]
+
+
+def test_what_cannot_be_listed_does_not_land(serving: Serving) -> None:
+    """Else pscp, say, would find it there, and nobody be told."""
+    listed = serving.folder / "uploads"
+    text = listed.read_text() if listed.exists() else ""
+
+    async def upload() -> None:
+        async with As(serving, "alice") as client:
+            await put(client, "unlisted", b"12345")
+
+    listed.unlink(missing_ok=True)
+    listed.symlink_to("/dev/full")
+    with pytest.raises(asyncssh.SFTPError):
+        run(upload())
+    assert not (serving.home / "unlisted").exists()
+    [told] = [each for each in serving.events("uploads failed")]
+    assert told["path"] == str(serving.home / "unlisted")
+    listed.unlink()
+    listed.write_text(text)
+    run(upload())
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert told["path"] in [each["path"] for each in lines]
+
+
+def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    fd = events.opened_to_append(str(tmp_path / "lines"))
+    events.append(fd, b"first\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space"):
+            events.append(fd, b"second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    events.append(fd, b"third\n")
+    os.close(fd)
+    assert (tmp_path / "lines").read_text() == "first\nthird\n"
+
+
+def test_a_name_that_seems_temporary_is_told_once_it_is_kept(serving: Serving) -> None:
+    async def upload() -> None:
+        async with As(serving, "alice") as client:
+            await put(client, "vol.part", b"12345")
+            await put(client, "renamed.part", b"12345")
+            await client.rename("renamed.part", "renamed")
+            with pytest.raises(REFUSED):
+                await client.link("vol.part", "hidden.rec")
+            listed = (serving.folder / "uploads").read_text()
+            assert "renamed" in listed and "vol.part" not in listed
+
+    def paths() -> list[str]:
+        lines = (serving.folder / "uploads").read_text().splitlines()
+        return [json.loads(line)["path"] for line in lines]
+
+    run(upload())
+    until(lambda: str(serving.home / "vol.part") in paths())
+    assert str(serving.home / "renamed.part") not in paths()
+    assert [each["bytes"] for each in serving.events("upload") if each["path"] == "vol.part"] == [5]
+
+
+def test_links_have_names_that_are_allowed(serving: Serving) -> None:
+    async def tries() -> None:
+        async with As(serving, "limited") as client:
+            for name in ("linked.php", "linked.rec"):
+                with contextlib.suppress(*REFUSED):
+                    await client.symlink("a.rec", name)
+            with contextlib.suppress(*REFUSED):
+                await client.rename("linked.rec", "renamed.exe")
+
+    run(tries())
+    names = {each.name for each in (serving.folder / "limited").iterdir() if each.is_symlink()}
+    (serving.folder / "limited" / "linked.rec").unlink()
+    assert names == {"linked.rec"}

@@ -205,11 +205,15 @@ def test_a_user_of_a_command(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_yet_is_told_by_check_alone(tmp_path: Path) -> None:
-    its = settings_of(tmp_path, LISTEN + ALICE)
+    tells = 'after-upload = ["/none/such"]\ncommand = ["sh"]\nuploads = "none/such"\n'
+    its = settings_of(tmp_path, LISTEN + tells + ALICE)
     assert [*unready(its)] == [
         f"user.alice: {tmp_path}/in is no folder",
         f"user.alice: {tmp_path}/alice.pub cannot be read",
-    ]  # fmt: skip
+        "after-upload: /none/such is no program",
+        f"uploads: there is no folder {tmp_path}/none",
+    ]
+    its = settings_of(tmp_path, LISTEN + ALICE)
     (tmp_path / "in").mkdir()
     (tmp_path / "alice.pub").touch()
     assert [*unready(its)] == []

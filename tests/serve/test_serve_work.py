@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import asyncssh
 import pytest
@@ -81,7 +82,7 @@ def test_a_file_that_is_opened_and_closed_is_not_copied(working: Working) -> Non
         load = working.load(asyncio.Lock())
         upload = working.begin(load)
         upload.times_ns = (1, 10**9)
-        landed = await upload.finish(load, lambda path, landed: None)
+        landed = await upload.finish(load, Mock())
         upload.close()
         return landed
 
@@ -112,7 +113,7 @@ def test_a_write_beyond_the_end_copies_in_steps_while_others_go_on(
         if cut is not None:
             await changed.writer.truncate(cut)
         changed.writer.write(6000, b"end")
-        await changed.finish(load, lambda path, landed: None)
+        await changed.finish(load, Mock())
         changed.close()
 
     run(tries())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator
 from types import GenericAlias
 from typing import Any
@@ -94,10 +95,15 @@ def user_of(name: str, its: Any) -> User:
 
 
 def unready(settings: Settings) -> Iterator[str]:
-    """Yield what keeps users of sound settings out for now: files that there are not."""
+    """Yield what sound settings name, and is not there: users are kept out, or files not told."""
     for user in settings.users.values():
         if not os.path.isdir(user.folder):
             yield f"user.{user.name}: {user.folder} is no folder"
         for file in filter(None, (user.keys, user.ca)):
             if not os.access(file, os.R_OK):
                 yield f"user.{user.name}: {file} cannot be read"
+    for key, argv in (("after-upload", settings.after_upload), ("command", settings.command)):
+        if argv and shutil.which(argv[0]) is None:
+            yield f"{key}: {argv[0]} is no program"
+    if settings.uploads and not os.path.isdir(os.path.dirname(settings.uploads)):
+        yield f"uploads: there is no folder {os.path.dirname(settings.uploads)}"
