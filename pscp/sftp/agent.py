@@ -254,6 +254,10 @@ def main(settings: str) -> None:
         _exit(words.decode(errors="replace"), packets.NO_SFTP_STATUS)
     except (wire.WireError, packets.BadPacket, packets.SftpError) as error:
         _exit(f"pscp: {error}", wire.PROTOCOL_STATUS)
+    except Exception:
+        import traceback  # here: it takes 10 ms
+
+        _exit(traceback.format_exc(limit=-9).rstrip(), 1)  # a pipe that is read later has room
 
 
 def _exit(message: str, status: int) -> NoReturn:

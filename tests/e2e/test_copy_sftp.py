@@ -325,6 +325,15 @@ def test_times_are_kept_in_whole_seconds_and_it_is_said(direction: Way) -> None:
     assert (direction.destination / "d" / "e").stat().st_mode & 0o7777 == 0o2751
 
 
+def test_a_folder_below_very_many(direction: Way) -> None:
+    """Each was looked at within the look at the next; Python takes a thousand calls."""
+    below = direction.source / "t" / "/".join("d" * 300)
+    below.mkdir(parents=True)
+    (below / "x").write_text("x")
+    assert direction.copy("t", archive=True, remote="sftp").ok
+    assert_same_tree(direction.source, direction.destination, modes=True)
+
+
 def test_u8_two_names_that_are_one_there(push: Way, make_made_up: MakeMadeUp) -> None:
     """As on Windows' servers. With --remove-source-files the second was nowhere any more."""
     (push.source / "d").mkdir()

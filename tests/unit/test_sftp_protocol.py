@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -355,3 +356,18 @@ def test_the_command_has_no_text_that_a_login_shell_would_change() -> None:
     inner = COMMAND.removeprefix("exec sh -c '").removesuffix("'")
     assert not set(inner) & set("'!\\\n")
     assert subprocess.run(["sh", "-n", "-c", inner], check=False).returncode == 0
+
+
+def test_an_error_of_the_program_itself_takes_little_room() -> None:
+    """Its standard error is a pipe of 64 KiB, which is read once it has ended."""
+    code = (
+        "from pscp.sftp import agent\n"
+        "def run(*of): again(*of)\n"
+        "def again(*of): run(*of)\n"
+        "agent.SftpAgent.run = run\n"
+        'agent.main(\'{"fds": [0, 1], "verify": "auto", "program": []}\')'
+    )
+    argv = [sys.executable, "-c", code]
+    ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True)
+    assert ran.returncode == 1 and len(ran.stderr) < 4096
+    assert ran.stderr.decode().splitlines()[-1].startswith("RecursionError: ")

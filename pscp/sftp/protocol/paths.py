@@ -135,15 +135,25 @@ class Root:
         if not folder:
             return
         check(folder)
-        checked = self._checks.get((folder, make))
-        if checked is None or (checked.done() and checked.exception() is not None):
-            if len(self._checks) >= _CHECKS_MOST:
-                self._checks.clear()
-            checked = self._checks[folder, make] = start(self._check(folder, path, make))
+        checked, unchecked, above = None, list[str](), folder
+        while above and (checked := self._checked(above, make)) is None:
+            unchecked.append(above)
+            above = above.rpartition("/")[0]
+        if len(self._checks) + len(unchecked) > _CHECKS_MOST:
+            self._checks.clear()
+        for each in reversed(unchecked):  # a loop: a path may have a thousand folders
+            checked = self._checks[each, make] = start(self._check(each, path, make, checked))
+        assert checked is not None
         try:
             await checked
         except failures.Refusal as error:  # it may name another path below the folder
             raise failures.Refusal(error.kind, path, str(error)) from None
+
+    def _checked(self, folder: str, make: bool) -> Task[None] | None:
+        """Return the check of a folder, unless it has failed."""
+        checked = self._checks.get((folder, make))
+        has_failed = checked is not None and checked.done() and checked.exception() is not None
+        return None if has_failed else checked
 
     async def _make_way(self, full: bytes) -> None:
         """Remove a file or link in whose place a folder comes. Raises SftpError."""
@@ -151,8 +161,9 @@ class Root:
         if found is not None and not found.is_folder:
             await self._client.remove(full)
 
-    async def _check(self, folder: str, path: str, make: bool) -> None:
-        await self.folder(folder.rpartition("/")[0], path, make)
+    async def _check(self, folder: str, path: str, make: bool, above: Task[None] | None) -> None:
+        if above is not None:
+            await above
         full, problem = self.full(folder), None
         if make and folder.startswith(self.replaces):
             await self._make_way(full)
