@@ -180,7 +180,8 @@ def test_a_current_folder_that_was_removed(way: Way, tmp_path: Path) -> None:
     (gone := tmp_path / "gone").mkdir()
     words = [".", f"{way.server.host}:x/"] if way.is_push else [f"{way.server.host}:x", "."]
     removed = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone)]
-    ran = run([*removed, *way.argv("-a", *words)])
+    python, *argv = way.argv("-a", *words)
+    ran = run([*removed, python, "-P", *argv])  # as the command, which imports nothing from it
     assert (ran.code, ran.err.count("\n")) == (1, 2)
     assert ran.err.startswith("pscp: the current folder was removed")
 

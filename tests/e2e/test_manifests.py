@@ -312,7 +312,8 @@ def test_a_tree_of_a_whole_path_needs_no_current_folder(
 ) -> None:
     (gone := tmp_path / "gone").mkdir()
     removed = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone)]
-    ran = run([*removed, *VERIFY, str(manifest), str(push.destination)])
+    python, *argv = VERIFY
+    ran = run([*removed, python, "-P", *argv, str(manifest), str(push.destination)])
     assert ran.code == 0, ran
 
 

@@ -109,5 +109,6 @@ def weaken_inodes(rule: Rule, folder: str, number: int) -> None:
 
 def fields(found: os.stat_result) -> dict[str, Any]:
     """What a stat_result has beside its ten numbers."""
-    names = [name for name in dir(found) if name.startswith("st_")]
+    ten = os.stat_result.__match_args__
+    names = [name for name in dir(found) if name.startswith("st_") and name not in ten]
     return {name: getattr(found, name) for name in names}
