@@ -34,7 +34,7 @@ from pscp.serve.landing import (
     is_runs,
     is_unchanged,
 )
-from pscp.serve.reading import Listing, Reading, flags_of, times_ns
+from pscp.serve.reading import Listing, Reading, attrs_of, flags_of, times_ns
 from pscp.serve.rules import Rules, has_nonce, is_of_run, is_told, named_later
 from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
@@ -233,9 +233,9 @@ class Files(asyncssh.SFTPServer):
     async def fstat(self, file_obj: object) -> asyncssh.SFTPAttrs:
         if not isinstance(file_obj, Upload):
             assert isinstance(file_obj, Reading)
-            return asyncssh.SFTPAttrs.from_local(os.fstat(file_obj.fd))
+            return attrs_of(os.fstat(file_obj.fd))
         await file_obj.writer.drain()
-        attrs = asyncssh.SFTPAttrs.from_local(file_obj.status())
+        attrs = attrs_of(file_obj.status())
         attrs.size = file_obj.content.whole_bytes
         return attrs
 
@@ -255,14 +255,14 @@ class Files(asyncssh.SFTPServer):
 
     # --- names
 
-    def stat(self, path: bytes) -> os.stat_result:
+    def stat(self, path: bytes) -> asyncssh.SFTPAttrs:
         return self._status(self._path(path), follow=True)
 
-    def lstat(self, path: bytes) -> os.stat_result:
+    def lstat(self, path: bytes) -> asyncssh.SFTPAttrs:
         return self._status(self._path(path), follow=False)
 
-    def _status(self, path: bytes, follow: bool) -> os.stat_result:
-        return self.place.unfinished(path) or self.place.folder.stat(path, follow)
+    def _status(self, path: bytes, follow: bool) -> asyncssh.SFTPAttrs:
+        return attrs_of(self.place.unfinished(path) or self.place.folder.stat(path, follow))
 
     async def setstat(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         found = self._path(path)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import stat
 from functools import partial
 
 import asyncssh
@@ -20,6 +21,12 @@ from pscp.serve.folder import Folder
 from pscp.serve.rules import Rules, is_part
 
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_NANO = 10**9
+_TYPES = {
+    stat.S_IFREG: constants.FILEXFER_TYPE_REGULAR,
+    stat.S_IFDIR: constants.FILEXFER_TYPE_DIRECTORY,
+    stat.S_IFLNK: constants.FILEXFER_TYPE_SYMLINK,
+}
 _TURN = 64  # names that are looked at before other sessions have theirs
 
 
@@ -65,7 +72,7 @@ class Listing:
             later = self._rules.lands_as(name) if is_part(name) else name
             with contextlib.suppress(OSError):  # it is gone meanwhile
                 if later is not None and (later == name or not status_of(self._fd, later)):
-                    attrs = asyncssh.SFTPAttrs.from_local(entry.stat(follow_symlinks=False))
+                    attrs = attrs_of(entry.stat(follow_symlinks=False))
                     return asyncssh.SFTPName(later, attrs=attrs)
         raise StopAsyncIteration
 
@@ -79,14 +86,30 @@ class Listing:
     __del__ = close  # asyncssh only forgets it
 
 
+def attrs_of(status: os.stat_result) -> asyncssh.SFTPAttrs:
+    """Return what SFTP says of a file. Owners have numbers alone: names of the machine's accounts
+    are no client's business, and to look them up may take long.
+    """
+    atime, mtime, ctime = (
+        divmod(each, _NANO) for each in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
+    )
+    return asyncssh.SFTPAttrs(
+        type=_TYPES.get(stat.S_IFMT(status.st_mode), constants.FILEXFER_TYPE_SPECIAL),
+        size=status.st_size, permissions=status.st_mode, nlink=status.st_nlink,
+        uid=status.st_uid, gid=status.st_gid, owner=str(status.st_uid), group=str(status.st_gid),
+        atime=atime[0], atime_ns=atime[1], crtime=mtime[0], crtime_ns=mtime[1],
+        mtime=mtime[0], mtime_ns=mtime[1], ctime=ctime[0], ctime_ns=ctime[1],
+    )  # fmt: skip
+
+
 def times_ns(attrs: asyncssh.SFTPAttrs) -> tuple[int, int] | None:
     """Return the access and modification times that a client gives, if it gives them."""
     if attrs.mtime is None:
         return None
-    mtime_ns = int(attrs.mtime) * 10**9 + (attrs.mtime_ns or 0)
+    mtime_ns = int(attrs.mtime) * _NANO + (attrs.mtime_ns or 0)
     if attrs.atime is None:
         return mtime_ns, mtime_ns
-    return int(attrs.atime) * 10**9 + (attrs.atime_ns or 0), mtime_ns
+    return int(attrs.atime) * _NANO + (attrs.atime_ns or 0), mtime_ns
 
 
 # What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.

@@ -488,3 +488,23 @@ def test_links_have_names_that_are_allowed(serving: Serving) -> None:
     names = {each.name for each in (serving.folder / "limited").iterdir() if each.is_symlink()}
     (serving.folder / "limited" / "linked.rec").unlink()
     assert names == {"linked.rec"}
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_owners_are_told_by_number(serving: Serving, version: int) -> None:
+    (serving.home / "owned").write_text("x")
+
+    found = list[asyncssh.SFTPAttrs]()
+
+    async def look() -> None:
+        async with await serving.connect("alice") as connection:
+            client = await connection.start_sftp_client(sftp_version=version)
+            names = await client.readdir(".")
+            found.extend(each.attrs for each in names if each.filename == "owned")
+            found.append(await client.stat("owned"))
+
+    run(look())
+    assert len(found) == 2
+    for attrs in found:
+        owners = (attrs.uid, attrs.gid) if version == 3 else (attrs.owner, attrs.group)
+        assert owners in ((os.getuid(), os.getgid()), (str(os.getuid()), str(os.getgid())))
