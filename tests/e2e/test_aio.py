@@ -82,7 +82,7 @@ def test_an_error_is_raised_where_the_copy_is_awaited(push: Way) -> None:
         places = filled(push)
         with pytest.raises(pscp.ConnectError):
             async with pscp.aio.copying(*places, **{**fields(push), "port": 1}) as copying:
-                assert [now.bytes_done async for now in copying] in ([], [0])
+                assert {now.bytes_done async for now in copying} <= {0}
         with pytest.raises(pscp.ConnectError):
             _ = copying.result
 

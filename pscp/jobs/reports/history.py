@@ -19,7 +19,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -54,33 +54,35 @@ pragma user_version = {VERSION};
 commit;
 """
 _PUT = """
-insert or replace into run values ((select id from run where run = ?1), ?1, ?2, ?3, ?4, ?5, ?6)
+insert or replace into run values
+((select id from run where run = :run), :run, :job, :outcome, :started_s, :is_open, :told)
 """
 _KILL = """
-update run set is_open = 0, outcome = ?1, told = json_set(told, '$.outcome', ?1, '$.message', ?2)
-where job = ?3 and is_open
+update run set is_open = 0, outcome = :cut,
+told = json_set(told, '$.outcome', :cut, '$.message', :why) where job = :job and is_open
 """
 _PRUNE = f"""
-delete from run where job = ?1 and not is_open
-and started_s < -?3 + min(?2, coalesce(
-    (select started_s from run where job = ?1 order by id desc limit 1 offset 1), ?2))
-and id != (select max(id) from run where job = ?1)
+delete from run where job = :job and not is_open
+and started_s < -:keep_s + min(:now_s, coalesce(
+    (select started_s from run where job = :job order by id desc limit 1 offset 1), :now_s))
+and id != (select max(id) from run where job = :job)
 and not exists (select 1 from destination its where run_id = run.id and outcome in {_GOOD}
-    and not exists (select 1 from destination where job = ?1 and run_id > run.id
+    and not exists (select 1 from destination where job = :job and run_id > run.id
         and destination = its.destination and outcome in {_GOOD}))
 """
 _LAST_SUCCESS = f"""
-select started_s + seconds from destination where job = ? and destination = ?
+select started_s + seconds from destination where job = :job and destination = :destination
 and outcome in {_GOOD} order by run_id desc limit 1
 """
 _OPEN = "select told from run where is_open"
 _RUNS = """
-select case when is_open then json_set(told, '$.outcome', ?1, '$.message', ?2) else told end
-from run where (not is_open or run in (select value from json_each(?3)))
-and job is coalesce(?4, job) and started_s >= ?5 order by id desc limit ?6
+select case when is_open then json_set(told, '$.outcome', :cut, '$.message', :why) else told end
+from run where (not is_open or run in (select value from json_each(:killed)))
+and job is coalesce(:job, job) and started_s >= :since_s order by id desc limit :most
 """
 _JSON = TypeAdapter(JobRun)
-_Values = Sequence[object]
+_Values = Mapping[str, object]  # of the :names in a statement
+_KILLED: _Values = {"cut": Outcome.CUT.value, "why": KILLED}
 
 
 def history_of(config_path: str, note: Callable[[str], object] = lambda text: None) -> History:
@@ -100,8 +102,7 @@ class History:
 
     def begin(self, run: JobRun) -> None:
         """Note that a run begins, and that those of its job that are open were killed."""
-        killed = _KILL, (Outcome.CUT.value, KILLED, run.job)
-        self._change(killed, (_PUT, _row(run, is_open=True)))
+        self._change((_KILL, {**_KILLED, "job": run.job}), (_PUT, _row(run, is_open=True)))
 
     def record(self, run: JobRun) -> None:
         """Note how a run ended, in the place of what was known of it."""
@@ -113,17 +114,18 @@ class History:
         A clock that was set forth makes all seem old; so the run before the last one has to be of
         this time as well.
         """
-        self._change((_PRUNE, (job, time.time(), keep_s)))
+        self._change((_PRUNE, {"job": job, "now_s": time.time(), "keep_s": keep_s}))
 
     # --- for anyone
 
     def last_success(self, job: str, destination: str) -> float | None:
         """Return when the last run ended after which a destination had all (epoch, seconds)."""
-        return next(iter(self._read(float, _LAST_SUCCESS, (job, _text(destination)))), None)
+        its = {"job": job, "destination": _text(destination)}
+        return next(iter(self._read(float, _LAST_SUCCESS, its)), None)
 
     def find_killed(self, is_locked: Callable[[str], bool]) -> None:
         """Have runs() tell of the runs that are open though nobody has the lock of their job."""
-        opened = self._read(_run_of, _OPEN, ())  # first: who begins now is none of them
+        opened = self._read(_run_of, _OPEN, {})  # first: who begins now is none of them
         self._killed = [run.run for run in opened if not is_locked(run.job)]
 
     def runs(self, job: str | None = None, since_s: float = 0, most: int = -1) -> list[JobRun]:
@@ -131,8 +133,8 @@ class History:
 
         They are of one job or all; -1: not only so many.
         """
-        killed = Outcome.CUT.value, KILLED, json.dumps(self._killed)
-        return self._read(_run_of, _RUNS, (*killed, job, since_s, most))
+        its = {"killed": json.dumps(self._killed), "job": job, "since_s": since_s, "most": most}
+        return self._read(_run_of, _RUNS, {**_KILLED, **its})
 
     # --- the database
 
@@ -199,7 +201,8 @@ def _row(run: JobRun, *, is_open: bool) -> _Values:
     parts = (replace(each, failures=each.failures[:_FAILURES_MOST]) for each in run.destinations)
     kept = replace(run, destinations=tuple(parts), commands=())
     told = json.dumps(_JSON.dump_python(kept, mode="json"))
-    return run.run, run.job, run.outcome.value, run.started_s, is_open, told
+    its = {"run": run.run, "job": run.job, "outcome": run.outcome.value, "told": told}
+    return {**its, "started_s": run.started_s, "is_open": is_open}
 
 
 def _run_of(told: str) -> JobRun:
