@@ -115,7 +115,7 @@ def run_command(
             asked = words if own is None else words[:1]
             return 0 if answer_help(name, make, asked) else act(words)
     except PscpError as error:
-        if error.hint == UsageError.hint:
+        if isinstance(error, UsageError) and not error.hint:
             error.hint = f"{name} --help lists the options"
         complain(error, name)
         is_signal = isinstance(error, Interrupted | Terminated)

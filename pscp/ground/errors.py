@@ -89,7 +89,6 @@ class UsageError(PscpError):
     """The command line, or the arguments of a call, make no sense. Nothing was contacted."""
 
     exit_code = 2
-    hint = "help(pscp.Options) lists the keywords"  # a command names its own --help
 
 
 class UnknownOption(UsageError, TypeError):

@@ -70,6 +70,8 @@ def in_keywords() -> Iterator[None]:
 
 
 def _turn(error: errors.PscpError) -> None:
+    if isinstance(error, errors.UsageError) and not error.hint:
+        error.hint = "help(pscp.Options) lists the keywords"  # a command names its own --help
     if isinstance(error, errors.CopyRunning) and error.hint == errors.CopyRunning.hint:
         error.hint = "wait=True waits for it"
     if error.args and isinstance(error.args[0], str):

@@ -41,7 +41,7 @@ def in_words(error: UsageError, *, has_key: bool = False) -> str:
     """
     named = r"^(-\w/)?(--[a-z-]+)?: |^--[a-z-]+ (?=must be |is empty|has a control )"
     text = re.sub(named, "", error.message) if has_key else error.message
-    return f"{text}; {error.hint}" if error.hint not in ("", UsageError.hint) else text
+    return f"{text}; {error.hint}" if error.hint else text
 
 
 def whole(path: str, folder: str) -> str:

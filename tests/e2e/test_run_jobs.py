@@ -53,6 +53,16 @@ def test_it_tells_what_failed_and_not_what_went_well(
     assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
 
 
+def test_no_hint_to_a_person_is_one_for_programs(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    listed = GOOD.replace('sources = ["here/*"]', 'sources-command = "echo ssh://h:x/"')
+    for what in ("--dry-run", "-v"):
+        assert run(place, listed, what) == 2
+    err = capfd.readouterr().err
+    assert "'x' is not a whole number" in err and "help(" not in err
+
+
 @pytest.mark.parametrize(
     ("lines", "code"),
     [

@@ -267,6 +267,12 @@ def test_what_subprocess_has_and_a_command_here_has_not(
     assert raised.value.hint.startswith(hint)
 
 
+def test_where_a_call_makes_no_sense_the_hint_is_for_programs() -> None:
+    with pytest.raises(pscp.UsageError, match="there is no source") as raised:
+        pscp.copy([], "host:")
+    assert raised.value.hint == "help(pscp.Options) lists the keywords"
+
+
 def test_24_what_options_says_of_them_is_in_keywords() -> None:
     with pytest.raises(pscp.UsageError, match="strong does not go with verify") as raised:
         pscp.Options(strong=True, verify="none")
