@@ -2,6 +2,6 @@
 
 Nothing here moves a byte. Read next: api.py.
 
-For other rooms: api, cleaning (Cleaned, Leftover, clean), deliveries, looking (Look, look),
-verifying (Verified, VerifyTerms, WANTED, verify).
+For other rooms: api, call_arguments (fitted), cleaning (Cleaned, Leftover, clean), deliveries,
+looking (Look, look), verifying (Verified, VerifyTerms, WANTED, verify).
 """

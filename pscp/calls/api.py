@@ -27,7 +27,7 @@ from pscp.calls.call_arguments import (
     command_words,
     connections_to,
     filtered,
-    for_hosts,
+    fitted,
     host_of,
     is_client,
     locations,
@@ -352,9 +352,7 @@ class Session:
         terms: JobTerms | None = None,
         wait_s: float = 0.0,
     ) -> Result:
-        for is_so, what in ((options.transfer_test, "-t"), (options.direct, "--direct")):
-            options = options.with_agent(what) if is_so else options
-        options = for_hosts(options, terms, (froms[0], to))
+        options = fitted(options, terms, froms, to)
         given, progress, on_file = reporters
         check_functions(progress=progress, on_file=on_file)
         with self._call() as stop, stop.here(), making_of(options, froms, to) as making:
@@ -381,11 +379,11 @@ class Session:
         wait_s: float,
     ) -> Result:
         host = (to if to.is_remote else froms[0]).login
-        listed = read_list(options, froms)
+        listed = read_list(options)
         counters = LiveCounters(started_s=time.monotonic(), host=host)
         result: Result | None = None
         try:
-            with _logins(self.connections, froms, to, options) as logins:
+            with _logins(self.connections, froms, options) as logins:
                 is_push = to.is_remote
                 worth = worth_of(froms)
                 _check(logins, options, is_push, reporter)
@@ -435,16 +433,11 @@ def _check(logins: Connections, options: Options, is_push: bool, reporter: Repor
 
 @contextlib.contextmanager
 def _logins(
-    connections: Connections, froms: list[Location], to: Location, options: Options
+    connections: Connections, froms: list[Location], options: Options
 ) -> Iterator[Connections]:
     """Yield what logs in first: these connections, or with --direct those to the source's host."""
     if not options.direct:
         yield connections
         return
-    if not (froms[0].is_remote and to.is_remote):
-        raise errors.UsageError(
-            "--direct is for a copy from host to host",
-            "write both as HOST:PATH, or leave it out: one end is this machine",
-        )
     with OneHost(froms[0]) as to_source:
         yield to_source

@@ -51,14 +51,52 @@ def connections_to(host: Location) -> Connections:
     return FarHosts(host)
 
 
-def for_hosts(options: Options, terms: JobTerms | None, places: Iterable[Location]) -> Options:
-    """Return the options of a copy with these ends. Raises UsageError for what is one host's."""
-    if options.cluster is not None:
-        options = options.with_agent("--cluster")
-    if not any(each.others for each in places):
+def fitted(
+    options: Options, terms: JobTerms | None, froms: Sequence[Location], to: Location
+) -> Options:
+    """Return the options of a copy with these ends. Raises UsageError for what no copy with them
+    can be, whatever is there.
+
+    pscp-run asks it before any copy, also of sources that are still to be listed: none are given.
+    """
+    _check_whole(options, terms, froms, to)
+    for is_so, what in (
+        (options.transfer_test, "-t"),
+        (options.direct, "--direct"),
+        (options.cluster is not None, "--cluster"),
+    ):
+        options = options.with_agent(what) if is_so else options
+    if options.needs_agent and to.is_remote:
+        options.with_agent(options.needs_agent)  # what a host lacks, the copy tells
+    if not any(each.others for each in (*froms, to)):
         return options
     check_several_hosts(options if terms is None else terms.options(options))
     return options.with_agent("a copy to several hosts")
+
+
+def _check_whole(
+    options: Options, terms: JobTerms | None, froms: Sequence[Location], to: Location
+) -> None:
+    is_far = any(each.is_remote for each in froms)
+    if options.direct and not (to.is_remote and all(each.is_remote for each in froms)):
+        hint = "write both as HOST:PATH, or leave it out: one end is this machine"
+        raise errors.UsageError("--direct is for a copy from host to host", hint)
+    if options.cluster is not None and not options.dry_run and is_far and to.is_remote:
+        what = "--cluster is for a copy to or from this machine"
+        raise errors.UsageError(what, "run it at one of the two ends")
+    if options.files_from is not None and len(froms) > 1:
+        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
+    if options.has_whole_paths:
+        from pscp.transfer.terms.relative import check_typed  # here: few copies need it
+
+        for each in froms:
+            check_typed(each.path)
+    if terms is None or terms.moves is None:
+        return
+    if is_far or not to.is_remote:
+        raise errors.UsageError("`moves` is for sources here")
+    if terms.moves.folder and options.has_whole_paths:
+        raise errors.UsageError("-R does not go with a folder into which sources are moved")
 
 
 @contextlib.contextmanager
@@ -68,10 +106,6 @@ def with_cluster(request: CopyRequest) -> Iterator[CopyRequest]:
     if options.cluster is None or options.dry_run or options.check:
         yield request
         return
-    if request.far_source is not None:
-        raise errors.UsageError(
-            "--cluster is for a copy to or from this machine", "run it at one of the two ends"
-        )
     with cluster_of(options) as cluster:
         yield dataclasses.replace(request, movers=cluster)
 
@@ -173,22 +207,12 @@ def check_functions(**given: object) -> None:
             raise errors.UsageError(f"{name} must be a function, not {value!r}")
 
 
-def read_list(options: Options, froms: Sequence[Location]) -> PathList | None:
-    """Read the list of --files-from, if there is one. Raises UsageError, CopyError.
-
-    With -R and no list, the paths as typed are checked.
-    """
-    if options.has_whole_paths:
-        from pscp.transfer.terms.relative import check_typed  # here: few copies need it
-
-        for each in froms:
-            check_typed(each.path)
+def read_list(options: Options) -> PathList | None:
+    """Read the list of --files-from, if there is one. Raises UsageError, CopyError."""
     if options.files_from is None:
         return None
     from pscp.transfer.terms import path_list  # here: few copies need it
 
-    if len(froms) != 1:
-        raise errors.UsageError("--files-from takes one SOURCE, which its paths are below")
     return path_list.read_list(options)
 
 

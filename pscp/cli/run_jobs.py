@@ -31,10 +31,10 @@ from pscp.jobs.reports.history import history_of
 from pscp.jobs.reports.lock import is_locked, state_path
 from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, Outcome, exit_code, worst
-from pscp.jobs.runner import moves_of, ordered, run
+from pscp.jobs.runner import ordered, run
 from pscp.jobs.stopping import NAME
 from pscp.jobs.toml.config import is_default
-from pscp.jobs.toml.job import Job, check_after
+from pscp.jobs.toml.job import Job, check_after, moves_of
 from pscp.jobs.toml.schema import as_keys
 from pscp.options.arguments import make_parser
 from pscp.progress.progress import Result, count

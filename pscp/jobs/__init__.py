@@ -5,5 +5,5 @@ command line of pscp-run (../cli/run.py).
 Read next: toml/job.py, reports/outcome.py.
 
 For other rooms: attempts (has_found, is_failure, outcome_of, words_of), check, explain, runner
-(moves_of, ordered, run), sources, stopping (NAME).
+(ordered, run), sources, stopping (NAME).
 """

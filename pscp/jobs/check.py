@@ -25,8 +25,7 @@ from pscp.ground.values import LOGINS_MAX
 from pscp.jobs.attempts import outcome_of, words_of
 from pscp.jobs.reports import report
 from pscp.jobs.reports.outcome import Outcome, worst
-from pscp.jobs.runner import moves_of
-from pscp.jobs.toml.job import Job
+from pscp.jobs.toml.job import Job, moves_of
 from pscp.jobs.toml.schema import as_keys
 from pscp.options.options import Options
 from pscp.progress.progress import format_bytes

@@ -34,7 +34,7 @@ from pscp.jobs.reports.notifications import Teller
 from pscp.jobs.reports.outcome import GOOD, CommandRun, JobRun, Outcome, worst
 from pscp.jobs.reports.report import reasons, summary
 from pscp.jobs.stopping import Stopping
-from pscp.jobs.toml.job import Job, check_after
+from pscp.jobs.toml.job import Job, check_after, moves_of
 from pscp.jobs.toml.schema import as_keys
 from pscp.options.keywords import as_typed
 from pscp.options.options import Options
@@ -195,13 +195,6 @@ class Copying:
     def _say(self, destination: str, text: str) -> None:
         said = as_keys(text, letters=False)  # zfs may have said those
         self._teller.says(self._job.name, f"{destination}: {said}")
-
-
-def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:
-    """Return what moves these sources of a job, None where nothing does, or the copy itself."""
-    if job.after == "keep" or any(each.is_remote for each in found):
-        return None
-    return Moves([job.place(each) for each in job.destinations], job.move_to)
 
 
 class _Notes(Reporter):

@@ -75,7 +75,7 @@ class Run:
         token, connections = token_of_request(self._request), self._request.connections
         is_here = self._request.is_push and self._request.far_source is None
         tops = self._negotiation.near_tops() if is_here else []
-        self._check_moves(tops, is_here=is_here)
+        self._check_moves(tops)
         if is_here and not tops:  # nobody need be contacted
             return self._nothing()
         journal = self._journal(token)
@@ -119,16 +119,10 @@ class Run:
             journal.close(complete)
             forget_tokens(self._request, token)
 
-    def _check_moves(self, tops: list[source.Top], *, is_here: bool) -> None:
+    def _check_moves(self, tops: list[source.Top]) -> None:
         """Raise UsageError where the sources cannot be moved as the job wants it."""
-        moves = self._request.job.moves
-        if moves is None:
-            return
-        if not is_here:
-            raise errors.UsageError("`moves` is for sources here")
-        if moves.folder and self._options.has_whole_paths:
-            raise errors.UsageError("-R does not go with a folder into which sources are moved")
-        moves.check(self._request.to.text, tops)
+        if self._request.job.moves is not None:
+            self._request.job.moves.check(self._request.to.text, tops)
 
     def _journal(self, token: str) -> Journal:
         """Return the copy's journal, or, where none can be kept, one that keeps nothing."""

@@ -53,6 +53,19 @@ def test_it_tells_what_failed_and_not_what_went_well(
     assert "before said:" in err and "why" in err and "here/gone" in err and "good" not in err
 
 
+@pytest.mark.parametrize("what", ["--list", "--explain", "--check", "--dry-run", "-v"])
+def test_what_a_copy_would_refuse_is_a_mistake_in_the_file(
+    place: Place, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The jobs before it were run, and --explain had lines for it."""
+    place.fill("a")
+    bad = GOOD.replace("good", "bad") + f'relative = true\nafter = "move {place.home}/moved"\n'
+    assert run(place, GOOD + bad, what) == 2
+    out, err = capfd.readouterr()
+    assert "job.bad: relative does not go with a folder into which sources are moved" in err
+    assert out == "" and place.arrived() == set()
+
+
 def test_no_hint_to_a_person_is_one_for_programs(
     place: Place, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,6 @@
 
 Nothing here is run. Read next: config.py.
 
-For other rooms: config (Config, find_config, is_default, load), job (IF_RUNNING, Job, check_after),
-schema (as_keys).
+For other rooms: config (Config, find_config, is_default, load), job (IF_RUNNING, Job, check_after,
+moves_of), schema (as_keys).
 """

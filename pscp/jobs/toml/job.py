@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, parse_location
 from pscp.options.options import Options
+from pscp.transfer.terms.moves import Moves
 from pscp.zfs.settings import Settings
 
 IF_RUNNING = ("skip", "wait", "fail")
@@ -142,6 +143,13 @@ def check_after(job: Job, sources: Iterable[Location]) -> None:
         hint = "copy them here with it, and on from here with a job that depends on that one"
         what = 'after = "remove" of sources at a host needs one destination, on this machine'
         raise UsageError(what, hint)
+
+
+def moves_of(job: Job, found: Iterable[Location]) -> Moves | None:
+    """Return what moves these sources of a job, None where nothing does, or the copy itself."""
+    if job.after == "keep" or any(each.is_remote for each in found):
+        return None
+    return Moves([job.place(each) for each in job.destinations], job.move_to)
 
 
 def host_key(place: Location) -> str:

@@ -5,22 +5,27 @@ Not here: values that are wrong alone (schema.py), other tables and jobs (config
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+from pscp.calls.call_arguments import fitted
+from pscp.endpoint.frames.failures import Refusal
+from pscp.endpoint.reading.source import Top, expand
 from pscp.ground.errors import UsageError
 from pscp.ground.locations import Location, check_beside, check_direction, parse_location
 from pscp.jobs.toml import schema
-from pscp.jobs.toml.job import HostOptions, Job, check_after, host_key
+from pscp.jobs.toml.job import HostOptions, Job, check_after, host_key, moves_of
 from pscp.options.arguments import with_files
 from pscp.options.keywords import as_typed
-from pscp.options.option_pairs import check_no_cluster, check_several_hosts
+from pscp.options.option_pairs import check_no_cluster
 from pscp.options.options import Options
 from pscp.toml.positions import Place
 from pscp.toml.reading import Mistakes
 from pscp.toml.values import Seconds, in_words, whole
+from pscp.transfer.terms.copy_terms import JobTerms
 from pscp.zfs.names import check_ends, parse_place
 from pscp.zfs.settings import Settings
 
@@ -34,6 +39,7 @@ _FIELDS = {
     for key, each in schema.OWN.items()
     if key not in _MADE_HERE
 }
+_LISTED = parse_location("host:")  # what a list has, where it goes to a folder of this machine
 _SETTINGS = {each.name for each in fields(Settings)}
 
 
@@ -79,7 +85,6 @@ class JobReader:
             report=reports,
             **{field: given[key] for key, field in _FIELDS.items() if given.get(key)},
         )
-        self._check_ends(job)
         ends = (*job.sources, *job.datasets, *job.destinations)
         places = {host_key(parse_location(text)) for text in ends}
         is_known = job.sources or job.datasets  # else a list may name any host
@@ -87,7 +92,9 @@ class JobReader:
         known = {key: name for key, name in hosts.items() if key in places or not is_known}
         by_host = {key: self._chosen(self.hosts[name])[0] for key, name in known.items()}
         self._check_cluster(job, [each.options for each in by_host.values()])
-        return replace(job, by_host=by_host)
+        job = replace(job, by_host=by_host)
+        self._check_ends(job)
+        return job
 
     @property
     def _has_datasets(self) -> bool:
@@ -147,11 +154,14 @@ class JobReader:
     def _check_ends(self, job: Job) -> None:
         """Say what no run of pscp could copy."""
         sources = [parse_location(text) for text in job.sources]
+        places = [parse_location(each) for each in job.destinations]
+        if not (sources or all(each.is_remote for each in places)):
+            sources = [_LISTED]
         try:
             for text in (*job.sources[:1], *job.datasets[:1], *job.destinations):
                 self._check_hosts(job, parse_location(text))
             for destination in job.destinations:
-                if sources:
+                if sources and not job.datasets:
                     check_direction(sources, parse_location(destination))
                 pairs = job.replications(destination)
                 for dataset, place in pairs:
@@ -159,24 +169,42 @@ class JobReader:
                 if len({place for _, place in pairs}) < len(pairs):
                     hint = 'with a "/" behind it they go below it, by their last names'
                     raise UsageError(f"several datasets would become {pairs[0][1]}", hint)
-            places = [parse_location(each) for each in job.destinations]
             options = job.options
             check_beside(places, mirrors=options.delete, backup_dir=options.backup_dir)
         except UsageError as error:
             self._wrong("destinations", schema.as_keys(in_words(error)))
+        else:
+            self._check_copies(job, sources)
         self._check_manifests(job)
-        if job.destinations:
-            try:
-                check_after(job, sources)
-            except UsageError as error:
-                self._wrong("after", schema.as_keys(in_words(error)))
 
     def _check_hosts(self, job: Job, place: Location) -> None:
         """Raise UsageError where several hosts cannot be what this job wants of one."""
         if place.others and job.datasets:
             raise UsageError(f"{place.text}: a dataset is at one host")
-        if place.others:
-            check_several_hosts(replace(job.options, remove_source_files=job.after != "keep"))
+
+    def _check_copies(self, job: Job, sources: list[Location]) -> None:
+        """Say what the copies would refuse, whatever is at their ends."""
+        if job.datasets or not job.destinations:
+            return
+        try:
+            check_after(job, sources)
+            moves = moves_of(job, sources)
+            if moves is not None:
+                paths = dict.fromkeys(each.path for each in sources)
+                with contextlib.suppress(OSError):  # the run tells what cannot be looked at
+                    moves.check_apart([_top(path) for path in paths])
+        except UsageError as error:
+            self._wrong("after", schema.as_keys(in_words(error)))
+            return
+        for destination in job.destinations:
+            its = replace(job.chosen(destination).options, remove_source_files=job.after != "keep")
+            place = parse_location(destination)
+            try:
+                fitted(its, JobTerms(moves=moves), sources, place)
+            except UsageError as error:
+                ends = {host_key(each) for each in (place, *sources[:1])}
+                hosts = [each for name, each in self.hosts.items() if key_of(name, each) in ends]
+                self._wrong_together(error, self._given(*hosts), hosts, or_else="destinations")
 
     def _check_cluster(self, job: Job, of_hosts: list[Options]) -> None:
         try:
@@ -207,11 +235,17 @@ class JobReader:
             with as_typed():
                 return self._options(sum(words.values(), ()))
         except UsageError as error:
-            cause = next((key for key in schema.named_in(error) if key in words), "")
-            tables = (self.own, *host, self.defaults)
-            table = next((each for each in tables if cause in each.values), self.own)
-            self._wrong(cause, schema.as_keys(in_words(error)), table)
+            self._wrong_together(error, words, host)
             return HostOptions(Options()), Settings()
+
+    def _wrong_together(
+        self, error: UsageError, keys: Container[str], hosts: Iterable[Table], or_else: str = ""
+    ) -> None:
+        """Say what is wrong where the first of these keys stands that the error names."""
+        cause = next((key for key in schema.named_in(error) if key in keys), or_else)
+        tables = (self.own, *hosts, self.defaults)
+        table = next((each for each in tables if cause in each.values), self.own)
+        self._wrong(cause, schema.as_keys(in_words(error)), table)
 
     def _options(self, words: tuple[str, ...]) -> tuple[HostOptions, Settings]:
         if "--ipv4" in words and "--ipv6" in words:
@@ -229,6 +263,14 @@ class JobReader:
         if of_job.get("after", ("keep",))[0] != "keep":
             replace(options, remove_source_files=True)
         return HostOptions(options, words), settings
+
+
+def _top(path: str) -> Top:
+    """Return what a source here stands for, as far as that is sure: a pattern stays one."""
+    try:
+        return expand(path, False)[0]
+    except Refusal:
+        return Top("*", path, False)
 
 
 def _report(form: str, file: str, job: str) -> str:

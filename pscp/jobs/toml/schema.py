@@ -58,8 +58,9 @@ _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
 def named_in(error: UsageError) -> list[str]:
-    """Return the options that a UsageError names, without their dashes."""
-    return re.findall(r"(?:--|(?<!\S)-(?=[apr]\b))([a-z0-9-]+)", error.message)
+    """Return the keys of the options that a UsageError names."""
+    words = re.findall(r"--[a-z0-9-]+|(?<!\S)-[a-zA-Z]\b", error.message)
+    return [_KEYS.get(word, word.lstrip("-")) for word in words]
 
 
 def _fixed(text: str, folder: str) -> str:

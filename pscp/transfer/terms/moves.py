@@ -82,32 +82,46 @@ class Moves:
         """Raise UsageError where these sources here cannot be moved so, before anything is done."""
         if destination not in self._destinations:
             raise UsageError(f"{destination} is none of the destinations of `moves`")
+        self.check_apart(tops)
+        if self.folder:
+            self._check_disk(tops)
+
+    def check_apart(self, tops: Sequence[Top]) -> None:
+        """Raise UsageError where one of these sources is in another one, or the folder in one."""
         paths = sorted(map(_real, tops), key=lambda path: path.split(b"/"))
         for one, other in itertools.pairwise(paths):
             if (other + b"/").startswith(one.rstrip(b"/") + b"/"):
                 what = f"{os.fsdecode(other)} is in another source, {os.fsdecode(one)}"
                 raise UsageError(f"{what}, so it cannot be told when it has landed")
-        if self.folder:
-            self._check_folder(tops)
-
-    def _check_folder(self, tops: Sequence[Top]) -> None:
-        """Raise UsageError where a source cannot be renamed into the folder."""
-        folder = os.path.realpath(to_bytes(self.folder))
-        there = _existing(folder)
+        there = _existing(self._real_folder) if self.folder else []
         is_in = {_identity(path) for path in there}
-        if not os.path.isdir(there[0]):
-            raise UsageError(f"{os.fsdecode(there[0])} is no folder to move to")
-        for top in tops:
+        for top in tops if self.folder else ():
             source = _real(top)
+            if top.is_folder and _identity(source) in is_in:
+                raise UsageError(f"{self._where(top)} is in that source")
             parent = os.path.dirname(source)
-            own = source if top.is_folder else parent  # some filesystems give files other devices
-            what = f"{self.folder}, where {top.path} is to be moved,"
-            if top.is_folder and _identity(own) in is_in:
-                raise UsageError(f"{what} is in that source")
-            if top.name and there[0] == folder and os.path.samefile(parent, folder):
-                raise UsageError(f"{what} has it already")
-            if os.stat(there[0]).st_dev != os.stat(own).st_dev:
-                raise UsageError(f"{what} is on another file system", "name a folder on the same")
+            is_there = there[0] == self._real_folder and os.path.isdir(parent)
+            if top.name and is_there and os.path.samefile(parent, there[0]):
+                raise UsageError(f"{self._where(top)} has it already")
+
+    def _check_disk(self, tops: Sequence[Top]) -> None:
+        """Raise UsageError where a source cannot be renamed into the folder."""
+        there = _existing(self._real_folder)[0]
+        if not os.path.isdir(there):
+            raise UsageError(f"{os.fsdecode(there)} is no folder to move to")
+        for top in tops:
+            source = _real(top)  # some filesystems give files other devices
+            own = source if top.is_folder else os.path.dirname(source)
+            if os.stat(there).st_dev != os.stat(own).st_dev:
+                what = f"{self._where(top)} is on another file system"
+                raise UsageError(what, "name a folder on the same")
+
+    @property
+    def _real_folder(self) -> bytes:
+        return os.path.realpath(to_bytes(self.folder))
+
+    def _where(self, top: Top) -> str:
+        return f"{self.folder}, where {top.path} is to be moved,"
 
     @property
     def are_several(self) -> bool:
