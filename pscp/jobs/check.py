@@ -27,6 +27,7 @@ from pscp.jobs.reports import report
 from pscp.jobs.reports.outcome import Outcome, worst
 from pscp.jobs.toml.job import Job, moves_of
 from pscp.jobs.toml.schema import as_keys
+from pscp.manifests.signing import check_can_sign
 from pscp.options.options import Options
 from pscp.progress.progress import format_bytes
 
@@ -178,7 +179,12 @@ def _of_job(job: Job) -> list[Row]:
 
 
 def _tell_files(job: Job, row: Row) -> None:
-    """Tell where a report of the job, or its metrics, could not be written."""
+    """Tell where a manifest could not be signed, or a report or the metrics not written."""
+    if job.options.sign is not None:
+        try:
+            check_can_sign(job.options.sign)
+        except errors.UsageError as error:
+            row.add(BAD, _in_a_line(error, 0), outcome_of(error))
     files = [*(("report", file) for _, file in job.report), ("metrics", job.metrics or "")]
     folders = [(key, f if os.path.isdir(f) else os.path.dirname(f)) for key, f in files if f]
     for key, folder in dict.fromkeys(folders):

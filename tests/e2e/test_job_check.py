@@ -113,6 +113,19 @@ def test_folders_of_reports_and_metrics_are_looked_at(sshd: PrivateServer, tmp_p
     assert [row.mark for row in rows] == ["FAIL", "ok", "ok"]
 
 
+def test_the_key_that_signs_is_looked_at(sshd: PrivateServer, tmp_path: Path) -> None:
+    """The run alone told that it was not there."""
+    (tmp_path / "there").mkdir()
+    key = tmp_path / "key"
+    options = pscp.Options(config_file=sshd.ssh_config, manifest=f"{tmp_path}/m", sign=str(key))
+    job = job_to(sshd, tmp_path / "there", options=options)
+    [row, there], _, code = asked(job)
+    assert (code, row.destination, row.mark, there.mark) == (2, "-", "FAIL", "ok")
+    assert row.reasons[0].startswith(f"sign {key}: No such file or directory; it takes the file")
+    key.touch()
+    assert asked(job)[2] == 0
+
+
 def pull_to(server: PrivateServer, folder: Path) -> Job:
     sources = (f"{server.host}:/nowhere/*",)
     return dataclasses.replace(job_to(server), destinations=(str(folder),), sources=sources)
