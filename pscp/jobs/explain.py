@@ -1,7 +1,8 @@
 """The lines of pscp, or pscp-zfs, that a job amounts to, quoted for bash.
 
 They do what one attempt of the job does. What has no like on a command line stands in a comment:
-rates by the time of day, and what waits until it has settled.
+rates by the time of day, what waits until it has settled, and moves where that or an option leaves
+files out, which have to stay.
 
 Not here: how a job is run (../calls/api.py).
 """
@@ -14,11 +15,17 @@ import time
 from collections.abc import Sequence
 
 from pscp.ground.locations import parse_location
+from pscp.ground.terminal_text import printable
 from pscp.jobs.toml.job import Job
+from pscp.options.option_pairs import is_given
 
 _ALL = '"$@"'  # the sources
 # What a shell takes as it is, or for a pattern where the job has one too.
 _QUOTED_IN_PATTERNS = re.compile(r"[^\w@%+=:,./*?!\[\]-]+", re.ASCII)
+_LEAVING_OUT = (
+    "filters", "files_from", "one_file_system", "update", "existing", "ignore_existing",
+    "min_size_bytes", "max_size_bytes", "min_age_s", "max_age_s",
+)  # fmt: skip
 
 
 def lines(job: Job) -> list[str]:
@@ -57,22 +64,30 @@ def _steps(job: Job) -> list[str]:
         for words in argv(job, destination, ("--", _ALL), *more, *removes):
             quoted = (each if each is _ALL else shlex.quote(each) for each in (*limit, *words))
             found.append(" ".join(quoted))
-    if job.after == "move" and job.move_to is not None:
+    if job.after == "move" and job.move_to is not None and not _leaves_out(job):
         folder = shlex.quote(job.move_to)
-        found += [f"mkdir -p {folder}", f"mv -t {folder} -- {_ALL}"]
+        found += [f"mkdir -p {folder}", f"mv -n -t {folder} -- {_ALL}"]
     return found
 
 
 def _sources(job: Job) -> str:
-    """Return a line that makes the sources what the lines below it have as "$@"."""
+    """Return a line that makes the sources what the lines below it have as "$@": none, where a list
+    or the command that prints it fails.
+    """
     if job.sources:
         return f"set -- {' '.join(map(_pattern, job.sources))}"
-    listed = f"<({shlex.join(job.sources_command)})"
+    listed = f"<({shlex.join(job.sources_command)}) && wait $!"
     if job.sources_from is not None:
         listed = shlex.quote(job.sources_from)
     ends = " -d ''" if job.options.from0 else ""
-    begin = f"cd {shlex.quote(job.folder)} && "
+    begin = f"set -- && cd {shlex.quote(job.folder)} && "
     return f'{begin}mapfile -t{ends} sources < {listed} && set -- "${{sources[@]}}"'
+
+
+def _leaves_out(job: Job) -> bool:
+    """Return whether files of the sources may stay though all went well."""
+    waits = job.min_age_s or job.settled_for_s
+    return bool(waits) or any(is_given(job.options, name) for name in _LEAVING_OUT)
 
 
 def _pattern(source: str) -> str:
@@ -93,6 +108,9 @@ def _comments(job: Job) -> list[str]:
         found.append(f"# {each.begins}-{each.ends}: {rate}")
     if job.settled_for_s:
         found.append(f"# files not seen unchanged for {job.settled_for_s} s are left for later")
+    if job.after == "move" and _leaves_out(job):
+        folder = printable(job.move_to or "")
+        found.append(f"# what every destination has is moved to {folder}, and replaces nothing")
     if job.depends_on:
         found.append(f"# after: {' '.join(job.depends_on)}")
     return found

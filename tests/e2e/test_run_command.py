@@ -100,6 +100,40 @@ def test_a_job_that_moves_its_sources(world: World) -> None:
     assert names_in(world.there / "one") == names_in(world.here / "sent away") == sorted(NAMES)
 
 
+def test_what_is_there_already_is_not_replaced_by_a_move(world: World) -> None:
+    sent, source = world.here / "sent", world.here / "records [1]" / "one.rec"
+    sent.mkdir()
+    (sent / "one.rec").write_text("of yesterday")
+    text = '[job.a]\nsources = "records [[]1]/*"\ndestinations = "host:one"\nafter = "move sent"\n'
+    run_lines(world, text)
+    assert (sent / "one.rec").read_text() == "of yesterday" and source.read_text() == "one.rec"
+    assert names_in(sent) == sorted(NAMES)
+
+
+def test_what_is_not_copied_is_not_moved(world: World) -> None:
+    text = """
+        [job.a]
+        sources = "records [[]1]/*"
+        destinations = "host:one"
+        exclude = "two*"
+        after = "move sent"
+    """
+    ran = run_lines(world, text)
+    assert ran.code == 0 and names_in(world.there / "one") == sorted({*NAMES} - {"two words.rec"})
+    assert names_in(world.here / "records [1]") == sorted(NAMES), "or it is lost to the next run"
+    assert (
+        f"is moved to {world.here}/sent, and replaces nothing" in told(world, text, "--explain").out
+    )
+
+
+def test_half_a_list_is_none(world: World) -> None:
+    job = '[job.{}]\nsources-command = "{}"\ndestinations = "host:{}/"\n'
+    lists = (("a", "echo a.txt", "one"), ("b", "echo a.txt; exit 3", "two words"))
+    ran = run_lines(world, "".join(job.format(*each) for each in lists))
+    assert ran.code != 0 and names_in(world.there / "one") == ["a.txt"]
+    assert names_in(world.there / "two words") == []
+
+
 def nightly(world: World) -> str:
     """Return the job of docs/cron.md with a folder for each night, for this world's ends."""
     page = (Path(__file__).parents[2] / "docs" / "cron.md").read_text()
