@@ -102,6 +102,7 @@ class ConnectionOptions:
         "--remote WAY",
         "what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)",
         ("auto", "agent", "sftp"),
+        commands=("pscp-verify", *COPYING),  # a stream is the agent's
     )
     connections: int | None = SENT.value(
         "-c --connections N",

@@ -29,7 +29,7 @@ COMBINED = (
 
 # What a stream ("-") takes of what is in these tables: there is no entry, of which the others would
 # decide, and no file that a cluster's workers could see.
-OF_A_STREAM = ("verify=none", "remote=sftp", "has_plane", "persist", "login_once")
+OF_A_STREAM = ("verify=none", "has_plane", "persist", "login_once")
 ONE_STREAM = '"-" goes with HOST:FILE, and nothing else; a file here that is called so is "./-"'
 
 _SPELLED = {

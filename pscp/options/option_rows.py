@@ -76,7 +76,8 @@ class Row(NamedTuple):
     read: Read | None = None
     among: tuple[str, ...] = ()  # the values that there are, where there are few
     is_path: bool = False  # a pathlib.Path will do for a text
-    commands: tuple[str, ...] = ()  # in place of the group's
+    # In place of the group's. Where pscp comes first, it is for copies alone to a program's calls.
+    commands: tuple[str, ...] = ()
 
 
 class Group(NamedTuple):
@@ -104,9 +105,11 @@ class Group(NamedTuple):
         return self.value(words, help, doc, check=check_argument, is_path=True, **more)
 
     def choice(
-        self, words: str, help: str, among: tuple[str, ...], *, default: str | None = "auto"
-    ) -> Any:
-        return self.value(words, help, default=default, check=_one_of(among), among=among)
+        self, words: str, help: str, among: tuple[str, ...], *, default: str | None = "auto",
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        check = _one_of(among)
+        return self.value(words, help, default=default, check=check, among=among, **more)
 
 
 def rows_of(table: type) -> Iterator[tuple[str, Any, Row]]:

@@ -680,6 +680,7 @@ WRONG: tuple[tuple[int, list[str], str], ...] = (
     (255, ["--window", "1M", "HOST", "cat"], "--window must be"),
     (255, ["--window", "x", "HOST", "cat"], "'x' is not a size"),
     (255, ["--archive", "HOST", "cat"], "archive"),
+    (255, ["--remote", "sftp", "HOST", "cat"], "--remote"),
     (2, ["-", "file"], '"-" goes with HOST:FILE'),
     (2, ["-", "-"], '"-" goes with HOST:FILE'),
     (2, ["HOST:file", "HOST:other", "-"], '"-" goes with HOST:FILE'),
@@ -688,6 +689,7 @@ WRONG: tuple[tuple[int, list[str], str], ...] = (
     (2, ["-", "host:"], "name it"),
     (2, ["--dry-run", "-", "HOST:file"], "-n: for files"),
     (2, ["--transfer-test", "-", "HOST:file"], '-t: for files, not for "-"'),
+    (2, ["--remote", "sftp", "-", "HOST:file"], '--remote sftp: for files, not for "-"'),
     # T3: they were taken, and did nothing.
     (2, ["--backup", "--backup-dir=b", "-", "HOST:file"], "--backup, --backup-dir: for files"),
     (2, ["--chmod=600", "-", "HOST:file"], "--chmod: for files"),

@@ -3,7 +3,6 @@
 complete -c pscp-pipe -a '(__fish_complete_user_at_hosts)'
 complete -c pscp-pipe -l from -d 'from COMMAND\'s standard output to here'
 complete -c pscp-pipe -l producer -x -d 'run this here for what is sent, and end the far COMMAND when it fails'
-complete -c pscp-pipe -l remote -x -a 'auto\t"SFTP where no agent can be" agent\t"python3" sftp\t""' -d 'what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)'
 complete -c pscp-pipe -s c -l connections -x -d 'the number of connections, or auto (the default)'
 complete -c pscp-pipe -l channels -x -d 'the number of channels of each connection, or auto (the default)'
 complete -c pscp-pipe -s b -l block-size -x -d 'what is read and written at once (1M)'

@@ -21,7 +21,6 @@ complete -c pscp-zfs -l bookmark -d 'bookmark the newest snapshot that both ends
 complete -c pscp-zfs -l zfs-command -x -d 'run this as zfs here, such as \'sudo zfs\''
 complete -c pscp-zfs -l far-zfs-command -x -d 'and this at the far end'
 complete -c pscp-zfs -l parallel -x -d 'the number of datasets at once (2)'
-complete -c pscp-zfs -l remote -x -a 'auto\t"SFTP where no agent can be" agent\t"python3" sftp\t""' -d 'what to use at the far end: agent (python3), sftp, or auto (SFTP where no agent can be)'
 complete -c pscp-zfs -s c -l connections -x -d 'the number of connections, or auto (the default)'
 complete -c pscp-zfs -l channels -x -d 'the number of channels of each connection, or auto (the default)'
 complete -c pscp-zfs -s b -l block-size -x -d 'what is read and written at once (1M)'
