@@ -59,6 +59,7 @@ def fitted(
 
     pscp-run asks it before any copy, also of sources that are still to be listed: none are given.
     """
+    check_terms(terms)
     _check_whole(options, terms, froms, to)
     for is_so, what in (
         (options.transfer_test, "-t"),
@@ -72,6 +73,16 @@ def fitted(
         return options
     check_several_hosts(options if terms is None else terms.options(options))
     return options.with_agent("a copy to several hosts")
+
+
+def check_terms(terms: object) -> None:
+    """Raise UsageError for what is given as a call's terms and is none."""
+    if terms is None:
+        return
+    from pscp.transfer.terms.copy_terms import JobTerms  # here: few copies have any
+
+    if not isinstance(terms, JobTerms):
+        raise errors.UsageError(f"terms must be pscp.JobTerms, not {terms!r}")
 
 
 def _check_whole(

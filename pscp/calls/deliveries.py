@@ -28,6 +28,7 @@ from pscp.calls.call_arguments import (
     Source,
     as_several,
     check_functions,
+    check_terms,
     locations,
     seconds,
 )
@@ -147,7 +148,7 @@ def fan_out(
     places = _checked(sources, destinations, chosen, max_hosts)
     copy = partial(
         api.copy, sources, options=chosen, exclude=exclude, include=include,
-        keep_digests=keep_digests, raises=False, terms=_shared(terms or JobTerms(), chosen, places),
+        keep_digests=keep_digests, raises=False, terms=_shared(terms, chosen, places),
         wait=wait,
     )  # fmt: skip
     by_name = {each.text: each for each in places}
@@ -215,8 +216,10 @@ def _checked(
     return places
 
 
-def _shared(terms: JobTerms, options: Options, places: Sequence[Location]) -> JobTerms:
+def _shared(given: JobTerms | None, options: Options, places: Sequence[Location]) -> JobTerms:
     """Return the terms of all copies: what the options say of all together is a matter of these."""
+    check_terms(given)
+    terms = given or JobTerms()
     kbit_s, moves = terms.kbit_s, terms.moves
     if kbit_s is None and options.limit_kbit_s is not None:
         kbit_s = partial(_same, options.limit_kbit_s)

@@ -680,7 +680,7 @@ WRONG: tuple[tuple[int, list[str], str], ...] = (
     (255, ["--window", "1M", "HOST", "cat"], "--window must be"),
     (255, ["--window", "x", "HOST", "cat"], "'x' is not a size"),
     (255, ["--archive", "HOST", "cat"], "archive"),
-    (255, ["--remote", "sftp", "HOST", "cat"], "--remote"),
+    (255, ["--remote", "sftp", "HOST", "cat"], "no such option: --remote"),
     (2, ["-", "file"], '"-" goes with HOST:FILE'),
     (2, ["-", "-"], '"-" goes with HOST:FILE'),
     (2, ["HOST:file", "HOST:other", "-"], '"-" goes with HOST:FILE'),

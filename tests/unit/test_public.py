@@ -318,6 +318,22 @@ def test_24_a_replications_errors_speak_of_keywords() -> None:
         pscp.replicate("tank/data", "host:vault", prune="dest")
 
 
+@pytest.mark.parametrize("terms", [5, 0, pscp.Options()])
+def test_terms_that_are_none_are_refused(terms: Any) -> None:
+    for call in (pscp.copy, pscp.Session("nowhere.invalid").copy):
+        with pytest.raises(pscp.UsageError, match=r"^terms must be pscp[.]JobTerms, not "):
+            call("a", "nowhere.invalid:", terms=terms)
+    with pytest.raises(pscp.UsageError, match=r"^terms must be pscp[.]JobTerms, not "):
+        pscp.fan_out("a", ["nowhere.invalid:"], terms=terms)
+
+
+@pytest.mark.parametrize("name", ["select", "kbit_s", "moves", "expected"])
+def test_terms_of_wrong_kinds_are_refused(name: str) -> None:
+    given: dict[str, Any] = {name: 5}
+    with pytest.raises(pscp.UsageError, match=f"^`{name}` must be "):
+        pscp.JobTerms(**given)
+
+
 @pytest.mark.parametrize("name", ["progress", "on_file"])
 def test_what_cannot_be_called_is_refused_before_anything(name: str) -> None:
     given: dict[str, Any] = {name: 3}

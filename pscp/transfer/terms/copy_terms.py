@@ -82,10 +82,24 @@ class JobTerms:
     limiter: RateLimiter | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         limiter = RateLimiter(self.kbit_s) if self.kbit_s is not None else None
         object.__setattr__(self, "limiter", limiter)
         expected = {path: _as_expected(path, said) for path, said in self.expected.items()}
         object.__setattr__(self, "expected", expected)
+
+    def _check_kinds(self) -> None:
+        for name in ("select", "kbit_s"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise errors.UsageError(f"`{name}` must be a function, not {value!r}")
+        if self.moves is not None:
+            from pscp.transfer.terms.moves import Moves  # here: few copies have any
+
+            if not isinstance(self.moves, Moves):
+                raise errors.UsageError(f"`moves` must be pscp.Moves, not {self.moves!r}")
+        if not isinstance(self.expected, Mapping):
+            raise errors.UsageError(f"`expected` must be a dict, not {self.expected!r}")
 
     def options(self, options: Options) -> Options:
         """Return the options of a copy on these terms. Raises UsageError where both clash."""
