@@ -31,6 +31,7 @@ from pscp.endpoint.reading import source
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import PscpError, Unreachable, UsageError
 from pscp.options.arguments import version
+from pscp.options.keywords import to_programs
 from pscp.options.options import Options
 from pscp.transfer.terms.copy_terms import CopyRequest, CopyTerms, Movers
 
@@ -213,8 +214,9 @@ def _local_cluster(workers: int, folder: str) -> Any:
             )
     except RuntimeError:  # each begins as the program does
         what = f"--cluster local:{workers}: its workers cannot be started"
-        in_program = 'a program has to do its work below if __name__ == "__main__":'
-        raise Unreachable(what, f"one was ended as it began, or failed; {in_program}") from None
+        below = '; a program has to do its work below if __name__ == "__main__":'
+        why = f"one was ended as it began, or failed{to_programs(below)}"
+        raise Unreachable(what, why) from None
 
 
 def _client_at(address: str) -> Client:

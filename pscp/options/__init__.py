@@ -5,10 +5,10 @@ Not here: what comes of an option (../transfer/). Read next: option_rows.py, the
 
 For other rooms: arguments, attributes (Attributes, Ids, ModeChange, Owner, changed_mode, known_id,
 parse_modes, parse_owner), connection_options (ConnectionOptions, OF_A_CONNECTION), filters, habits
-(NOT_IN_PLACE), keywords (as_keywords, as_typed, in_keywords, renamed, said), option_fields
-(OptionFields, ReplicateFields, SessionFields), option_pairs (OF_A_CLUSTER, ONE_STREAM,
-check_no_cluster, check_several_hosts, not_of_a_stream), option_rows (CHUNK_BYTES, Group, KEYWORDS,
-MANIFEST_FORMATS, MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S, MIN_CHUNK_BYTES, TIMEOUT_S,
-with_keywords), options (CHOICES, Options, UNCOMPRESSED, check_concern, check_names, with_fields),
-zfs_arguments, zfs_options (PLACING, PRUNABLE, ZfsOptions).
+(NOT_IN_PLACE), keywords (as_keywords, as_typed, in_keywords, renamed, said, to_programs),
+option_fields (OptionFields, ReplicateFields, SessionFields), option_pairs (OF_A_CLUSTER,
+ONE_STREAM, check_no_cluster, check_several_hosts, is_given, not_of_a_stream), option_rows
+(CHUNK_BYTES, Group, KEYWORDS, MANIFEST_FORMATS, MAX_AGE_S, MAX_CONNECTIONS, MAX_LIMIT_KBIT_S,
+MIN_CHUNK_BYTES, TIMEOUT_S, with_keywords), options (CHOICES, Options, UNCOMPRESSED, check_concern,
+check_names, with_fields), zfs_arguments, zfs_options (PLACING, PRUNABLE, ZfsOptions).
 """

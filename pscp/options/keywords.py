@@ -87,6 +87,11 @@ def said(text: str) -> str:
     return text if _is_typed else as_keywords(text)
 
 
+def to_programs(text: str) -> str:
+    """Return what is to be said to programs alone, but "" within as_typed()."""
+    return "" if _is_typed else text
+
+
 def as_keywords(text: str, *, letters: bool = True) -> str:
     """Return a text in which options of the command line are called by their keywords, but for
     those of another command to try; without `letters` only those of more than one letter.

@@ -428,6 +428,7 @@ def test_a_worker_that_is_killed_as_it_begins_is_no_mistake_of_the_command(push:
     env = {**os.environ, "PYTHONPATH": str(push.home)}
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=200, env=env)
     assert "local:1: its workers cannot be started\n" in ran.stderr, ran
+    assert "__main__" not in ran.stderr, "that is for programs"
     assert ran.returncode == 3 and not push.arrived()
 
 

@@ -30,6 +30,7 @@ from pscp.cluster.executor import NotThere, look
 from pscp.cluster.tasks import outcome_of
 from pscp.endpoint.writing import seen
 from pscp.options.arguments import version
+from pscp.options.keywords import as_typed
 
 
 def client_of(address: str) -> Any:
@@ -49,6 +50,17 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(pscp.UsageError) as raised:
         pscp.Options(cluster=name, dry_run=True)
     assert "local:N" in raised.value.hint
+
+
+def test_who_types_a_command_is_told_nothing_of_a_programs_main() -> None:
+    failing = patch("distributed.LocalCluster", side_effect=RuntimeError)
+    with failing, patch("pscp.cluster.clusters.resource_tracker"):  # a process that would stay
+        with pytest.raises(pscp.Unreachable, match="cannot be started") as raised:
+            pscp.copy("a", "nowhere.invalid:", cluster="local:1")
+        assert '__name__ == "__main__"' in raised.value.hint
+        with as_typed(), pytest.raises(pscp.Unreachable, match="cannot be started") as raised:
+            pscp.copy("a", "nowhere.invalid:", cluster="local:1")
+        assert raised.value.hint == "one was ended as it began, or failed"
 
 
 @contextlib.contextmanager
