@@ -168,6 +168,16 @@ def test_what_a_job_says_goes_before_its_host_and_that_before_the_defaults(tmp_p
     assert third.chosen("pool/b").options.port == 9
 
 
+def test_a_job_of_ipv6_goes_before_a_default_of_ipv4(tmp_path: Path) -> None:
+    """They were two mistakes together, though the job's word is the nearer one."""
+    texts = ("defaults.ipv4 = true\n[host.h]\nport = 2\n", "[host.h]\nipv4 = true\n")
+    for text in texts:
+        job = jobs_of(tmp_path, f"{text}{SOUND}ipv6 = true\n")["a"]
+        assert job.chosen("h:d").options.address_family == 6
+        job = jobs_of(tmp_path, f"{text}{SOUND}ipv6 = false\n")["a"]
+        assert job.chosen("h:d").options.address_family == 4
+
+
 def test_datasets(tmp_path: Path) -> None:
     text = """
         [job.z]

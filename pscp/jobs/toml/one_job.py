@@ -39,6 +39,7 @@ _FIELDS = {
     for key, each in schema.OWN.items()
     if key not in _MADE_HERE
 }
+_RIVALS = {"ipv4": "ipv6", "ipv6": "ipv4"}
 _LISTED = parse_location("host:")  # what a list has, where it goes to a folder of this machine
 _SETTINGS = {each.name for each in fields(Settings)}
 
@@ -108,8 +109,10 @@ class JobReader:
         """Return what holds for the job, at a host or where no host has said anything."""
         found: dict[str, Any] = {}
         for table in (self.own, *host, self.defaults):
+            nearer = dict(found)
             for key, value in table.values.items():
-                if schema.is_for(key, of_datasets=self._has_datasets):
+                is_overruled = nearer.get(_RIVALS.get(key, ""))
+                if schema.is_for(key, of_datasets=self._has_datasets) and not is_overruled:
                     found.setdefault(key, value)
         return found
 
