@@ -47,12 +47,12 @@ from pscp.ground.log import Log
 from pscp.options.arguments import version
 from pscp.options.options import Options
 from pscp.transfer import one_place
-from pscp.transfer.copy import make_pool
 from pscp.transfer.far_hosts import connections_to
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.lost_work import revoke_first
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Chunk, Failure, Pack, PlannedEntry, Work
+from pscp.transfer.pools import make_pool
 
 _KEPT_S = 5.0  # for which connections wait for the next task
 _FIRST_S = 10.0  # and for the first one, while the coordinator logs in and asks

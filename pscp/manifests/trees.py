@@ -29,11 +29,11 @@ from pscp.ground.locations import Location, absolute
 from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters, Reporter
 from pscp.transfer.begin_requests import choose_hash, sink_request
-from pscp.transfer.copy import make_pool, shared_cpus
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.negotiation import replace_dead
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.plan import Ask
+from pscp.transfer.pools import make_pool, shared_cpus
 from pscp.transfer.terms.copy_terms import ALONE, Movers
 
 _NEAR_MOST = 8  # threads: each hashes with a CPU of its own

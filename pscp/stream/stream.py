@@ -31,8 +31,8 @@ from pscp.progress.callbacks import log_notes
 from pscp.progress.progress import LiveCounters, format_bytes
 from pscp.stream.pipe import UNREAD, Out, Pipe, Pull, Push, Target
 from pscp.transfer.begin_requests import choose_hash
-from pscp.transfer.copy import make_pool
 from pscp.transfer.negotiation import replace_dead
+from pscp.transfer.pools import make_pool
 from pscp.transports.openssh import reap
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from pscp.endpoint.frames import wire
 from pscp.endpoint.reading.tree import FILE
 from pscp.ground.errors import ProtocolError
 from pscp.ground.locations import Location
-from pscp.transfer import copy
+from pscp.transfer import pools
 from pscp.transfer.lanes import lane_context, relay
 from pscp.transfer.pieces.plan import PlannedEntry
 from pscp.transfer.walk.lookups import DestinationLookup
@@ -190,7 +190,7 @@ def test_a_hostile_source_ends_the_copy(
 
 def test_the_path_is_that_to_both_hosts(push: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """A near sink's few lanes and small windows would not fill the path to a far source."""
-    monkeypatch.setattr(copy, "path_rtt_s", lambda far: 0.015)
+    monkeypatch.setattr(pools, "path_rtt_s", lambda far: 0.015)
     fill(push.source / "file", 10)
     told = Notes()
     result = through_here(push, connections=None, itemize=True, reporter=told)

@@ -21,7 +21,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.plane import congestion, direct, link
 from pscp.endpoint.plane.congestion import Choice, Follower, LiveSocket, Sending
 from pscp.transfer.autoscaler import LaneSockets
-from pscp.transfer.copy import path_rtt_s
+from pscp.transfer.pools import path_rtt_s
 from pscp.transports import socket_options
 from pscp.transports.direct import PlainChannel
 from pscp.transports.socket_options import borrow, of_channel
