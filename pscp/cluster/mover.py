@@ -354,7 +354,9 @@ class _Moving:
 
     def _work(self, pool: LanePool, agents: list[RemoteAgent], kept: _KeptConnections) -> None:
         queue, errand = pool.queue, self._errand
-        queue.when_lost(partial(revoke_first, queue.add, lambda failure: queue.stop(_as(failure))))
+        queue.when_lost(
+            partial(revoke_first, queue.add, lambda why: queue.stop(answers.as_copy_error(why)))
+        )
         queue.take_over_after(_TAKEOVER_S, _TAKEOVER_MOST_S)
         works: list[Work] = [*self._all_packs(), *self._all_chunks()]
         half_bytes = sum(work.cost_bytes for work in works) / 2
@@ -405,9 +407,5 @@ class _Moving:
 def _checked(answer: object) -> object:
     """Return an answer. Raises CopyError for a failure's data."""
     if isinstance(answer, dict):
-        raise _as(failures.parse_failure(answer))
+        raise answers.as_copy_error(failures.parse_failure(answer))
     return answer
-
-
-def _as(failure: Failure) -> PscpError:
-    return answers.as_copy_error(failure)

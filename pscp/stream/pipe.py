@@ -35,6 +35,7 @@ from pscp.progress.progress import LiveCounters
 from pscp.stream.states import PULL, PUSH, Near, NearEvent
 from pscp.transfer.lane_pool import LanePool
 from pscp.transfer.lanes.work_queue import SIGNAL_S, WorkQueue
+from pscp.transfer.pieces.answers import as_copy_error
 from pscp.transfer.pieces.plan import Ask, Chunk, Failure, PlannedEntry
 
 _ABORT_S = 6.0  # the far end gives its command 5 s before SIGKILL
@@ -155,7 +156,7 @@ class Pipe:
             for thread in threads:
                 thread.join(_IDLE_S)  # not for ever: who reads our output may have stopped
         if self._failure is not None:
-            raise _as_error(self._failure)
+            raise as_copy_error(self._failure)
         assert self._status is not None
         return self._status
 
@@ -230,7 +231,7 @@ class Pipe:
         self.queue.add(ask)
 
     def _ask_failed(self, failure: Failure) -> None:
-        self.cut_short(_as_error(failure))
+        self.cut_short(as_copy_error(failure))
 
     def _listen(self) -> None:
         """Pass on what the command writes, until it has ended and all of that was passed on."""
@@ -423,7 +424,3 @@ class Pull(Pipe):
             self.landed(chunk, "", 0)
         else:
             super().failed(chunk, failure)
-
-
-def _as_error(failure: Failure) -> errors.CopyError:
-    return errors.CopyError(f"{failure['path']}: {failure['message']}".lstrip(": "))

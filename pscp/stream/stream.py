@@ -32,6 +32,7 @@ from pscp.progress.progress import LiveCounters, format_bytes
 from pscp.stream.pipe import UNREAD, Out, Pipe, Pull, Push, Target
 from pscp.transfer.begin_requests import choose_hash
 from pscp.transfer.negotiation import replace_dead
+from pscp.transfer.pieces.answers import as_copy_error
 from pscp.transfer.pools import make_pool
 from pscp.transports.openssh import reap
 
@@ -128,7 +129,7 @@ class Stream:
         answer, failed = far.ask(request, is_slow=True)
         if failed:
             failure = failures.parse_failure(answer)
-            message = f"{failure['path']}: {failure['message']}".lstrip(": ")
+            message = as_copy_error(failure).message
             if self._target.path is None and failure["errno"]:  # of a list, which no shell reads
                 status = NOT_FOUND if failure["errno"] == errno.ENOENT else NOT_RUN
                 raise errors.CommandFailed(message, status, _NO_COMMAND)
