@@ -96,7 +96,7 @@ class Lane:
         try:
             self._near.begin(self._numbered(begin))
         except failures.EXPECTED as error:
-            problem = _as_copy_error(failures.from_exception(error, ""), begin)
+            problem = _why_not_begun(failures.from_exception(error, ""), begin)
             self._queue.stop(problem)
             raise problem from None
 
@@ -146,7 +146,7 @@ class Lane:
         """Take the answer to a Begin or an End. Return whether the agent has said goodbye."""
         answer = frame.json()
         if frame.flags & wire.FAILED:
-            problem = _as_copy_error(failures.parse_failure(answer), self._context.begin_far)
+            problem = _why_not_begun(failures.parse_failure(answer), self._context.begin_far)
             if isinstance(problem, CopyRunning):
                 self._queue.stop(problem)
             raise problem
@@ -196,7 +196,7 @@ class Lane:
         self._queue.give_back(self.share)
 
 
-def _as_copy_error(data: failures.Data, begin: requests.Begin) -> PscpError:
+def _why_not_begun(data: failures.Data, begin: requests.Begin) -> PscpError:
     """Return the error for an end that cannot begin; without a path it is about the sink's root."""
     if data["kind"] == failures.SUPERSEDED:
         return CopyRunning(data["message"])

@@ -35,7 +35,7 @@ def unexpected(failure: Failure) -> None:
 
 
 def as_copy_error(failure: Failure, root: str = "") -> CopyError:
-    """Return the error for an end that cannot begin; without a path it is about its root."""
+    """Return a failure as the error of the whole copy; without a path it is about this root."""
     return CopyError(f"{failure['path'] or root}: {failure['message']}".lstrip(": "))
 
 
