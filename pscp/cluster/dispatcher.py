@@ -345,7 +345,8 @@ class Dispatcher:
         self._shut_out(task)
         settle = self._queue.settle
         for number, chunk, found in task.chunks(outcome):
-            settle(task.share, number, functools.partial(_tell, chunk, found))
+            tell = functools.partial(chunk.tell, found.digest or None, found.receipt, found.failure)
+            settle(task.share, number, tell)
         for number, _, then in task.packs(outcome):
             settle(task.share, number, then)
         has_done = bool(outcome.chunks or outcome.packs)
@@ -402,13 +403,3 @@ def _content_bytes(work: Work) -> int:
     if isinstance(work, Chunk):
         return work.length
     return sum(item.entry.size for item in work.items) if isinstance(work, Pack) else 0
-
-
-def _tell(chunk: Chunk, found: ChunkOutcome) -> None:
-    """Report what became of a chunk to its file."""
-    if found.failure is not None:
-        chunk.job.failed(chunk, found.failure)
-    elif found.digest:
-        chunk.job.landed(chunk, found.digest, found.receipt)
-    else:
-        chunk.job.mismatched(chunk)

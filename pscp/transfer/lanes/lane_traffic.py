@@ -298,7 +298,8 @@ class LaneTraffic:
             raise ProtocolError("a DIGEST frame for another chunk")
         else:
             matches, receipt, failed = sink.complete(frame.id, frame.offset, length, rest)
-            self._settle_chunk(number, chunk, rest.hex() if matches else None, receipt, failed)
+            digest = rest.hex() if matches else None
+            self._settle(number, partial(chunk.tell, digest, receipt, failed))
 
     def _take_ack(self, frame: wire.Frame) -> None:
         number, chunk = self._first_expected(frame)
@@ -311,22 +312,7 @@ class LaneTraffic:
             rest = frame.payload[wire.LANDED.size :]
             failed = failures.parse_failure(frame._replace(payload=rest).json())
         digest = self._expected.digests.pop(number)
-        self._settle_chunk(number, chunk, None if frame.flags else digest, receipt, failed)
-
-    def _settle_chunk(
-        self, number: int, chunk: Chunk, digest: str | None, receipt: int, failed: Failure | None
-    ) -> None:
-        """Finish a chunk that has arrived; without a digest it has arrived damaged."""
-
-        def tell() -> None:
-            if failed is not None:
-                chunk.job.failed(chunk, failed)
-            elif digest is not None:
-                chunk.job.landed(chunk, digest, receipt)
-            else:
-                chunk.job.mismatched(chunk)
-
-        self._settle(number, tell)
+        self._settle(number, partial(chunk.tell, None if frame.flags else digest, receipt, failed))
 
     def _take_pack(self, frame: wire.Frame) -> None:
         number, pack = frame.id, self.share.work.get(frame.id)

@@ -91,6 +91,15 @@ class Chunk(Piece):
     def cost_bytes(self) -> int:
         return self.length + MEMORY_BYTES
 
+    def tell(self, digest: str | None, receipt: int, failure: Failure | None) -> None:
+        """Report to the file what became of this; without a digest it has arrived damaged."""
+        if failure is not None:
+            self.job.failed(self, failure)
+        elif digest is not None:
+            self.job.landed(self, digest, receipt)
+        else:
+            self.job.mismatched(self)
+
 
 @dataclass(eq=False)
 class Pack(Piece):
