@@ -21,6 +21,7 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
+from pscp.endpoint.reading.paths import status_of
 from pscp.serve.folder import QUICK
 from pscp.serve.programs import none_starting
 from pscp.serve.settings import User
@@ -189,14 +190,6 @@ def entries(folder: str) -> Iterator[tuple[int, bytes, os.stat_result]]:
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
                 yield fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False)
-
-
-def status_of(folder_fd: int, name: bytes) -> os.stat_result | None:
-    """Return the status of a name in an open folder, links not followed, if it is there."""
-    try:
-        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def is_same(one: os.stat_result | None, other: os.stat_result) -> bool:

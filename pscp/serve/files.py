@@ -20,7 +20,8 @@ from typing import TypeVar
 import asyncssh
 from asyncssh import constants
 
-from pscp.serve.account import Account, is_same, status_of
+from pscp.endpoint.reading.paths import status_of
+from pscp.serve.account import Account, is_same
 from pscp.serve.after_upload import Told
 from pscp.serve.content import Digest, SessionLoad, digest_of
 from pscp.serve.folder import Folder, relative
@@ -52,8 +53,7 @@ class Files(asyncssh.SFTPServer):
         self.told, self.rules = told, Rules(told.user)
         folder = Folder(told.user.folder)
         self.place = Place(folder, self.rules, Account(settings.state, told.user))
-        self.load = load
-        self.open_files = settings.open_files
+        self.load, self.open_files = load, settings.open_files
         self._open: set[Reading | Upload] = set()
         self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
         self._landed: OrderedDict[tuple[int, int], Landed] = OrderedDict()

@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 
 from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
 
+from pscp.endpoint.reading.paths import status_of
 from pscp.endpoint.writing.removal import sync_folder
-from pscp.serve.account import Account, entries, is_locked, is_same, status_of
+from pscp.serve.account import Account, entries, is_locked, is_same
 from pscp.serve.content import Content, SessionLoad, Writer, alone
 from pscp.serve.folder import QUICK, Folder, rename
 from pscp.serve.reading import Reading

@@ -15,7 +15,8 @@ from functools import partial
 import asyncssh
 from asyncssh import constants
 
-from pscp.serve.account import Account, is_locked, status_of
+from pscp.endpoint.reading.paths import status_of
+from pscp.serve.account import Account, is_locked
 from pscp.serve.content import SessionLoad
 from pscp.serve.folder import Folder
 from pscp.serve.rules import Rules, is_part
