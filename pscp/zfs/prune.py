@@ -20,9 +20,9 @@ _NAMED = 3  # snapshots, in a note
 def prune(job: Job, source: Dataset, dest: Dataset | None) -> tuple[str, ...]:
     """Prune a dataset that was replicated. Return the snapshots that were destroyed."""
     gone: list[str] = []
-    if dest is not None and _prunes(job, "dest"):
+    if dest is not None and job.speech.settings.prunes("dest"):
         gone += _destroy(job, job.dest, dest.name, _of_dest(job, source, _marked(job, dest)))
-    if _prunes(job, "source"):
+    if job.speech.settings.prunes("source"):
         gone += _destroy(job, job.source, source.name, _of_source(job, source, dest))
     return tuple(gone)
 
@@ -50,9 +50,9 @@ def foresee(
     if not arrives:
         yield from _at(job.source, source.name, _of_failure(job, source, dest))
         return
-    if dest is not None and _prunes(job, "dest"):
+    if dest is not None and job.speech.settings.prunes("dest"):
         yield from _at(job.dest, dest.name, _of_dest(job, source, job.record.with_marks(dest)))
-    if _prunes(job, "source"):
+    if job.speech.settings.prunes("source"):
         yield from _at(job.source, source.name, _of_source(job, source, dest))
 
 
@@ -60,11 +60,6 @@ def _at(
     zfs: Zfs, dataset: str, snapshots: Sequence[Snapshot]
 ) -> Iterator[tuple[Zfs, str, Snapshot]]:
     return ((zfs, dataset, each) for each in snapshots)
-
-
-def _prunes(job: Job, end: str) -> bool:
-    settings = job.speech.settings
-    return settings.keep_last is not None and settings.prune in (end, "both")
 
 
 def _of_source(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapshot]:
@@ -79,7 +74,7 @@ def _of_failure(job: Job, source: Dataset, dest: Dataset | None) -> list[Snapsho
     pool is not imported, or it was renamed. Then nothing goes that was ever delivered; else not
     the newest of that. Nor does what a cut stream goes on with.
     """
-    if not _prunes(job, "source"):
+    if not job.speech.settings.prunes("source"):
         return []
     there, delivered = guids(dest), job.record.delivered()
     newest = [each.guid for each in source.snapshots if each.guid in delivered][-1:]

@@ -240,7 +240,7 @@ class _Run:
 
     def _tell_of_record(self, job: Job) -> None:
         """Note, a line for each, what --prune left at the destination, and why."""
-        if self.settings.keep_last is None or self.settings.prune == "source":
+        if not self.settings.prunes("dest"):
             return
         if left := job.left_behind:
             is_new = job.more_come.is_set()  # else it would be every night's

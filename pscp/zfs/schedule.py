@@ -199,9 +199,8 @@ def give_up(job: Job, failed: Sequence[Pair]) -> None:
     one more; but not what a cut stream goes on with, nor what the next increment begins with, be it
     at a destination that is out of sight.
     """
-    settings = job.speech.settings
     release(job, [each.source for each in failed])
-    if settings.keep_last is None or settings.prune == "dest":
+    if not job.speech.settings.prunes("source"):
         return
     try:
         there = job.dest.look([each.dest_name for each in failed], job.dest_top)

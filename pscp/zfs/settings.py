@@ -55,6 +55,10 @@ class Settings(ZfsOptions):
         is_set = {text.partition("=")[0] for text in self.set_properties}
         return self.readonly and "readonly" not in {*is_set, *self.leave_properties}
 
+    def prunes(self, end: str) -> bool:
+        """Return whether --keep-last destroys snapshots at this end: "source" or "dest"."""
+        return self.keep_last is not None and self.prune in (end, "both")
+
     def snapshot_names(self) -> Iterator[str]:
         """Yield names for the snapshot to take first: where one is taken already, the next is for
         that. With the time in it that is the one of the next second; else there is one name.
