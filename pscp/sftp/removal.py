@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterable
 from itertools import zip_longest
 
+from pscp.endpoint.asking.answers import Failed
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
@@ -167,8 +168,8 @@ async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed)
 # --- what is removed
 
 
-async def remove(sink: Sink, request: mirror.Remove) -> list[object]:
-    found: list[object] = []
+async def remove(sink: Sink, request: mirror.Remove) -> Failed:
+    found: failures.Outcome = []
     extras = request.extras
     while len(found) < len(extras):
         # What is in a folder is removed before the folder is.
@@ -181,12 +182,7 @@ async def remove(sink: Sink, request: mirror.Remove) -> list[object]:
         if owner != sink.copy.nonce:
             raise fence.superseded()
         found += await results((extra[0], _remove_extra(sink, root, extra)) for extra in some)
-    return _failed(found)
-
-
-def _failed(found: list[object]) -> list[object]:
-    """Return the place and the failure of each that failed."""
-    return [(place, failure) for place, failure in enumerate(found) if failure is not None]
+    return failures.places(found)
 
 
 async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
@@ -231,14 +227,14 @@ async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
     return True
 
 
-async def remove_sources(source: Source, request: moving.RemoveSources) -> list[object]:
+async def remove_sources(source: Source, request: moving.RemoveSources) -> Failed:
     if request.folder:
         raise failures.Refusal(failures.UNSUPPORTED, request.folder, "no folder of this machine's")
-    found: list[object] = []
+    found: failures.Outcome = []
     while len(found) < len(request.moved):
         some = request.moved[len(found) : len(found) + _AT_ONCE]
         found += await results((moved[1].path, _remove_source(source, moved)) for moved in some)
-    return _failed(found)
+    return failures.places(found)
 
 
 async def _remove_source(source: Source, moved: moving.Moved) -> None:
@@ -287,7 +283,7 @@ async def mark(source: Source, request: moving.Mark) -> None:
         await source.client.remove(full)
 
 
-async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
+async def make_durable(sink: Sink, request: moving.MakeDurable) -> Failed:
 
     async def sync(path: str) -> None:  # where the server can, and not the folder's names
         full = await sink.root.at(path)
@@ -295,7 +291,7 @@ async def make_durable(sink: Sink, request: moving.MakeDurable) -> list[object]:
             async with sink.client.opened(full) as handle:
                 await sink.client.fsync(handle)
 
-    return _failed(await results((path, sync(path)) for path in request.paths))
+    return failures.places(await results((path, sync(path)) for path in request.paths))
 
 
 async def landed(sink: Sink, request: Landed) -> list[object]:

@@ -215,7 +215,7 @@ async def gather(*awaited: Awaitable[object]) -> tuple[object, ...]:
     return found
 
 
-async def results(asked: Iterable[tuple[str, Awaitable[object]]]) -> list[object]:
+async def results(asked: Iterable[tuple[str, Awaitable[T]]]) -> list[T | failures.Data]:
     """Wait for what was asked about several paths; return per path the answer, or the failure."""
     listed = list(asked)
     found = await outcomes(*[awaited for _, awaited in listed])
