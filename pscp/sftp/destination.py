@@ -215,7 +215,7 @@ class Destination:
         try:
             full = await self.root.at(path) if path else self.root.full("")
         except Refusal:  # nothing can be there: no folder is on the way
-            return ["", 0, 0, [], 0, "", "", 0]
+            return asked.nothing()
         except SftpError as error:
             return _not_seen(path, error, [])
         runs = self.copy.earlier if path else []
@@ -398,7 +398,7 @@ def _not_seen(path: str, error: Exception, runs: list[str]) -> object:
     if not isinstance(error, SftpError):
         raise error
     if is_missing(error) or error.errno in failures.ABSENT:
-        return ["", 0, 0, runs, 0, "", "", 0]
+        return asked.nothing(runs)
     return asked.not_seen(path, error)
 
 

@@ -21,7 +21,7 @@ from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
 from pscp.endpoint.there import mirror, moving
-from pscp.endpoint.there.lookup import Landed
+from pscp.endpoint.there.lookup import Landed, nothing
 from pscp.endpoint.writing import fence
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
@@ -300,7 +300,7 @@ async def landed(sink: Sink, request: Landed) -> list[object]:
     async def look(path: str) -> list[object]:
         found = await lookup(sink.client, await root.at(path))
         if found is None:
-            return ["", 0, 0, [], 0, "", "", 0]
+            return nothing()
         mode = stat.S_IMODE(found.mode or 0)
         return [found.kind, found.size or 0, found.mtime_ns, [], mode, "", "", 0]
 

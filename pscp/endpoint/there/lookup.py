@@ -27,7 +27,6 @@ from . import sameness
 if TYPE_CHECKING:
     from ..writing import sink
 
-_NOTHING: List[object] = ["", 0, 0, [], 0, "", "", 0]  # a Lookup's answer of what is not there
 OWN = "own"  # differs: modes and owners do not count, as the SFTP server gives its own
 _ROOM_BYTES = 1 << 18
 
@@ -113,13 +112,16 @@ def _look_in(
     """Return what Lookup says of a path below a root; `left` returns the runs that left a part."""
     try:
         folder_fd, name = root.at(path)
-        runs = left(folder_fd, name)
-        found = _found(folder_fd, name, wanted)
-        return [*found[:3], runs, *found[3:]]
+        return _found(folder_fd, name, wanted, left(folder_fd, name))
     except failures.Refusal:  # nothing can be there: no folder is on the way
-        return _NOTHING
+        return nothing()
     except OSError as error:
-        return _NOTHING if error.errno in failures.ABSENT else not_seen(path, error)
+        return nothing() if error.errno in failures.ABSENT else not_seen(path, error)
+
+
+def nothing(runs: Optional[List[str]] = None) -> List[object]:
+    """Return what Lookup says of a path that has nothing; these runs have left a part."""
+    return ["", 0, 0, runs or [], 0, "", "", 0]
 
 
 def not_seen(path: str, error: OSError) -> failures.Data:
@@ -130,18 +132,20 @@ def not_seen(path: str, error: OSError) -> failures.Data:
     )
 
 
-def _found(folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]]) -> List[object]:
-    """Return of a name what Lookup says, but for the parts that are left."""
+def _found(
+    folder_fd: int, name: bytes, wanted: Optional[Dict[str, object]], runs: List[str]
+) -> List[object]:
+    """Return what Lookup says of a name, of which these runs left a part."""
     status = status_of(folder_fd, name)
     if status is None:
-        return ["", 0, 0, *_NOTHING[4:]]
+        return nothing(runs)
     mode = status.st_mode
     kind = tree.kind_of(mode)
     target = to_text(os.readlink(name, dir_fd=folder_fd)) if kind == tree.LINK else ""
     target = tree.device_of(status) if kind == tree.DEVICE else target
     differs = _what_differs(folder_fd, name, status, wanted)
     unit_ns = sameness.unit_of(status)
-    return [kind, status.st_size, status.st_mtime_ns, mode & 0o7777, differs, target, unit_ns]
+    return [kind, status.st_size, status.st_mtime_ns, runs, mode & 0o7777, differs, target, unit_ns]
 
 
 def _what_differs(
