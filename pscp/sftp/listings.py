@@ -91,10 +91,7 @@ async def describe(source: Source, request: Describe) -> tuple[list[tree.Entry],
     walk = ListingWalk(source.client, source.copy.tops, source.copy.rules)
     named = [(top, below(folder, to_bytes(name))) for top, folder, all in request.names
              for name in all][:_DESCRIBED]  # fmt: skip
-    found = []
-    for top, path in named:
-        root, rest = source.where(top, path)
-        found.append(walk.describe(top, path, join(root, to_bytes(rest)) if rest else root))
+    found = [walk.describe(top, path, source.full(top, path)) for top, path in named]
     return [entry for entries in await gather(*found) for entry in entries], len(named)
 
 

@@ -154,8 +154,7 @@ async def absent(source: Source, request: mirror.Absent) -> list[object]:
 async def _there_after_all(source: Source, crosses: bool, listed: mirror.Listed) -> list[str]:
     """Return those names that the folder has. Raises FileChanged where it is no folder by now."""
     top, folder, _, names = listed
-    root, rest = source.where(top, folder)
-    path = join(root, to_bytes(rest)) if rest else root
+    (root, _), path = source.where(top, folder), source.full(top, folder)
     client = source.client
     if not (await source.status(path)).is_folder:
         raise FileChanged()

@@ -95,8 +95,9 @@ class Source:
         found = self.copy.tops[top]
         return to_bytes(found.path), path.partition("/")[2] if found.name else path
 
-    def _full(self, value: tree.Entry) -> bytes:
-        root, rest = self.where(value.top, value.path)
+    def full(self, top: int, path: str) -> bytes:
+        """Return the path of a file at its server."""
+        root, rest = self.where(top, path)
         return join(root, to_bytes(rest)) if rest else root
 
     def status(self, path: bytes) -> Future[Attrs]:
@@ -113,7 +114,7 @@ class Source:
 
     async def _open(self, value: tree.Entry) -> bytes:
         """Open a file of the manifest; return its handle. Raises FileChanged, SftpError."""
-        path = self._full(value)
+        path = self.full(value.top, value.path)
         opening = start(self.client.open_in_turn(path, packets.FOR_READ))
         status, handle = await outcomes(self.status(path), opening)
         if isinstance(handle, Exception):
@@ -127,8 +128,8 @@ class Source:
 
     async def _open_for_chunks(self, value: tree.Entry) -> bytes:
         """Do as _open(); and open the first file twice, to learn whether that is possible here."""
-        first = start(self._open(value))
-        others = [] if self._is_tried else [self.client.open(self._full(value), packets.FOR_READ)]
+        first, path = start(self._open(value)), self.full(value.top, value.path)
+        others = [] if self._is_tried else [self.client.open(path, packets.FOR_READ)]
         self._is_tried = True
         found, *second = await outcomes(first, *others)
         for handle in second:
@@ -164,7 +165,7 @@ class Source:
         """Send the chunk's blocks and its digest, or its failure, after those of earlier chunks."""
         file = self._files.get(id_)
         file.chunks += 1
-        extent = Extent(self._full(file.value), offset, length)
+        extent = Extent(self.full(file.value.top, file.value.path), offset, length)
         self._last = _Chunk(id_, file, extent, self._last)
         start(self._send_chunk(self._last))
 
@@ -242,7 +243,7 @@ class Source:
 
     async def _read_whole(self, value: tree.Entry) -> tuple[bytes, bytes]:
         """Return a small file's content and digest. Raises FileChanged, SftpError."""
-        path, parts = self._full(value), [b""]
+        path, parts = self.full(value.top, value.path), [b""]
         async with self.client.handles.taken(1):
             handle = await self._open(value)
             length = value.size or 1  # of an empty file too, as it may not be empty
@@ -273,7 +274,7 @@ class Source:
     async def _digests(
         self, value: tree.Entry, extents: requests.Pieces, algorithm: str
     ) -> list[str | None]:
-        path = self._full(value)
+        path = self.full(value.top, value.path)
         if not value.size:
             await self._read_whole(value)
         _check_same(await self.status(path), value)
