@@ -17,7 +17,7 @@ from pscp.endpoint.frames import failures, hashes, wire
 from pscp.endpoint.frames.failures import FileChanged, UnknownSize
 from pscp.endpoint.reading import tree
 from pscp.endpoint.reading.paths import to_bytes
-from pscp.endpoint.reading.source import SourceFile, Top, entry_of
+from pscp.endpoint.reading.source import WALK_BATCH_BYTES, SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
 from pscp.endpoint.there.listings import WalkFolders
 from pscp.sftp.destination import extents_behind
@@ -29,8 +29,6 @@ from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import join
 from pscp.sftp.protocol.tasks import Future, outcomes, results, start
 from pscp.sftp.tree import Walk
-
-_WALK_BATCH_BYTES = 512 * 1024  # as in endpoint/reading/source.py
 
 
 class _Chunk:
@@ -77,7 +75,7 @@ class Source:
         async for entry in self._walk:
             batch.append(entry)
             total_bytes += len(wire.to_json(entry))
-            if total_bytes >= _WALK_BATCH_BYTES or len(batch) >= request.most:
+            if total_bytes >= WALK_BATCH_BYTES or len(batch) >= request.most:
                 return batch, False
         return batch, True
 

@@ -26,6 +26,7 @@ from pscp.endpoint.reading import metadata, source
 from pscp.endpoint.reading.paths import check
 from pscp.endpoint.serving.end import End
 from pscp.endpoint.writing import placing
+from pscp.endpoint.writing.fence import EARLIER_MOST
 from pscp.ground import errors, stops
 from pscp.ground.locations import plain_path
 from pscp.ground.log import Log
@@ -42,7 +43,6 @@ from pscp.transports import socket_options
 
 _log = Log("transfer")
 _NONCE = re.compile("[0-9a-f]{8}")
-_EARLIER_MOST = 64  # as endpoint/writing/fence.py keeps
 _NAMES_MOST_BYTES = 800 * 1024  # in a request; one that is longer by a name has room in a frame
 _BESIDE_NAME_BYTES = 12  # what a request has for each source beside its names
 _START_TRIPS = 10  # round trips that an agent's start takes at most on a path that is not near
@@ -371,7 +371,7 @@ def _checked_claim(answer: object) -> FenceClaim:
     if not isinstance(answer, dict) or not isinstance(server := answer.get("server", {}), dict):
         raise TypeError("no claim")
     held, earlier = answers.text(answer["held"]), answers.texts(answer["earlier"])
-    return FenceClaim(held, earlier[-_EARLIER_MOST:], server)
+    return FenceClaim(held, earlier[-EARLIER_MOST:], server)
 
 
 def _checked_failure(answer: object) -> failures.Data:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Row = Union[List[object], failures.Data]  # [size, hex digest], or why the file is not in its pack
 
-_WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
+WALK_BATCH_BYTES = 512 * 1024  # of JSON in one answer, within wire.MAX_PAYLOAD_BYTES
 
 
 class SourceFile(NamedTuple):
@@ -173,7 +173,7 @@ class Source(FileTable):
         for entry in self.walking:
             batch.append(entry)
             batch_bytes += len(wire.to_json(entry))
-            if batch_bytes >= _WALK_BATCH_BYTES or len(batch) >= most:
+            if batch_bytes >= WALK_BATCH_BYTES or len(batch) >= most:
                 return batch, False
         return batch, True
 

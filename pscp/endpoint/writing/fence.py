@@ -35,7 +35,7 @@ PATIENCE_S = 5.0
 # A bit of the fence's mode, set while somebody waits for the exclusive lock: lanes that hold the
 # fence in turn without a gap then leave one.
 _WANTED, _GAP_S = 0o100, 0.1
-_EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
+EARLIER_MOST = 64  # runs that left parts; the parts of older ones are found by --clean
 _CONTENT_BYTES = 1 << 20
 # Numbers for the lanes of a task, the last one of them, and numbers for a try of it (tries.py).
 TASK, LAST, TRY = 1 << 20, (1 << 20) - 1, 1 << 10
@@ -258,7 +258,7 @@ def decide(states: List[State], nonce: str, known: List[str]) -> Tuple[Claim, Op
     for owner in owners:
         if owner not in known:
             return {"held": owner, "earlier": earlier}, None
-    earlier = sorted(set(earlier), key=earlier.index)[-_EARLIER_MOST:]
+    earlier = sorted(set(earlier), key=earlier.index)[-EARLIER_MOST:]
     answer: Claim = {"held": "", "earlier": earlier}
     return answer, {"run": nonce, "lost": [], "earlier": earlier}
 

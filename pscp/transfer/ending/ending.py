@@ -44,7 +44,7 @@ _ATTRIBUTES = {
 _SFTP_END_NS = (1 << 32) * 10**9  # the first time that SFTP cannot tell
 _BOUNDED = "are before 1970 or after 2106, which SFTP cannot tell: they become the nearest ones"
 _ENTERED = stat.S_IRUSR | stat.S_IXUSR  # what a folder's owner needs to list it and look in it
-_QUIET_S = 10.0  # for which a lane that another has overtaken is waited for; as in_flight.py does
+_QUIET_S = 10.0  # for which is waited for what an overtaken lane still has on its way
 
 
 class Ending:

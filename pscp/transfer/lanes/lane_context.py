@@ -60,7 +60,7 @@ WINDOW_BYTES = 16 * 1024 * 1024
 # Over a far path a lane that moves that much may have more. With socket buffers of 64 MiB, one lane
 # at 1 Gbit/s and 100 ms needs 12.5 MB on the way, and a chunk at either end.
 FAR_WINDOW_BYTES = 96 * 1024 * 1024
-FAR_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
+_FAR_WINDOW_S = 0.02  # a round trip; 16 MiB in one are 800 MB/s
 
 # The same for a stream, in which all later chunks wait for those that one lane holds: two of a
 # channel's windows, and what is in its pipes.
@@ -142,7 +142,7 @@ class LaneContext:
     def new_window(self) -> Window:
         if self.is_stream:
             return Window(LEAST_BYTES, self.rtt_s, STREAM_WINDOW_BYTES)
-        most_bytes = FAR_WINDOW_BYTES if self.rtt_s > FAR_S else WINDOW_BYTES
+        most_bytes = FAR_WINDOW_BYTES if self.rtt_s > _FAR_WINDOW_S else WINDOW_BYTES
         return Window(min(self.first_window_bytes, most_bytes), self.rtt_s, most_bytes)
 
     def named(self, error: PscpError) -> PscpError:
