@@ -42,6 +42,7 @@ from pscp.options.option_rows import with_keywords
 from pscp.options.options import Options, with_fields
 from pscp.progress.callbacks import FileEvent
 from pscp.progress.progress import Reporter, Result, problem_of
+from pscp.progress.progress_words import some_of
 from pscp.transfer.lanes.shared_reads import Reader, SharedReads
 from pscp.transfer.neighbours import Neighbours
 from pscp.transfer.terms.copy_terms import JobTerms
@@ -165,9 +166,7 @@ def _checked_all(found: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
         more = f"; {len(failed)} of {len(found)} destinations failed" if len(found) > 1 else ""
         others = [name for name, _ in failed[1:]]
         if others:
-            left = len(others) - _NAMED_MOST
-            more += f", also {', '.join(others[:_NAMED_MOST])}"
-            more += f" and {left} more" if left > 0 else ""
+            more += f", also {some_of(others, _NAMED_MOST)}"
         message = placed(problem.message, place) + more
         raise errors.FanOutFailed(message, problem.hint, result=found)
     return found

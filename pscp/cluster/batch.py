@@ -27,6 +27,7 @@ from pscp.ground.errors import RETRY_FOR, RUN_AGAIN, ConnectionLost, Unreachable
 from pscp.ground.libraries import check_installed
 from pscp.ground.signals import last_act
 from pscp.ground.terminal_text import printable
+from pscp.progress.progress_words import some_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -81,9 +82,8 @@ class Jobs:
     @property
     def _named(self) -> str:
         ids = sorted(self.ids.values(), key=lambda each: (len(each), each))
-        more = f" and {len(ids) - _NAMED_MOST} more" if len(ids) > _NAMED_MOST else ""
         word = "jobs" if len(ids) > 1 else "job"
-        return f"{self._kind}'s {word} {', '.join(ids[:_NAMED_MOST])}{more}"
+        return f"{self._kind}'s {word} {some_of(ids, _NAMED_MOST)}"
 
     def _last_words(self) -> str:
         """Return the last line that a job wrote, of those that name a mistake if there are any."""

@@ -6,5 +6,5 @@ For other rooms: callbacks (FileEvent, ProgramReporter, log_notes), display (Ric
 style_of), progress (CHANGES, CallbackReporter, Counters, Failure, JsonLines, LiveCounters,
 NO_CIPHER, Notes, Outcome, Passing, PlainLines, Rate, Reporter, Result, Silent, Ticking,
 WorkerTotals, checked, count, count_failed, format_bytes, format_duration, of_worker, problem_of,
-what_became), progress_words (Piece, count, describe, files_and_folders, fit).
+what_became), progress_words (Piece, count, describe, files_and_folders, fit, some_of).
 """

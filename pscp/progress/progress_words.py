@@ -188,6 +188,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def some_of(names: list[str], most: int) -> str:
+    """Return the first of these names, at most so many, and of how many more there are."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+
+
 def files_and_folders(number: int) -> str:
     return f"{number} {'file or folder' if number == 1 else 'files and folders'}"
 

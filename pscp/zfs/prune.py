@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from pscp.progress.progress_words import some_of
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.error_messages import complaint
@@ -33,10 +34,9 @@ def prune_source(job: Job, source: Dataset, dest: Dataset | None) -> None:
     lost = [f"{source.name}{each.short}" for each in ours if each.guid not in there]
     gone = _destroy(job, job.source, source.name, ours)
     if lost := [name for name in lost if name in gone]:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         job.note(
             f"{source.name}: --keep-last {job.speech.settings.keep_last} destroyed what earlier "
-            f"runs took and the destination has not: {', '.join(lost[:_NAMED])}{more}"
+            f"runs took and the destination has not: {some_of(lost, _NAMED)}"
         )
 
 

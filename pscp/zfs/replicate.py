@@ -37,6 +37,7 @@ from pscp.progress.progress import (
     checked,
     count,
 )
+from pscp.progress.progress_words import some_of
 from pscp.zfs import commands
 from pscp.zfs.dataset_job import Job
 from pscp.zfs.dry_run import DryRun
@@ -331,9 +332,8 @@ class _Run:
             del pairs[name]
         if new:
             self.counters.add(files_left_out=len(new))
-            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
             self.reporter.note(
-                f"{new[0]}{more}: left out, with no snapshot yet (--snapshot-name takes one; "
+                f"{some_of(new, 1)}: left out, with no snapshot yet (--snapshot-name takes one; "
                 "--exclude leaves it out without a word)"
             )
 

@@ -19,7 +19,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import attributes, hardlinks, lookup
-from pscp.progress.progress_words import count, files_and_folders
+from pscp.progress.progress_words import count, files_and_folders, some_of
 from pscp.transfer.pieces import answers
 from pscp.transfer.pieces.answers import ignored
 from pscp.transfer.pieces.plan import Ask, Failure, PlannedEntry, groups
@@ -343,9 +343,9 @@ class Ending:
         self._queue.add(Ask(False, release, ignored, self._results.failed, is_prompt=True))
         self._queue.wait_for(self._queue.is_idle)
         if kept := self._discard():
-            more = f" and {len(kept) - 1} more" if kept[1:] else ""
+            places = [self._terms.places.of(path, False) for path in kept]
             self._terms.reporter.note(
-                f"{self._terms.places.of(kept[0], False)}{more}: a hidden .pscp-part, left by an "
+                f"{some_of(places, 1)}: a hidden .pscp-part, left by an "
                 "earlier version's --inplace, is all there is of it; pscp --clean shows where it is"
             )
 
