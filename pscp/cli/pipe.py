@@ -196,7 +196,7 @@ def moved(command: PipeCommand, kept: RunLog) -> int:
             stack.callback(out.finish)
         if command.producer is not None:
             producer = stack.enter_context(Program(command.producer, True, keeps_err=False))
-            fd, stream.ended_well = producer.fd, producer.check_end
+            fd, stream.input_was_whole = producer.fd, producer.check_end
         status = stream.run(fd)
         plane = session.connections.carrier(options)
     closing = summary(counters) + (f", {NO_CIPHER}" if plane == "plain" else "")

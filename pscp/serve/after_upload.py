@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pscp.serve.events import Events, append, opened_to_append
-from pscp.serve.landing import Landed
+from pscp.serve.landing import LandedFile
 from pscp.serve.programs import run
 from pscp.serve.rules import is_told
 from pscp.serve.settings import Current, User
@@ -88,7 +88,7 @@ class Told:
     events: Events
     after_upload: AfterUpload
     # What has landed under a name that it may not keep; it is told when it does.
-    temporary: dict[bytes, Landed] = field(default_factory=dict)
+    temporary: dict[bytes, LandedFile] = field(default_factory=dict)
 
     def refused(self, what: str, error: OSError) -> None:
         told = {"what": what[:_TOLD_MAX], "why": error.strerror or str(error)}
@@ -99,14 +99,14 @@ class Told:
         if is_told(os.path.basename(path)):
             self._list(path, size_bytes, sha256)
 
-    def landed(self, path: bytes, landed: Landed) -> None:
+    def landed(self, path: bytes, landed: LandedFile) -> None:
         """Tell of a file that has landed at this path, if it has its own name by now."""
         if is_told(os.path.basename(path)):
             self._tell(path, landed)
         else:
             self.temporary[path] = landed
 
-    def kept(self, path: bytes, landed: Landed) -> None:
+    def kept(self, path: bytes, landed: LandedFile) -> None:
         """Tell of a file whose name has turned out not to be temporary. Raises OSError."""
         self._list(path, landed.status.st_size, landed.sha256)
         self._tell(path, landed)
@@ -115,7 +115,7 @@ class Told:
         said = {"bytes": size_bytes, "sha256": sha256}
         self.after_upload.list(self.user.name, self.address, self._whole(path), said)
 
-    def _tell(self, path: bytes, landed: Landed) -> None:
+    def _tell(self, path: bytes, landed: LandedFile) -> None:
         said = {"bytes": landed.status.st_size, "sha256": landed.sha256}
         name, text = self.user.name, os.fsdecode(path)
         self.events.tell("upload", name, self.address, "files", path=text, **said)

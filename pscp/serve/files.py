@@ -26,7 +26,7 @@ from pscp.serve.after_upload import Told
 from pscp.serve.content import Digest, SessionLoad, digest_of
 from pscp.serve.folder import Folder, relative
 from pscp.serve.landing import (
-    Landed,
+    LandedFile,
     Name,
     Place,
     Upload,
@@ -56,7 +56,7 @@ class Files(asyncssh.SFTPServer):
         self.load, self.open_files = load, settings.open_files
         self._open: set[Reading | Upload] = set()
         self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
-        self._landed: OrderedDict[tuple[int, int], Landed] = OrderedDict()
+        self._landed: OrderedDict[tuple[int, int], LandedFile] = OrderedDict()
 
     def begin(self, chan: Channel, settle: Callable[[], None]) -> None:
         """Serve this channel; `settle` is called when bytes have been written."""
@@ -189,7 +189,7 @@ class Files(asyncssh.SFTPServer):
         upload.discard()
         self._close(upload)
 
-    def _remember(self, landed: Landed) -> None:
+    def _remember(self, landed: LandedFile) -> None:
         self._landed[landed.status.st_dev, landed.status.st_ino] = landed
         if len(self._landed) > _REMEMBERED:
             self._landed.popitem(last=False)
@@ -389,7 +389,7 @@ class Files(asyncssh.SFTPServer):
         is_landed = (status.st_dev, status.st_ino) in self._landed
         return is_landed or has_nonce(name) or is_marked(folder_fd, name, self.rules)
 
-    async def _landing(self, source: Name) -> Landed:
+    async def _landing(self, source: Name) -> LandedFile:
         """Return what is known of an upload that is about to get its name from a temporary one."""
         account = self.place.account
         reading = self._opened(Reading(account, account.opened(source[1], source[0])))
@@ -398,7 +398,7 @@ class Files(asyncssh.SFTPServer):
             known = self._landed.get((status.st_dev, status.st_ino))
             if known is not None and known.sha256 and is_unchanged(known.status, status):
                 return known
-            return Landed(status, await Digest(reading.fd).whole(self.load))
+            return LandedFile(status, await Digest(reading.fd).whole(self.load))
         finally:
             self._close(reading)
 

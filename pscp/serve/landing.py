@@ -40,7 +40,7 @@ _TRIES = 4  # to hash an upload that others may write
 Name = tuple[int, bytes]  # in an open folder
 
 
-class Landed(NamedTuple):
+class LandedFile(NamedTuple):
     """A file that has its name."""
 
     status: os.stat_result
@@ -53,7 +53,7 @@ class Tell(Protocol):
     def lands(self, path: bytes, size_bytes: int, sha256: str) -> None:
         """It is whole, on the disk, and gets its name next unless that fails. Raises OSError."""
 
-    def landed(self, path: bytes, landed: Landed) -> None:
+    def landed(self, path: bytes, landed: LandedFile) -> None:
         """It has its name."""
 
 
@@ -170,8 +170,8 @@ class Place:
                 discard(self.account, target[0], part)
 
     def land(
-        self, source: Name, target: Name, replace: bool, landing: Landed, tell: Tell
-    ) -> Landed | None:
+        self, source: Name, target: Name, replace: bool, landing: LandedFile, tell: Tell
+    ) -> LandedFile | None:
         """Do so with a whole upload, and tell it; `landing` is what is known of it. Return None
         where it has changed since. Raises OSError.
 
@@ -200,7 +200,7 @@ class Place:
                     os.fchmod(fd, stat.S_IMODE(status.st_mode))
                     raise
             sync_folder(target[0])
-            landed = Landed(os.fstat(fd), landing.sha256)
+            landed = LandedFile(os.fstat(fd), landing.sha256)
             tell.landed(path, landed)
             return landed
         finally:
@@ -258,7 +258,7 @@ class Upload:
     def status(self) -> os.stat_result:
         return os.fstat(self.content.fd)
 
-    async def finish(self, load: SessionLoad, tell: Tell) -> Landed | None:
+    async def finish(self, load: SessionLoad, tell: Tell) -> LandedFile | None:
         """Have it land, and told, unless nothing of the file was to be changed. Raises OSError."""
         await self.writer.drain()
         if is_of_run(self._name):  # it lands when it is renamed
@@ -276,12 +276,12 @@ class Upload:
             if not status.st_mode & stat.S_IXUSR:
                 return await load.in_thread(partial(self._has_landed, status))
             sha256 = await self._sha256(load)
-            land = partial(self.land, Landed(status, sha256), tell)
+            land = partial(self.land, LandedFile(status, sha256), tell)
             if (landed := await load.in_thread(land)) is not None:
                 return landed
         raise OSError(errno.EBUSY, "another session writes it")
 
-    def _closed(self) -> Landed | None:
+    def _closed(self) -> LandedFile | None:
         """Return what is known of the part of a copy by pscp, if it is. Raises OSError."""
         fd, digest = self.content.fd, self.content.digest
         with alone(fd):
@@ -290,7 +290,7 @@ class Upload:
             status = os.fstat(fd)
         is_mine = self._is_alone and stat.S_IMODE(status.st_mode) == _RUNS_ALONE
         is_known = is_mine and digest.bytes == status.st_size
-        return Landed(status, digest.so_far) if is_known else None
+        return LandedFile(status, digest.so_far) if is_known else None
 
     async def _sha256(self, load: SessionLoad) -> str:
         own, part = os.fstat(self.content.fd), self._place.rules.part(self._name)
@@ -299,7 +299,7 @@ class Upload:
             self.content.digest.restart()  # several sessions write it
         return await self.content.digest.whole(load)
 
-    def land(self, landing: Landed, tell: Tell) -> Landed | None:
+    def land(self, landing: LandedFile, tell: Tell) -> LandedFile | None:
         """Make the part durable, give it the file's name, and tell it. Return None where it has
         changed since. Raises OSError.
         """
@@ -319,7 +319,7 @@ class Upload:
                 os.fchmod(fd, stat.S_IMODE(status.st_mode))
                 raise
         sync_folder(self._folder_fd)
-        landed = Landed(os.fstat(fd), landing.sha256)
+        landed = LandedFile(os.fstat(fd), landing.sha256)
         tell.landed(path, landed)
         return landed
 

@@ -276,11 +276,11 @@ class Push(Pipe):
         counters: LiveCounters,
         out: Out,
         *,
-        ended_well: Callable[[], bool],
+        input_was_whole: Callable[[], bool],
     ) -> None:
-        """Once the input has ended, `ended_well` returns whether that was all of it."""
+        """Once the input has ended, `input_was_whole` returns whether that was all of it."""
         super().__init__(cutter, queue, window, counters, out)
-        self._cutter, self._ended_well = cutter, ended_well
+        self._cutter, self._input_was_whole = cutter, input_was_whole
         # Changed by steps that the queue runs:
         self._landed = 0  # chunks
         self._written = 0  # chunks at the far end, from the first on
@@ -296,7 +296,7 @@ class Push(Pipe):
                 cut_bytes += length
                 self.queue.put(Chunk(self, (self._cutter.count - 1) * SLOT_BYTES, length))
             if self._cutter.state is Input.ENDED:
-                if not self._ended_well():
+                if not self._input_was_whole():
                     self.cut_short()
                     return
                 self._counters.set(bytes_total=cut_bytes, plan_complete=True)

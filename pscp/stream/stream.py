@@ -83,7 +83,7 @@ class Stream:
         self._note = note or (lambda text: log_notes.warning("%s", text))
         self._pipe: Pipe | None = None  # set once, by run()
         self._is_cut_short = False  # set by any thread, before that looks for the pipe
-        self.ended_well: Callable[[], bool] = lambda: not self._is_cut_short
+        self.input_was_whole: Callable[[], bool] = lambda: not self._is_cut_short
 
     def run(self, fd: int) -> int:
         """Move all that `fd` gives (push) or takes (pull); return the far program's exit status.
@@ -143,8 +143,9 @@ class Stream:
         pipe: Pipe
         if isinstance(end, Cutter):
             pipe = Push(
-                end, pool.queue, window, self.counters, self._out, ended_well=self.ended_well
-            )
+                end, pool.queue, window, self.counters, self._out,
+                input_was_whole=self.input_was_whole,
+            )  # fmt: skip
         else:
             pipe = Pull(end, pool.queue, window, self.counters, self._out)
         self._pipe = pipe

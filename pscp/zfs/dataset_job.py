@@ -248,7 +248,8 @@ class Job:
             if why_not := self.holds.take(source.name, stream.needed):
                 self.note(f"{source.name}: going on without a hold: {why_not}")
             is_first = number == 0 and plan.makes_new
-            self._move(stream, tally, plan if is_first else None)
+            readonly = is_first and self.makes_readonly(plan)
+            self._move(stream, tally, is_new=is_first, readonly=readonly)
             self._settle_mounts(stream, is_first)
             self._settle_readonly(dest_name, tally)
         self._settle_readonly(dest_name, tally)  # also where that was cut off before
@@ -269,15 +270,14 @@ class Job:
         except errors.NoSuchDataset:
             return False
 
-    def _move(self, stream: Stream, tally: Tally, makes_new: Plan | None) -> None:
-        """Send and receive a stream. `makes_new` is its plan if it makes the dataset."""
-        makes_readonly = makes_new is not None and self.makes_readonly(makes_new)
+    def _move(self, stream: Stream, tally: Tally, *, is_new: bool, readonly: bool) -> None:
+        """Send and receive a stream, which makes the dataset if that is new."""
         self.began.add(stream.source)
         self.counters.add(lanes_alive=1, lanes_wanted=1)
         try:
             piped = self.link.pipe(
                 self.source.argv(*self.speech.send(stream)),
-                self.dest.argv(*self.speech.receive(stream, readonly=makes_readonly)),
+                self.dest.argv(*self.speech.receive(stream, readonly=readonly)),
                 self.is_push,
                 lambda moved: self.counters.add(bytes_done=moved, bytes_sent=moved),
             )
@@ -286,7 +286,7 @@ class Job:
         finally:
             self.counters.add(lanes_alive=-1, lanes_wanted=-1)
         error = error_messages.of_stream(stream.source, stream.dest, piped, self.is_push)
-        if makes_new and self.speech.must_unmount and error_messages.is_unmounted_alone(piped):
+        if is_new and self.speech.must_unmount and error_messages.is_unmounted_alone(piped):
             error = None  # zfs-fuse could not mount it, nor is it to be mounted
         if isinstance(error, errors.DatasetBusy):  # which took nothing of it
             self.counters.add(bytes_done=-piped.bytes)
@@ -295,7 +295,7 @@ class Job:
         if error:
             raise error
         said = error_messages.complaint(piped.consumer.err)
-        if makes_readonly and (not self.speech.common.sets or "readonly property" in said):
+        if readonly and (not self.speech.common.sets or "readonly property" in said):
             tally.readonly_due = True  # zfs receive may not: it says so, and receives
         tally.streams += 1
         tally.resumed = tally.resumed or stream.is_resumed

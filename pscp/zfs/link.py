@@ -115,7 +115,7 @@ class Link:
                 note=self._note,
             )
             if is_push:
-                stream.ended_well = program.ended_well
+                stream.input_was_whole = program.ended_well
             cut: errors.CopyError | None = None
             try:
                 status: int | None = stream.run(program.fd)

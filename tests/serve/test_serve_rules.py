@@ -254,7 +254,7 @@ def test_who_opens_a_name_while_it_lands_does_not_land_instead(
         monkeypatch.setattr(landing, "rename", renamed)
         upload = places[0].begin(b"file", how, load)
         upload.content.write(0, [b"whole"], 5)
-        upload.land(landing.Landed(upload.status(), ""), Mock())
+        upload.land(landing.LandedFile(upload.status(), ""), Mock())
         assert (tmp_path / "home" / "file").read_text() == "whole"
         late[0].result().close()
     upload.close()

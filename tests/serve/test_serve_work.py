@@ -20,7 +20,7 @@ from pscp.serve import content as contents
 from pscp.serve.account import Account
 from pscp.serve.content import Content, SessionLoad
 from pscp.serve.folder import Folder
-from pscp.serve.landing import Landed, Place, Upload
+from pscp.serve.landing import LandedFile, Place, Upload
 from pscp.serve.reading import Listing
 from pscp.serve.rules import Rules
 from pscp.serve.settings import User
@@ -78,7 +78,7 @@ def test_reading_what_is_changed_copies_nothing(working: Working) -> None:
 
 
 def test_a_file_that_is_opened_and_closed_is_not_copied(working: Working) -> None:
-    async def tries() -> Landed | None:
+    async def tries() -> LandedFile | None:
         load = working.load(asyncio.Lock())
         upload = working.begin(load)
         upload.times_ns = (1, 10**9)

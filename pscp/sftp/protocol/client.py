@@ -43,7 +43,7 @@ IN_FLIGHT_BYTES = 16 * 1024 * 1024  # requested, or read and not handed on: as a
 
 T = TypeVar("T")
 Read = Callable[[memoryview], T]  # reads an answer's payload
-Landed = Callable[[memoryview | None, SftpError | None], None]
+TakeRead = Callable[[memoryview | None, SftpError | None], None]  # gets the bytes, or why not
 
 
 class Filesystem(NamedTuple):
@@ -189,7 +189,7 @@ class Client:
     def close(self, handle: bytes) -> Future[None]:
         return self._change(packets.CLOSE, packets.text(handle))
 
-    def read(self, handle: bytes, offset: int, length: int, landed: Landed) -> None:
+    def read(self, handle: bytes, offset: int, length: int, landed: TakeRead) -> None:
         """Read an extent; `landed` gets the bytes, valid only during the call, or the error."""
 
         def take(answer: Answer) -> None:

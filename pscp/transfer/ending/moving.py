@@ -34,7 +34,7 @@ from pscp.transfer.pieces.spool import Spool, grouped_rows
 from pscp.transfer.terms.copy_terms import CopyTerms
 from pscp.transfer.terms.moves import Moves, State
 from pscp.transfer.terms.results import Results
-from pscp.transfer.terms.twins import Landed, Shown
+from pscp.transfer.terms.twins import Shown, ShownFile
 
 # What would have the names of the parts that are looked for: at the source, at the destination.
 _MARK, _SOURCE_MARK = "pscp-move", "pscp-source"
@@ -152,7 +152,7 @@ class Moving:
             some = [*itertools.islice(new, _SHOWN_MOST)]
             more = (known for _, known, _ in self._spool.take())
             some += itertools.islice(more, _SHOWN_MOST - len(some))
-            landed = [Landed(self._terms.tops[top], path) for top, path, *_ in some]
+            landed = [ShownFile(self._terms.tops[top], path) for top, path, *_ in some]
             self._moves.twins.hide(self._to, landed)
 
     def _fence_name(self) -> str:

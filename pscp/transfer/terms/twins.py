@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pscp.endpoint.reading.source import Top
 
 
-class Landed(NamedTuple):
+class ShownFile(NamedTuple):
     """A file that a copy has landed, or found there: its source, and its path below that."""
 
     top: Top
@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
     fence: str  # its name; "" where there is none any more
     names: tuple[str, ...]  # of the sources below the root, folded
-    landed: tuple[Landed, ...] = ()
+    landed: tuple[ShownFile, ...] = ()
 
 
 class Twins:
@@ -49,7 +49,7 @@ class Twins:
         with self._lock:
             self._shown[destination] = shown
 
-    def hide(self, destination: str, landed: Iterable[Landed] = ()) -> None:
+    def hide(self, destination: str, landed: Iterable[ShownFile] = ()) -> None:
         """Have nobody look for this copy's fence any more, but for files that have landed."""
         with self._lock:
             shown = self._shown.get(destination)
