@@ -3,9 +3,8 @@
 One child process for each lane exchanges the frames of endpoint/frames/wire.py with the
 coordinator, as an agent does, and SFTP version 3 with sshd over a channel. So a copy over SFTP is
 the same copy. A module has the name of the one in endpoint/ that does the same step: agent.py,
-source.py, sink.py, tree.py, listings.py, placing.py, fence.py, leftovers.py, protocol/files.py,
-protocol/paths.py. There are the protocol, digests and destination.py besides, and removal.py for
-endpoint/there/mirror.py and endpoint/there/moving.py.
+source.py, sink.py, tree.py, listings.py, placing.py, fence.py, leftovers.py, mirror.py, moving.py,
+protocol/files.py, protocol/paths.py. There are the protocol, digests and destination.py besides.
 
 May import transports/, endpoint/.
 

@@ -33,6 +33,7 @@ from pscp.sftp.fence import Fence, owner_and_access
 from pscp.sftp.protocol import client as sftp
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
+from pscp.sftp.protocol.files import extents_behind
 from pscp.sftp.protocol.packets import NANO, Attrs, SftpError
 from pscp.sftp.protocol.paths import Root, is_missing, join, lookup, was_file
 from pscp.sftp.protocol.tasks import Future, Steps, gather, outcomes, results, start
@@ -260,6 +261,18 @@ class Destination:
         differs = self.what_differs(found, wanted)
         return differs == asked.OWN or (not differs and stat.S_IMODE(found.mode or 0) == mode)
 
+    async def landed(self, request: asked.Landed) -> list[object]:
+        root = self.root.anew()
+
+        async def look(path: str) -> list[object]:
+            found = await lookup(self.client, await root.at(path))
+            if found is None:
+                return asked.nothing()
+            mode = stat.S_IMODE(found.mode or 0)
+            return [found.kind, found.size or 0, found.mtime_ns, [], mode, "", "", 0]
+
+        return await results((path, look(path)) for path in request.paths)
+
     async def digests(self, request: asked.DigestsThere) -> list[object]:
         return await results(
             (path, self._digests(path, is_part, extents, request.hash))
@@ -415,14 +428,6 @@ def _wanted_owner(extra: dict[str, object]) -> tuple[int, int] | None:
 def _beside(path: bytes, key: str) -> bytes:
     folder, _, name = path.rpartition(b"/")
     return join(folder or b"/", part_name(name, key))
-
-
-def extents_behind(offset: int, size_bytes: int) -> tuple[list[list[int]], bool]:
-    """Return the extent from an offset to the end, if any, and that it is the last.
-
-    SFTP tells of no holes.
-    """
-    return ([[offset, size_bytes - offset]] if size_bytes > offset else []), True
 
 
 def times(value: tree.Entry) -> Attrs:

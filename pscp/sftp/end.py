@@ -4,7 +4,7 @@ The same records are answered as by endpoint/serving/end.py, each in a task of i
 source or a sink answers, that answers itself.
 
 Not here: frames (agent.py), what source and sink do (source.py, sink.py; of a mirror and a move
-removal.py).
+py).
 Read next: sink.py.
 """
 
@@ -30,10 +30,12 @@ from pscp.endpoint.there import (
 )
 from pscp.endpoint.there import listings as there
 from pscp.endpoint.writing import fence
-from pscp.sftp import listings, placing, removal
+from pscp.sftp import listings, placing
 from pscp.sftp.digests import Hashing
 from pscp.sftp.fence import Fence
 from pscp.sftp.leftovers import Search
+from pscp.sftp.mirror import absent, all_in_the_way, extras, remove
+from pscp.sftp.moving import destination, make_durable, mark, remove_sources, same_place
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.tasks import Steps, results
 from pscp.sftp.sink import Sink
@@ -186,14 +188,14 @@ ANSWERS: dict[type, Answer] = {
     lookup.Adopt: _by_sink(Sink.adopt),
     hardlinks.HardLinks: _by_sink(Sink.hard_links),
     requests.Folders: _by_sink(Sink.folders),
-    mirror.Extras: _by_sink(removal.extras),
-    mirror.InTheWay: _by_sink(removal.all_in_the_way),
-    mirror.Absent: _by_source(removal.absent),
-    mirror.Remove: _by_sink(removal.remove),
-    moving.SamePlace: _by_source(removal.same_place),
-    moving.Mark: _by_source(removal.mark),
-    moving.MakeDurable: _by_sink(removal.make_durable),
-    lookup.Landed: _by_sink(removal.landed),
-    moving.Destination: _by_sink(removal.destination),
-    moving.RemoveSources: _by_source(removal.remove_sources),
+    mirror.Extras: _by_sink(extras),
+    mirror.InTheWay: _by_sink(all_in_the_way),
+    mirror.Absent: _by_source(absent),
+    mirror.Remove: _by_sink(remove),
+    moving.SamePlace: _by_source(same_place),
+    moving.Mark: _by_source(mark),
+    moving.MakeDurable: _by_sink(make_durable),
+    lookup.Landed: _by_sink(Sink.landed),
+    moving.Destination: _by_sink(destination),
+    moving.RemoveSources: _by_source(remove_sources),
 }

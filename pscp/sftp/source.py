@@ -20,11 +20,10 @@ from pscp.endpoint.reading.paths import to_bytes
 from pscp.endpoint.reading.source import WALK_BATCH_BYTES, SourceFile, Top, entry_of
 from pscp.endpoint.there.listed_paths import Above, WalkPaths, above_path
 from pscp.endpoint.there.listings import WalkFolders
-from pscp.sftp.destination import extents_behind
 from pscp.sftp.digests import Hashing
 from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
-from pscp.sftp.protocol.files import Extent, File, Files, Reading, read_all
+from pscp.sftp.protocol.files import Extent, File, Files, Reading, extents_behind, read_all
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import join
 from pscp.sftp.protocol.tasks import Future, outcomes, results, start

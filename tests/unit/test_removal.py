@@ -32,7 +32,7 @@ ALSO, OWNERS = {"remove", "replace"}, {"os", "shutil", "client", "_client"}
 # goes. A new one belongs into removal.py, or here with its reason.
 NAMES_OF_A_PERSON = {
     "endpoint/writing/removal.py remove_user_name": "the one removal, after is_safe_to_remove()",
-    "sftp/removal.py _let_go": "the same over SFTP",
+    "sftp/mirror.py let_go": "the same over SFTP",
 }
 REPLACES = {
     "endpoint/writing/commit.py replace": "a durable part takes the name; what had it is kept",
@@ -85,8 +85,8 @@ PSCPS_OWN = {
     "sftp/fence.py release": "a fence",
     "sftp/fence.py _fill": "a fence",
     "sftp/leftovers.py _judge": "a part or fence, for --clean",
-    "sftp/removal.py _has_removed_parts": "parts of this copy in a folder that goes",
-    "sftp/removal.py mark": "the mark beside a source",
+    "sftp/mirror.py _has_removed_parts": "parts of this copy in a folder that goes",
+    "sftp/moving.py mark": "the mark beside a source",
     "sftp/sink.py _open_part": "a part",
     "sftp/sink.py finish": "a part",
     "sftp/sink.py _is_finished": "a part",

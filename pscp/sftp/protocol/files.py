@@ -193,3 +193,11 @@ class Reading:
 async def read_all(client: Client, handle: bytes, offset: int, length: int, take: Take) -> int:
     """Read an extent that is not a chunk, within client.checking; else as Reading.run()."""
     return await Reading(client, handle, offset, length, take, budget=client.checking).run()
+
+
+def extents_behind(offset: int, size_bytes: int) -> tuple[list[list[int]], bool]:
+    """Return the extent from an offset to the end, if any, and that it is the last.
+
+    SFTP tells of no holes.
+    """
+    return ([[offset, size_bytes - offset]] if size_bytes > offset else []), True

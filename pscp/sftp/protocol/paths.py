@@ -77,6 +77,10 @@ class Root:
         self._marked, self._marker = "", b""
         self.replaces: tuple[str, ...] = ()  # what a folder's path begins with that replaces a file
 
+    def anew(self) -> Root:
+        """Return the same folder, below which each is checked once more."""
+        return Root(self._client, to_text(self._path))
+
     def mark(self, folder: str, marker: bytes) -> None:
         """From now on, put this marker into the folder when it is made, as
         endpoint/reading/paths.py's."""

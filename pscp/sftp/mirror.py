@@ -1,16 +1,16 @@
-"""Deletes, over SFTP, what a mirror should not have (--delete), and sources that were moved.
+"""A mirror's work at both ends over SFTP (--delete), as in endpoint/there/mirror.py.
 
-The requests are those of endpoint/there/mirror.py and endpoint/there/moving.py. SFTP has no inodes:
-what was seen of a file is its size and mtime, and a filesystem that takes two names for one is
-known by the names. It has no locks either: whether this run owns the copy is looked at before some
-files at a time are removed. A mount point is known where the server has statvfs@openssh.com.
+SFTP has no inodes: what was seen of a file is its size and mtime, and a filesystem that takes two
+names for one is known by the names. It has no locks either: whether this run owns the copy is
+looked at before some files at a time are removed. A mount point is known where the server has
+statvfs@openssh.com.
 
-Not here: when any of this is asked (../transfer/ending/mirror.py, ../transfer/ending/moving.py).
+Not here: when any of this is asked (../transfer/ending/mirror.py), sources that were moved
+(moving.py).
 """
 
 from __future__ import annotations
 
-import stat
 import unicodedata
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -19,11 +19,9 @@ from pscp.endpoint.asking.answers import Failed
 from pscp.endpoint.frames import failures
 from pscp.endpoint.frames.failures import FileChanged
 from pscp.endpoint.reading import tree
-from pscp.endpoint.reading.paths import check, is_pscps_own, to_bytes, to_text, without_own
-from pscp.endpoint.there import mirror, moving
-from pscp.endpoint.there.lookup import Landed, nothing
+from pscp.endpoint.reading.paths import is_pscps_own, to_bytes, to_text, without_own
+from pscp.endpoint.there import mirror
 from pscp.endpoint.writing import fence
-from pscp.sftp.protocol import packets
 from pscp.sftp.protocol.client import Client
 from pscp.sftp.protocol.packets import Attrs, SftpError
 from pscp.sftp.protocol.paths import Root, is_missing, join, lookup
@@ -32,7 +30,7 @@ from pscp.sftp.sink import Sink
 from pscp.sftp.source import Source
 from pscp.sftp.tree import list_folder
 
-_AT_ONCE = 32  # files that are looked at, and then removed, at once
+AT_ONCE = 32  # files that are looked at, and then removed, at once
 
 # --- what the destination has, and the source has not
 
@@ -63,7 +61,7 @@ async def _is_apart(sink: Sink, top: str, folder: str) -> bool:
     """Tell whether the folder is in another filesystem than its top. Raises Refusal where the
     server does not tell, SftpError.
     """
-    of_top, of_folder = map(_new_root(sink).full, (top, folder))
+    of_top, of_folder = map(sink.root.anew().full, (top, folder))
     if await lookup(sink.client, of_folder) is None:
         return False
     is_apart = await sink.client.are_apart(of_top, of_folder)
@@ -78,7 +76,7 @@ async def _is_apart(sink: Sink, top: str, folder: str) -> bool:
 async def _rows(sink: Sink, piece: mirror.Piece, most_bytes: int) -> tuple[list[mirror.Row], bool]:
     """Return the first of a piece's rows, at least one, and whether these were all."""
     folder, low, high, names = piece
-    client, root = sink.client, _new_root(sink)
+    client, root = sink.client, sink.root.anew()
     path, listed = root.full(folder), {to_bytes(name) for name in names}
     try:
         await root.folder(folder, folder)
@@ -113,7 +111,7 @@ async def _kind(client: Client, folder: bytes, name: bytes, status: Attrs) -> st
 
 
 async def all_in_the_way(sink: Sink, request: mirror.InTheWay) -> list[object]:
-    root = _new_root(sink)
+    root = sink.root.anew()
 
     async def in_the_way(path: str) -> list[str]:
         folder, _, name = (await root.at(path)).rpartition(b"/")
@@ -130,11 +128,6 @@ async def _unlisted(client: Client, folder: bytes, names: Iterable[bytes]) -> li
     asked = list(names)
     found = await outcomes(*[client.lstat(join(folder, name)) for name in asked])
     return [n for n, each in zip(asked, found, strict=True) if isinstance(each, Attrs)]
-
-
-def _new_root(sink: Sink) -> Root:
-    """Return the destination's root, below which each folder is checked anew."""
-    return Root(sink.client, to_text(sink.root.full("")))
 
 
 def _folded(name: bytes) -> str:
@@ -172,9 +165,9 @@ async def remove(sink: Sink, request: mirror.Remove) -> Failed:
     extras = request.extras
     while len(found) < len(extras):
         # What is in a folder is removed before the folder is.
-        count = 1 if extras[len(found)][1] == tree.FOLDER else _AT_ONCE
+        count = 1 if extras[len(found)][1] == tree.FOLDER else AT_ONCE
         some = extras[len(found) : len(found) + count]
-        owner, root = await sink.fence.owner(), _new_root(sink)
+        owner, root = await sink.fence.owner(), sink.root.anew()
         if not owner:
             message = "it has no fence of this copy, so nothing can be deleted there"
             raise failures.Refusal(failures.DESTINATION, to_text(root.full("")), message)
@@ -199,14 +192,14 @@ async def _remove_extra(sink: Sink, root: Root, extra: mirror.Extra) -> None:
     if (status.kind, _seen(status)) != (kind, seen) or is_pscps_own(full.rpartition(b"/")[2]):
         raise mirror.not_as_listed(path)
     try:
-        await _let_go(sink.client, full, is_folder=kind == tree.FOLDER)
+        await let_go(sink.client, full, is_folder=kind == tree.FOLDER)
     except SftpError:
         if kind != tree.FOLDER or not await _has_removed_parts(sink, path, full):
             raise
-        await _let_go(sink.client, full, is_folder=True)
+        await let_go(sink.client, full, is_folder=True)
 
 
-async def _let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
+async def let_go(client: Client, path: bytes, *, is_folder: bool = False) -> None:
     """Remove a name that a person gave, as endpoint/writing/removal.py does. Raises
     SftpError."""
     await (client.rmdir(path) if is_folder else client.remove(path))
@@ -224,87 +217,3 @@ async def _has_removed_parts(sink: Sink, folder: str, path: bytes) -> bool:
     if names - own:
         raise mirror.parts_of_others(folder)
     return True
-
-
-async def remove_sources(source: Source, request: moving.RemoveSources) -> Failed:
-    if request.folder:
-        raise failures.Refusal(failures.UNSUPPORTED, request.folder, "no folder of this machine's")
-    found: failures.Outcome = []
-    while len(found) < len(request.moved):
-        some = request.moved[len(found) : len(found) + _AT_ONCE]
-        found += await results((moved[1].path, _remove_source(source, moved)) for moved in some)
-    return failures.places(found)
-
-
-async def _remove_source(source: Source, moved: moving.Moved) -> None:
-    """Remove a file of the source. Raises FileChanged where it is another, Refusal, SftpError."""
-    kind, known = moved
-    path = await _at(source, known.top, known.path)
-    status = await lookup(source.client, path)
-    if status is None:  # removed already, maybe by a lane that was lost then
-        return
-    if kind != tree.LINK and status.is_link:
-        raise moving.through_a_link(known.path)
-    is_same = (status.kind, status.mtime_ns) == (kind, known.mtime_ns)
-    if not is_same or (status.is_file and status.size != known.size):
-        raise FileChanged()
-    await _let_go(source.client, path)
-
-
-async def _at(source: Source, top: int, path: str) -> bytes:
-    """Return where a file of the source is. Raises Refusal where that is reached through a link."""
-    root, rest = source.where(top, path)
-    try:
-        return await Root(source.client, to_text(root)).at(rest) if rest else root
-    except failures.Refusal:
-        raise moving.through_a_link(path) from None
-
-
-# --- what is asked before a source is removed
-
-
-async def same_place(source: Source, request: moving.SamePlace) -> list[bool]:
-    looking = []
-    for top, path, name in request.sources:
-        folder = moving.folder_beside(*source.where(top, path), path)
-        looking.append(lookup(source.client, join(folder or b"/", to_bytes(name))))
-    return [found is not None for found in await gather(*looking)]
-
-
-async def mark(source: Source, request: moving.Mark) -> None:
-    top, path, name = request.beside
-    folder = (await _at(source, top, path)).rpartition(b"/")[0]
-    full = join(folder or b"/", check(name))
-    if request.is_made:
-        handle = await source.client.open(full, packets.FOR_WRITE | packets.CREATE, 0o600)
-        await source.client.close(handle)
-    elif await lookup(source.client, full) is not None:
-        await source.client.remove(full)
-
-
-async def make_durable(sink: Sink, request: moving.MakeDurable) -> Failed:
-
-    async def sync(path: str) -> None:  # where the server can, and not the folder's names
-        full = await sink.root.at(path)
-        if (await sink.client.lstat(full)).is_file:
-            async with sink.client.opened(full) as handle:
-                await sink.client.fsync(handle)
-
-    return failures.places(await results((path, sync(path)) for path in request.paths))
-
-
-async def landed(sink: Sink, request: Landed) -> list[object]:
-    root = _new_root(sink)
-
-    async def look(path: str) -> list[object]:
-        found = await lookup(sink.client, await root.at(path))
-        if found is None:
-            return nothing()
-        mode = stat.S_IMODE(found.mode or 0)
-        return [found.kind, found.size or 0, found.mtime_ns, [], mode, "", "", 0]
-
-    return await results((path, look(path)) for path in request.paths)
-
-
-async def destination(sink: Sink, request: moving.Destination) -> tuple[str, list[str]]:
-    return "", []  # SFTP cannot tell
