@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-TRANSPORTS = ("openssh", "asyncssh", "paramiko")
+LIBRARIES = "asyncssh", "paramiko"
+TRANSPORTS = "openssh", *LIBRARIES
 PLANES = ("tls", "plain")
 REMOTES = ("agent", "sftp")
 DIRECTIONS = ("push", "pull")

@@ -44,7 +44,6 @@ class SessionLoad:
     The event loop alone uses it.
     """
 
-    settle: Callable[[], None]
     pool: ThreadPoolExecutor
     long: asyncio.Lock = field(default_factory=asyncio.Lock)  # of its user: one long work at a time
     bytes: int = 0
@@ -52,6 +51,7 @@ class SessionLoad:
     # When bytes came last, or were sent of a file, or a work came to its end.
     moved_s: float = field(default_factory=time.monotonic)
     is_lost: bool = False  # what closes a file from now on is not the client
+    settle: Callable[[], None] = lambda: None  # until Files.begin()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:

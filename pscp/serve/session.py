@@ -93,7 +93,7 @@ class Sessions:
         told = Told(user, connection.address, self.events, self.after_upload)
         try:
             long = self._long.setdefault(user.name, asyncio.Lock())
-            load = SessionLoad(lambda: None, self.pool, long)
+            load = SessionLoad(self.pool, long)
             files = Files(self.current.settings, told, load)
         except OSError as error:
             told.refused("session", error)

@@ -48,7 +48,6 @@ CIPHERS: dict[str, tuple[str, ...]] = {
     "asyncssh": ("chacha20-poly1305@openssh.com", *_GCM, *_AES),
     "paramiko": (*_GCM, *_AES),
 }
-LIBRARIES = tuple(KEYWORDS)
 
 _OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.+)")
 _USER_CONFIG = ("~/.ssh/config", "/etc/ssh/ssh_config")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from pscp.ground import errors
-from pscp.zfs.link import PipeStatuses, Ran
+from pscp.stream.stream import Ran
+from pscp.zfs.link import PipeStatuses
 
 # In this order: a complaint may name several things, and the first here is the cause.
 _MEANINGS: tuple[tuple[str, type[errors.DatasetError]], ...] = (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pscp.ground.errors import DatasetError, NoSuchDataset, NoZfs, ProtocolError, ZfsDenied
+from pscp.stream.stream import NOT_FOUND, Ran
 from pscp.zfs.error_messages import HERE, complaint, meaning
-from pscp.zfs.link import NOT_FOUND, Ran
 from pscp.zfs.names import is_dataset, is_snapshot_name, parent, relative
 
 # The user property that a snapshot of ours has; its value is the mark of the replication.

@@ -26,9 +26,7 @@ from pscp.ground.log import Log
 from pscp.options.options import UNCOMPRESSED, Options
 from pscp.progress.progress import LiveCounters
 from pscp.stream.pipe import Target
-from pscp.stream.stream import NOT_FOUND as NOT_FOUND
-from pscp.stream.stream import Program, Stream
-from pscp.stream.stream import Ran as Ran
+from pscp.stream.stream import NOT_FOUND, Program, Ran, Stream
 
 _log = Log("zfs")
 _ENDS_S = 1.0  # for a program to end after it closed its end of the stream

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import unavailable
+from matrix import LIBRARIES
 from servers.private import PrivateServer
 
 from e2e import ways
 from e2e.world import ROOT
-from pscp.transports.ssh_settings import LIBRARIES
 
 COMMANDS = ("pscp", "pscp-pipe", "pscp-run", "pscp-serve", "pscp-verify", "pscp-zfs")
 FOLDERS = (".ci", "docs", "examples", "pscp", "scripts", "share", "tests")

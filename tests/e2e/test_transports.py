@@ -24,6 +24,7 @@ import paramiko
 import pytest
 from conftest import MakeServer, until
 from lent_clients import begun, ended, lent_client
+from matrix import LIBRARIES, TRANSPORTS
 from servers.private import PrivateServer, make_key
 
 import pscp
@@ -36,7 +37,7 @@ from pscp.transports import Request
 from pscp.transports.libraries.asyncssh_internals import loop_of
 from pscp.transports.libraries.external import LentChannel, serve_paramiko
 from pscp.transports.libraries.helper import HelperError
-from pscp.transports.ssh_settings import CIPHERS, KEYWORDS, LIBRARIES
+from pscp.transports.ssh_settings import CIPHERS, KEYWORDS
 
 LOGIN, SESSION = "Accepted publickey", "Starting session"  # in sshd's log
 
@@ -52,7 +53,7 @@ def to(push: Way, library: str) -> Way:
     return dataclasses.replace(push, transport=library)
 
 
-@pytest.fixture(params=("openssh", *LIBRARIES))
+@pytest.fixture(params=TRANSPORTS)
 def over(request: pytest.FixtureRequest, push: Way) -> Way:
     """A push over each, ssh among them."""
     (push.source / "x").write_text("x")

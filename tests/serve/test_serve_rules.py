@@ -243,7 +243,7 @@ def test_who_opens_a_name_while_it_lands_does_not_land_instead(
         for _ in range(2)
     ]
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as other:
-        load = SessionLoad(lambda: None, pool)
+        load = SessionLoad(pool)
         late: list[Future[landing.Upload]] = []
 
         def renamed(*of: Any, **how_else: Any) -> None:

@@ -44,7 +44,7 @@ class Working:
         self.steps: list[int] = []  # how much of the part there was at each
 
     def load(self, long: asyncio.Lock) -> SessionLoad:
-        return SessionLoad(lambda: None, self.pool, long)
+        return SessionLoad(self.pool, long)
 
     def begin(self, load: SessionLoad) -> Upload:
         return self.place.begin(b"file", 0, load)

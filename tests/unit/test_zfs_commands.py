@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pscp.ground import errors
+from pscp.stream.stream import Ran
 from pscp.zfs import commands, error_messages
 from pscp.zfs.commands import Speech
 from pscp.zfs.inventory import (
@@ -27,7 +28,7 @@ from pscp.zfs.inventory import (
     parse_usage,
     together,
 )
-from pscp.zfs.link import PipeStatuses, Ran
+from pscp.zfs.link import PipeStatuses
 from pscp.zfs.names import excluded, is_dataset, is_excluded, moved, parse_place, relative
 from pscp.zfs.plan import Stream
 from pscp.zfs.settings import Settings, split_command

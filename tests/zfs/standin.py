@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pscp.ground.errors import ConnectionLost
-from pscp.zfs.link import Link, PipeStatuses, Ran, run_here
+from pscp.stream.stream import Ran
+from pscp.zfs.link import Link, PipeStatuses, run_here
 
 BLOCK = 4096  # small, so that a stream may be cut early
 

@@ -24,7 +24,8 @@ import pscp
 from pscp.ground import errors
 from pscp.ground.counters import Counters
 from pscp.ground.processes import descendants, living
-from pscp.zfs.link import Link, PipeStatuses, Ran
+from pscp.stream.stream import Ran
+from pscp.zfs.link import Link, PipeStatuses
 from zfs.conftest import Ends, Pool, end_agents, is_agent
 
 # The direction cannot matter.

@@ -17,6 +17,7 @@ import threading
 from pscp.connect.bootstrap import RemoteAgent, shaped
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, session, wire
+from pscp.endpoint.streams.machine import Machine
 from pscp.ground.contexts import with_context
 from pscp.ground.errors import ConnectionLost, CopyRunning, PscpError
 from pscp.transfer.lanes.in_flight import IsParked, LaneShare, never
@@ -40,7 +41,7 @@ class Lane:
         """While `is_parked()` it takes no more work."""
         # These two change only in steps that the queue runs, on behalf of either thread.
         self.error: PscpError | None = None  # why it was lost
-        self._life = states.Machine(states.LANE, states.Lane.OPENING)
+        self._life = Machine(states.LANE, states.Lane.OPENING)
         self._context, self._queue, self._far = context, context.queue, far
         self.share = LaneShare(context.new_window(), context.next_number(), is_parked)
         self.share.wants = context.wants

@@ -10,8 +10,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from pscp.endpoint.streams.machine import Machine as Machine
-
 
 class Lane(enum.Enum):
     """The states of a lane."""

@@ -19,6 +19,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures, hashes, wire
 from pscp.endpoint.reading import source
 from pscp.endpoint.reading.files import Extent
+from pscp.endpoint.streams.machine import Machine
 from pscp.endpoint.there import lookup, reuse
 from pscp.transfer.ending.ending import Ending
 from pscp.transfer.pieces import answers, states
@@ -60,7 +61,7 @@ class FileJob:
     ) -> None:
         self.number, self.item = next(_numbers), item
         self.was_shared = False
-        self._life = states.Machine(states.FILE, states.File.COPYING)
+        self._life = Machine(states.FILE, states.File.COPYING)
         self._terms, self._results, self._ending = terms, results, ending
         self._queue, self._counters = terms.queue, terms.counters
         self._failure: Failure | None = None
