@@ -4,7 +4,7 @@ All commands that connect take them, but for those that name others. What a row 
 copy_options.py.
 
 Not here: bounds that others need too (option_rows.py), how values are read (../ground/values.py).
-Read next: options.py.
+Read next: option_rows.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Not here: each single option (copy_options.py, connection_options.py), which of 
 (option_pairs.py), locations (../ground/locations.py), how values are read (../ground/values.py),
 how a command line is read (arguments.py), what errors call an option (keywords.py), and anything
 that opens a file or a connection.
-Read next: ../progress/progress.py.
+Read next: copy_options.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The table of who answers a request: which role, by which function. Each module adds its own.
 
-Not here: the requests (requests.py), an end and its roles (../serving/end.py).
+Not here: the requests (requests.py), an end and its roles (../serving/end.py), what an agent
+answers before its end is asked (../serving/agent.py): OpenPlane, Pack, a lane that it hands over.
 """
 
 import functools

@@ -146,8 +146,8 @@ class End(NamedTuple):
 
 
 class OpenPlane(NamedTuple):
-    """Take lanes of a direct plane: listen for them on the address that SSH came in on, or connect
-    to the coordinator. Answer: `[address, port, note]`.
+    """Have an agent, and no near end, take lanes of a direct plane: listen on the address that SSH
+    came in on, or connect to the coordinator. Answer: `[address, port, note]`.
     """
 
     modules: str  # those that the agent lacks for it
