@@ -79,5 +79,7 @@ class Names:
 
 
 def _folded(name: str) -> str:
+    # NFKC folds more than the NFC of ../ending/moving.py and of sftp/mirror.py, where names that
+    # fold alike count as one place, or one file: here they only have the folder asked.
     folded = name.casefold()
     return folded if folded.isascii() else unicodedata.normalize("NFKC", folded)
