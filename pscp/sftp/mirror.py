@@ -131,7 +131,7 @@ async def _unlisted(client: Client, folder: bytes, names: Iterable[bytes]) -> li
 
 
 def _folded(name: bytes) -> str:
-    return unicodedata.normalize("NFC", to_text(name).casefold())
+    return unicodedata.normalize("NFKC", to_text(name).casefold())
 
 
 def _seen(status: Attrs) -> str:
