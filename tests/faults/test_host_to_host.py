@@ -127,7 +127,7 @@ def test_either_connection_dies_stands_still_or_has_a_wrong_bit(
 ) -> None:  # fmt: skip
     """What is said of the source's names its host."""
     if do == "stop":
-        monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
+        monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
     fill_all(push)
     breaking = push.breaking().rule(do, way=goes, connections=[connection], after=after)
     told = Notes()

@@ -49,7 +49,7 @@ def test_a_connection_stands_still(
     way: Way, quick_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped ssh takes no SIGTERM, and a pipe to it is never read again."""
-    monkeypatch.setattr(bootstrap, "SILENCE_S", 0.5)
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 3.0)
     fill(way.source / "big", BIG_BYTES)
     breaking = way.breaking().rule("stop", after=MIB // 2)
     result = way.copy(connections=1, breaking=breaking, chunk_bytes=MIB)
