@@ -5,22 +5,27 @@ Not here: how it lands (landing.py), how a command is started (programs.py). Rea
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pscp.serve.events import Events, append, opened_to_append
+from pscp.endpoint.reading.paths import status_of
+from pscp.serve.account import is_same
+from pscp.serve.events import Events, append
+from pscp.serve.folder import Folder
 from pscp.serve.landing import LandedFile
 from pscp.serve.programs import run
 from pscp.serve.rules import is_told
 from pscp.serve.settings import Current, User
 
+_UNTOLD_MOST = 1000
 _TOLD_MAX = 4200  # characters of what was refused: a path, which a request may make much longer
 
 
@@ -46,12 +51,7 @@ class AfterUpload:
             return
         line = json.dumps({"user": user, "path": path, **said}).encode("ascii") + b"\n"
         try:
-            fd = opened_to_append(uploads)
-            try:
-                append(fd, line)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            append(uploads, line, os.path.join(self._current.settings.state, "uploads.lock"))
         except OSError as error:
             counts, why = "uploads_failures", error.strerror
             self._events.tell("uploads failed", user, address, counts, path=path, why=why)
@@ -87,8 +87,6 @@ class Told:
     address: str
     events: Events
     after_upload: AfterUpload
-    # What has landed under a name that it may not keep; it is told when it does.
-    temporary: dict[bytes, LandedFile] = field(default_factory=dict)
 
     def refused(self, what: str, error: OSError) -> None:
         told = {"what": what[:_TOLD_MAX], "why": error.strerror or str(error)}
@@ -103,8 +101,6 @@ class Told:
         """Tell of a file that has landed at this path, if it has its own name by now."""
         if is_told(os.path.basename(path)):
             self._tell(path, landed)
-        else:
-            self.temporary[path] = landed
 
     def kept(self, path: bytes, landed: LandedFile) -> None:
         """Tell of a file whose name has turned out not to be temporary. Raises OSError."""
@@ -123,3 +119,44 @@ class Told:
 
     def _whole(self, path: bytes) -> str:
         return os.path.join(self.user.folder, os.fsdecode(path))
+
+
+class Untold:
+    """Files that have landed in a session under names that seem temporary, as most clients rename
+    such: they are told when they keep them.
+    """
+
+    def __init__(self, folder: Folder, told: Told) -> None:
+        self._folder, self._told = folder, told
+        self._files: dict[bytes, LandedFile] = {}  # by path
+
+    def add(self, path: bytes, landed: LandedFile) -> None:
+        """Note what has landed at a path, if it was not told; of too many tell the oldest now."""
+        if not is_told(os.path.basename(path)):
+            self._files[path] = landed
+            if len(self._files) > _UNTOLD_MOST:
+                self._tell(next(iter(self._files)))
+
+    def renamed(self, old: bytes, new: bytes | None = None) -> None:
+        """Note that a file, or a folder with what is in it, has another path now, or none."""
+        for path in [*self._files]:
+            if path == old:
+                del self._files[path]
+            elif path.startswith(old + b"/") and new is not None:
+                self._files[new + path[len(old) :]] = self._files.pop(path)
+
+    def tell_all(self) -> None:
+        for path in [*self._files]:
+            self._tell(path)
+
+    def _tell(self, path: bytes) -> None:
+        landed = self._files.pop(path)
+        with contextlib.suppress(OSError), self._folder.parent(path) as parent:
+            status = status_of(*parent)
+            size_bytes = landed.status.st_size
+            if (
+                status is not None
+                and is_same(status, landed.status)
+                and status.st_size == size_bytes
+            ):
+                self._told.kept(path, landed)

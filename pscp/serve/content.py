@@ -143,6 +143,7 @@ class Content:
 
     def __init__(self, fd: int, account: Account, base: int | None, largest: int | None) -> None:
         self.fd, self.size_bytes = fd, os.fstat(fd).st_size
+        self._is_marked = bool(os.fstat(fd).st_mode & stat.S_IXUSR)  # where modes are kept
         self._account, self._largest = account, largest
         # The file that is changed, while nothing but its beginning has been written anew.
         self._base = base
@@ -184,12 +185,16 @@ class Content:
             raise OSError(errno.EFBIG, "the file is larger than is allowed")
         status = os.fstat(self.fd)  # another session may write, and cut, the same part
         if not status.st_nlink:  # it is not counted any more
-            raise OSError(errno.ESTALE, "another upload of this name has taken its place")
-        if not status.st_mode & stat.S_IXUSR:  # as a part's has (landing.py)
+            raise taken()
+        if self.is_closed(status):
             raise OSError(errno.ESTALE, "the file has its name, and changes no more")
         self._account.charge(max(size_bytes - status.st_size, 0))
         self.size_bytes = max(size_bytes, status.st_size)
         return self.size_bytes
+
+    def is_closed(self, status: os.stat_result) -> bool:
+        """Has it got the mode of a file that lands (landing.py)?"""
+        return self._is_marked and not status.st_mode & stat.S_IXUSR
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         found = os.pread(self.fd, size_bytes, offset)
@@ -255,6 +260,10 @@ class Content:
     def close(self) -> None:
         self.drop_base()
         self._account.release(self.fd)
+
+
+def taken() -> OSError:
+    return OSError(errno.ESTALE, "another upload of this name has taken its place")
 
 
 @contextlib.contextmanager

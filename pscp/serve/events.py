@@ -6,15 +6,17 @@ Not here: who reads the counters (server).
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
 import fcntl
 import json
 import os
+import stat
 import sys
 import threading
 import time
 from typing import Any
+
+_LINE_MAX = 64 * 1024  # bytes: a path of 4 KiB, with escapes
 
 
 class Events:
@@ -25,6 +27,7 @@ class Events:
         self._path, self._lock = path, threading.Lock()
         self.counters: collections.Counter[tuple[str, str]] = collections.Counter()
         self._fd = self._opened()
+        self._is_torn = False  # does it end within a line?
 
     def _opened(self) -> int:
         if not self._path:
@@ -58,29 +61,53 @@ class Events:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         said = {"time": now, "event": event, "user": user, "address": address, **more}
         line = json.dumps(said).encode("ascii") + b"\n"
-        try:
-            with self._lock:
-                append(self._fd, line)
-        except OSError:
+        with self._lock:
+            line = b"\n" * self._is_torn + line
+            try:  # one write, so that lines of several processes stay whole
+                written = os.write(self._fd, line)
+            except OSError:
+                written = 0
+            self._is_torn = written < len(line) if written else self._is_torn
+        if written < len(line):
             self.count("log_failures", "")
 
 
-def opened_to_append(path: str) -> int:
+def opened_to_append(path: str, access: int = os.O_WRONLY) -> int:
     """Open a file of lines, which is made where there is none. Raises OSError."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    return os.open(path, access | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
 
 
-def append(fd: int, line: bytes) -> None:
-    """Write a whole line, or nothing of it where the disk is full. Raises OSError.
+def append(path: str, line: bytes, lock: str) -> None:
+    """Write a whole line that is on the disk then, or nothing of it. Raises OSError.
 
-    In one write, and one process at a time, so that lines of several processes stay whole.
+    `lock` is a file that others may not open, by which one process does so at a time.
     """
-    fcntl.flock(fd, fcntl.LOCK_EX)
+    fd = opened_to_append(path, os.O_RDWR)
     try:
-        written = os.write(fd, line)
-        if written < len(line):
-            with contextlib.suppress(OSError):  # no file: a pipe, which keeps what it has
-                os.ftruncate(fd, os.lseek(fd, 0, os.SEEK_CUR) - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with open(lock, "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            size_bytes = _cut_torn(fd)
+            written = os.write(fd, line)
+            if written < len(line):
+                os.ftruncate(fd, size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if size_bytes >= 0:
+            os.fsync(fd)
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _cut_torn(fd: int) -> int:
+    """Remove a line that was not written to its end, as by who was killed. Return the size, or -1
+    for what is no file.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return -1
+    if os.pread(fd, 1, max(0, status.st_size - 1)) in (b"", b"\n"):
+        return status.st_size
+    end = os.pread(fd, _LINE_MAX, max(0, status.st_size - _LINE_MAX))
+    torn = len(end) - (end.rfind(b"\n") + 1)
+    if torn:
+        os.ftruncate(fd, status.st_size - torn)
+    return status.st_size - torn

@@ -22,7 +22,7 @@ from asyncssh import constants
 
 from pscp.endpoint.reading.paths import status_of
 from pscp.serve.account import Account, is_same
-from pscp.serve.after_upload import Told
+from pscp.serve.after_upload import Told, Untold
 from pscp.serve.content import Digest, SessionLoad, digest_of
 from pscp.serve.folder import Folder, relative
 from pscp.serve.landing import (
@@ -57,6 +57,7 @@ class Files(asyncssh.SFTPServer):
         self._open: set[Reading | Upload] = set()
         self._listings: weakref.WeakSet[Listing] = weakref.WeakSet()
         self._landed: OrderedDict[tuple[int, int], LandedFile] = OrderedDict()
+        self._untold = Untold(folder, told)
 
     def begin(self, chan: Channel, settle: Callable[[], None]) -> None:
         """Serve this channel; `settle` is called when bytes have been written."""
@@ -83,16 +84,9 @@ class Files(asyncssh.SFTPServer):
             self._close(each)
         for listing in [*self._listings]:
             listing.close()
-        await self.load.in_thread(self._tell_temporary)
+        await self.load.in_thread(self._untold.tell_all)
         self.place.folder.close()
         self.place.account.close()
-
-    def _tell_temporary(self) -> None:
-        """Tell of what kept a name that seemed to be temporary."""
-        for path, landed in [*self.told.temporary.items()]:
-            with contextlib.suppress(OSError), self.place.folder.parent(path) as parent:
-                if is_same(status_of(*parent), landed.status):
-                    self.told.kept(path, landed)
 
     # --- helpers
 
@@ -179,7 +173,7 @@ class Files(asyncssh.SFTPServer):
             with self._telling("close", upload.path):
                 landed = await upload.finish(self.load, self.told)
             if landed is not None:
-                self._remember(landed)
+                self._remember(upload.path, landed)
         finally:
             self._close(upload)
 
@@ -189,7 +183,8 @@ class Files(asyncssh.SFTPServer):
         upload.discard()
         self._close(upload)
 
-    def _remember(self, landed: LandedFile) -> None:
+    def _remember(self, path: bytes, landed: LandedFile) -> None:
+        self._untold.add(path, landed)
         self._landed[landed.status.st_dev, landed.status.st_ino] = landed
         if len(self._landed) > _REMEMBERED:
             self._landed.popitem(last=False)
@@ -316,6 +311,7 @@ class Files(asyncssh.SFTPServer):
                     os.unlink(name, dir_fd=fd)
             if status is not None:
                 self._landed.pop((status.st_dev, status.st_ino), None)
+                self._untold.renamed(self._path(path))
 
     def mkdir(self, path: bytes, attrs: asyncssh.SFTPAttrs) -> None:
         self.rules.check(self.rules.may_add, "make folders")
@@ -362,17 +358,18 @@ class Files(asyncssh.SFTPServer):
             is_upload = is_finished and stat.S_ISREG(status.st_mode)
             if is_linked or is_of_run(target[1]) or not is_upload:
                 self.place.give_name(source, target, replace)
+                self._untold.renamed(old, new)
                 return
             for _ in range(_TRIES):
                 # Hashed first: a client that goes meanwhile leaves a part, and nothing untold.
                 landing = await self._landing(source)
-                land = partial(self.place.land, source, target, replace, landing, self.told)
+                land = partial(self.place.rename_whole, source, target, replace, landing, self.told)
                 if (landed := await self.load.in_thread(land)) is not None:
                     break
             else:
                 raise OSError(errno.EBUSY, "another session writes it")
-            self._remember(landed)
-            self.told.temporary.pop(old, None)
+            self._untold.renamed(old)
+            self._remember(new, landed)
 
     def _check_rename(self, source: Name, status: os.stat_result, new: bytes) -> None:
         """Raises OSError where what lies at `source` may not get this name."""
@@ -426,8 +423,7 @@ class Files(asyncssh.SFTPServer):
             self.rules.check_name(target[1])
             status = os.stat(source[1], dir_fd=source[0], follow_symlinks=False)
             is_part = is_runs(status) or (is_of_run(target[1]) and not has_nonce(target[1]))
-            is_untold = is_told(target[1]) and not is_told(source[1])
-            self.rules.check(not (is_part or is_untold), "give such names")
+            self.rules.check(is_told(source[1]) and not is_part, "give such names")
             fds = {"src_dir_fd": source[0], "dst_dir_fd": target[0]}
             os.link(source[1], target[1], **fds, follow_symlinks=False)
 

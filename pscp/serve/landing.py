@@ -13,6 +13,7 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -22,7 +23,7 @@ from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
 from pscp.endpoint.reading.paths import status_of
 from pscp.endpoint.writing.removal import sync_folder
 from pscp.serve.account import Account, entries, is_locked, is_same
-from pscp.serve.content import Content, SessionLoad, Writer, alone
+from pscp.serve.content import Content, SessionLoad, Writer, alone, taken
 from pscp.serve.folder import QUICK, Folder, rename
 from pscp.serve.reading import Reading
 from pscp.serve.rules import Rules, has_nonce, is_of_run, named_later, refused
@@ -115,10 +116,16 @@ class Place:
         if flags & (FXF_EXCL | FXF_TRUNC):  # no lane of pscp's begins anew what another may have
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         held = self.account.opened(name, folder_fd, os.O_RDWR)
-        if not is_runs(os.fstat(held)):
+        is_left = self.account.has_alone(held) and has_nonce(name)  # maybe killed as it landed
+        is_locked(held, fcntl.LOCK_SH)
+        with alone(held):
+            status = os.fstat(held)
+            may = is_runs(status) or (is_left and status.st_nlink == 1)
+            if may:
+                os.fchmod(held, _RUNS_SHARED)
+        if not may:
             self.account.release(held)
             raise refused("what has this name is another's file")
-        os.fchmod(held, _RUNS_SHARED)
         return held, None, False
 
     def _is_shared(self, held: int) -> bool:
@@ -169,42 +176,72 @@ class Place:
             if part != target[1]:
                 discard(self.account, target[0], part)
 
-    def land(
+    def rename_whole(
         self, source: Name, target: Name, replace: bool, landing: LandedFile, tell: Tell
     ) -> LandedFile | None:
-        """Do so with a whole upload, and tell it; `landing` is what is known of it. Return None
-        where it has changed since. Raises OSError.
-
-        The part of a copy by pscp changes no more from then on: others may have it open.
-        """
-        user, is_part = self.rules.user, is_runs(landing.status)
+        """Do so with a whole upload, as land() does."""
+        is_part = is_runs(landing.status)
         fd = self.account.opened(source[1], source[0], os.O_RDWR if is_part else os.O_RDONLY)
         try:
-            os.fsync(fd)  # most of what there is, before others have to wait
-            path = self.folder.path_of(*target)
-            tell.lands(path, landing.status.st_size, landing.sha256)
-            with self.account.naming(), alone(fd) if is_part else contextlib.nullcontext():
-                status = os.fstat(fd)
-                if not is_same(status_of(*source), status):
-                    raise OSError(errno.ESTALE, "something else has its name")
-                if not is_unchanged(landing.status, status):
-                    return None
-                if is_part:
-                    os.fsync(fd)
-                    os.fchmod(fd, user.mode)
-                try:
-                    if is_part and user.owner is not None:
-                        os.fchown(fd, *user.owner)
-                    self.give_name(source, target, replace)
-                except BaseException:
-                    os.fchmod(fd, stat.S_IMODE(status.st_mode))
-                    raise
-            sync_folder(target[0])
-            landed = LandedFile(os.fstat(fd), landing.sha256)
-            tell.landed(path, landed)
-            return landed
+            close = self.give_mode if is_part else None  # else it is closed already
+            return self.land(fd, source, target, landing, tell, close=close, replace=replace)
         finally:
             self.account.release(fd)
+
+    def land(
+        self, fd: int, source: Name, target: Name, landing: LandedFile, tell: Tell, *,
+        close: Callable[[int], None] | None, replace: bool,
+    ) -> LandedFile | None:  # fmt: skip
+        """Have an open file land, and told, once it is durable; `landing` is what is known of it.
+
+        Return None where it has changed since, or somebody goes on with it. Raises OSError. `close`
+        gives it the mode by which nobody writes it any more. No lock is held while a disk is waited
+        for: who comes in meanwhile opens the part again, and then it gets no name.
+        """
+        path, naming = self.folder.path_of(*target), self.account.naming
+        with naming(), alone(fd) if close is not None else contextlib.nullcontext():
+            if not is_same(status_of(*source), landing.status):
+                raise taken()
+            if not is_unchanged(landing.status, os.fstat(fd)):
+                return None
+            if not replace and status_of(*target) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            if close is not None:
+                close(fd)
+        closed = os.fstat(fd)
+        try:
+            os.fsync(fd)
+            tell.lands(path, closed.st_size, landing.sha256)
+            with naming():
+                if not is_same(status_of(*source), closed):
+                    raise taken()
+                if (
+                    _mode(fd) != stat.S_IMODE(closed.st_mode)
+                    or self.folder.path_of(*target) != path
+                ):
+                    return None
+                self.give_name(source, target, replace)
+        finally:
+            with naming():
+                self._open_again(fd, source, closed, landing.status)
+        sync_folder(target[0])
+        landed = LandedFile(os.fstat(fd), landing.sha256)
+        tell.landed(path, landed)
+        return landed
+
+    def _open_again(
+        self, fd: int, source: Name, closed: os.stat_result, before: os.stat_result
+    ) -> None:
+        """Let a part that has not landed be gone on with."""
+        is_still = is_same(status_of(*source), closed) and _mode(fd) == stat.S_IMODE(closed.st_mode)
+        if is_still and closed.st_mode != before.st_mode:
+            os.fchmod(fd, stat.S_IMODE(before.st_mode))
+
+    def give_mode(self, fd: int) -> None:
+        """Give a file that lands its owner and its mode."""
+        if self.rules.user.owner is not None:
+            os.fchown(fd, *self.rules.user.owner)
+        os.fchmod(fd, self.rules.user.mode)
 
     def reading(self, path: bytes) -> Reading:
         """Open a file to read it, also before it lands. Raises OSError.
@@ -273,11 +310,13 @@ class Upload:
         await self.writer.complete()
         for _ in range(_TRIES):
             status = self.status()
-            if not status.st_mode & stat.S_IXUSR:
-                return await load.in_thread(partial(self._has_landed, status))
-            sha256 = await self._sha256(load)
-            land = partial(self.land, LandedFile(status, sha256), tell)
-            if (landed := await load.in_thread(land)) is not None:
+            if self._has_name(status):  # another handle of it was closed first
+                if self.times_ns is not None:
+                    os.utime(self.content.fd, ns=self.times_ns)
+                return None
+            landing = LandedFile(status, await self._sha256(load))
+            landed = await load.in_thread(partial(self.land, landing, tell))
+            if landed is not None:
                 return landed
         raise OSError(errno.EBUSY, "another session writes it")
 
@@ -300,57 +339,31 @@ class Upload:
         return await self.content.digest.whole(load)
 
     def land(self, landing: LandedFile, tell: Tell) -> LandedFile | None:
-        """Make the part durable, give it the file's name, and tell it. Return None where it has
-        changed since. Raises OSError.
-        """
-        account, rules, fd = self._place.account, self._place.rules, self.content.fd
-        os.fsync(fd)  # most of what there is, before others have to wait
-        path = self._place.folder.path_of(self._folder_fd, self._name)
-        tell.lands(path, landing.status.st_size, landing.sha256)
-        with account.naming(), alone(fd):
-            status = os.fstat(fd)
-            if not is_unchanged(landing.status, status):
+        """Give the part the file's name, as Place.land() does."""
+        rules, fd = self._place.rules, self._folder_fd
+        source, target = (fd, rules.part(self._name)), (fd, self._name)
+        replace = not rules.is_append_only
+        held = self.content.fd
+        try:
+            return self._place.land(
+                held, source, target, landing, tell, close=self._close, replace=replace
+            )
+        except OSError:
+            if self._has_name(self.status()):
                 return None
-            try:
-                self._give_metadata(rules)
-                os.fsync(fd)
-                self._rename(rules)
-            except BaseException:
-                os.fchmod(fd, stat.S_IMODE(status.st_mode))
-                raise
-        sync_folder(self._folder_fd)
-        landed = LandedFile(os.fstat(fd), landing.sha256)
-        tell.landed(path, landed)
-        return landed
+            raise
 
-    def _give_metadata(self, rules: Rules) -> None:
-        fd = self.content.fd
+    def _has_name(self, status: os.stat_result) -> bool:
+        return is_same(status_of(self._folder_fd, self._name), status)
+
+    def _close(self, fd: int) -> None:
+        rules = self._place.rules
         if rules.is_append_only and named_later(self._name) is not None:
             with contextlib.suppress(OSError):  # a filesystem without them: this session may rename
                 os.setxattr(fd, _MARK, rules.key.encode())
-        if rules.user.owner is not None:
-            os.fchown(fd, *rules.user.owner)
-        os.fchmod(fd, rules.user.mode)
+        self._place.give_mode(fd)
         if self.times_ns is not None:
             os.utime(fd, ns=self.times_ns)
-
-    def _rename(self, rules: Rules) -> None:
-        """Give the part the file's name. Raises OSError."""
-        fd, part = self._folder_fd, rules.part(self._name)
-        with self._place.account.losing(fd, self._name):
-            if not is_same(status_of(fd, part), self.status()):
-                raise self._taken()
-            rename((fd, part), (fd, self._name), replace=not rules.is_append_only)
-
-    def _has_landed(self, status: os.stat_result) -> None:
-        """Give it the times that came over this handle; another of it was closed first."""
-        if not is_same(status_of(self._folder_fd, self._name), status):
-            raise self._taken()
-        if self.times_ns is not None:
-            os.utime(self.content.fd, ns=self.times_ns)
-
-    def _taken(self) -> OSError:
-        return OSError(errno.ESTALE, "another upload of this name has taken its place")
 
     def discard(self) -> None:
         """Remove the part, which nobody can resume."""

@@ -74,6 +74,7 @@ class Sessions:
         self.pool = ThreadPoolExecutor(THREADS, "disk")
         self.after_upload = AfterUpload(current, events)
         self.open: set[Session] = set()
+        self.works = set[asyncio.Task[None]]()  # of sessions, which end after their connections
         self._long = weakref.WeakValueDictionary[str, asyncio.Lock]()  # of each user
 
     def close(self) -> None:
@@ -140,7 +141,9 @@ class Session(StreamSession):
         else:
             reader, writer = SSHReader(self, chan), SSHWriter(self, chan)
             work = partial(serve_scp, self.files, command, reader, writer)
-        self.connection.create_task(self._begin(work))
+        begun = self.connection.create_task(self._begin(work))
+        self._sessions.works.add(begun)
+        begun.add_done_callback(self._sessions.works.discard)
         self._window.settle()
 
     async def _begin(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -122,7 +122,7 @@ class Here:
                 to = self.root / step.to
                 if to.is_file() and not to.is_symlink() and to.stat().st_mode & 0o100:
                     return "failed"  # a part has no other name
-                if step.to.endswith(RUNS) and not step.name.endswith(RUNS):
+                if step.to.endswith(RUNS):
                     return "failed"  # nobody was told of what has such a name
                 os.link(self.root / step.to, new, follow_symlinks=False)
             elif isinstance(step, Rename):

@@ -6,6 +6,7 @@ Not here: who may log in (test_serve_logins.py).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -440,18 +441,19 @@ def test_what_cannot_be_listed_does_not_land(serving: Serving) -> None:
 
 
 def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    fd = events.opened_to_append(str(tmp_path / "lines"))
-    events.append(fd, b"first\n")
+    lines, lock = tmp_path / "lines", str(tmp_path / "lock")
+    events.append(str(lines), b"first\n", lock)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         with pytest.raises(OSError, match="No space"):
-            events.append(fd, b"second\n")
+            events.append(str(lines), b"second\n", lock)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    events.append(fd, b"third\n")
-    os.close(fd)
-    assert (tmp_path / "lines").read_text() == "first\nthird\n"
+    assert lines.read_text() == "first\n"
+    lines.write_text("first\nkilled in th")
+    events.append(str(lines), b"third\n", lock)
+    assert lines.read_text() == "first\nthird\n"
 
 
 def test_a_name_that_seems_temporary_is_told_once_it_is_kept(serving: Serving) -> None:
@@ -460,6 +462,13 @@ def test_a_name_that_seems_temporary_is_told_once_it_is_kept(serving: Serving) -
             await put(client, "vol.part", b"12345")
             await put(client, "renamed.part", b"12345")
             await client.rename("renamed.part", "renamed")
+            await put(client, "other.part", b"untold")
+            with pytest.raises(REFUSED):
+                await client.rename("other.part", "renamed")  # which is there
+            await client.remove("other.part")
+            await client.mkdir("before")
+            await put(client, "before/vol.part", b"123")
+            await client.rename("before", "after")
             with pytest.raises(REFUSED):
                 await client.link("vol.part", "hidden.rec")
             listed = (serving.folder / "uploads").read_text()
@@ -470,8 +479,11 @@ def test_a_name_that_seems_temporary_is_told_once_it_is_kept(serving: Serving) -
         return [json.loads(line)["path"] for line in lines]
 
     run(upload())
-    until(lambda: str(serving.home / "vol.part") in paths())
-    assert str(serving.home / "renamed.part") not in paths()
+    until(lambda: str(serving.home / "after/vol.part") in paths())
+    told = [name for name in ("vol.part", "renamed.part") if str(serving.home / name) in paths()]
+    assert told == ["vol.part"]
+    assert paths().count(str(serving.home / "renamed")) == 1
+    assert not [path for path in paths() if "other.part" in path or "before" in path]
     assert [each["bytes"] for each in serving.events("upload") if each["path"] == "vol.part"] == [5]
 
 
@@ -508,3 +520,48 @@ def test_owners_are_told_by_number(serving: Serving, version: int) -> None:
     for attrs in found:
         owners = (attrs.uid, attrs.gid) if version == 3 else (attrs.owner, attrs.group)
         assert owners in ((os.getuid(), os.getgid()), (str(os.getuid()), str(os.getgid())))
+
+
+def test_nobody_waits_for_a_disk_on_which_another_s_file_lands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of the server itself takes the lock of a user's names."""
+    (tmp_path / "home").mkdir()
+    user = User("writes", str(tmp_path / "home"), frozenset(["write"]))
+    place = landing.Place(Folder(user.folder), Rules(user), Account(str(tmp_path / "s"), user))
+    synced, fsync = list[int](), os.fsync
+
+    def synced_unlocked(fd: int) -> None:
+        with (tmp_path / "s" / "names" / "writes").open() as names:
+            fcntl.flock(names, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fsync(fd)
+        synced.append(fd)
+
+    monkeypatch.setattr(os, "fsync", synced_unlocked)
+    with ThreadPoolExecutor(1) as pool:
+        load = SessionLoad(pool)
+        for name in (b"file", b"file.part"):
+            upload = place.begin(name, asyncssh.FXF_CREAT | asyncssh.FXF_TRUNC, load)
+            upload.content.write(0, [b"whole"], 5)
+            assert upload.land(landing.LandedFile(upload.status(), ""), Mock()) is not None
+            upload.close()
+    assert len(synced) == 4  # file and folder
+    place.folder.close()
+    place.account.close()
+
+
+def test_a_file_is_told_though_the_server_ends(tmp_path: Path) -> None:
+    async def upload(serving: Serving) -> None:
+        connection = await serving.connect()
+        client = await connection.start_sftp_client()
+        await put(client, "vol.part")
+        file = await client.open("open", "wb")
+        await file.write(bytes(100_000))
+        await file.stat()
+        serving.process.terminate()
+        await connection.wait_closed()
+
+    with Serving(tmp_path, 'workers = 1\nuploads = "uploads"') as serving:
+        run(upload(serving))
+    told = [json.loads(line)["path"] for line in (tmp_path / "uploads").read_text().splitlines()]
+    assert told == [str(serving.home / "vol.part")]

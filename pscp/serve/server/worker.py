@@ -98,6 +98,7 @@ class Worker:
             async with asyncio.timeout(_ENDING_S):
                 for connection in [*self._connections]:
                     await connection.wait_closed()
+                await asyncio.gather(*self._sessions.works, return_exceptions=True)
         self._sessions.close()
 
     async def _read_again(self) -> None:
