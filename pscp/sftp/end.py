@@ -3,8 +3,8 @@
 The same records are answered as by endpoint/serving/end.py, each in a task of its own. What only a
 source or a sink answers, that answers itself.
 
-Not here: frames (agent.py), what source and sink do (source.py, sink.py; of a mirror and a move
-py).
+Not here: frames (agent.py), what source and sink do (source.py, sink.py), and what a mirror and a
+move do at both (mirror.py, moving.py).
 Read next: sink.py.
 """
 
