@@ -17,7 +17,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from pscp.serve.account import Account
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 Pieces = list[bytes | memoryview]
 _JOINED_BYTES = 1 << 20  # of pieces that are written, and hashed, at once
@@ -34,6 +35,7 @@ _MOST_OFFSET = (1 << 63) - 1  # off_t
 _OFD_LOCK = struct.Struct("@hhqqi4x")  # struct flock (fcntl(2)): the whole file, of this descriptor
 _PATIENCE_S = 0.005  # for which fewer wait for more
 _FULL_BYTES = 8 << 20  # what may wait of a file before scp, or a request out of turn, waits
+_TRIES = 4  # to hash an upload that others may write
 THREADS = 16  # which wait for disks
 
 
@@ -67,6 +69,22 @@ class SessionLoad:
         """Have a thread do this."""
         with self.working():
             return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def in_tries(
+        self, known: Callable[[], Awaitable[_K | None]], land: Callable[[_K], _T | None]
+    ) -> _T | None:
+        """Have a thread let a file land by what is known of it, and again where that has changed.
+
+        Return None where nothing is known. Raises OSError.
+        """
+        for _ in range(_TRIES):
+            found = await known()
+            if found is None:
+                return None
+            landed = await self.in_thread(partial(land, found))
+            if landed is not None:
+                return landed
+        raise OSError(errno.EBUSY, "another session writes it")
 
     async def in_steps(self, step: Callable[[], bool]) -> None:
         """Have threads do what may take long, one step after the other until it returns True.
@@ -142,8 +160,10 @@ class Content:
     """The bytes of a part: threads write it, one after the other."""
 
     def __init__(self, fd: int, account: Account, base: int | None, largest: int | None) -> None:
-        self.fd, self.size_bytes = fd, os.fstat(fd).st_size
-        self._is_marked = bool(os.fstat(fd).st_mode & stat.S_IXUSR)  # where modes are kept
+        status = os.fstat(fd)
+        self.fd, self.size_bytes = fd, status.st_size
+        # Whether the filesystem keeps the mode of a part (landing.py), which it loses as it lands.
+        self._is_marked = bool(status.st_mode & stat.S_IXUSR)
         self._account, self._largest = account, largest
         # The file that is changed, while nothing but its beginning has been written anew.
         self._base = base
@@ -186,15 +206,11 @@ class Content:
         status = os.fstat(self.fd)  # another session may write, and cut, the same part
         if not status.st_nlink:  # it is not counted any more
             raise taken()
-        if self.is_closed(status):
+        if self._is_marked and not status.st_mode & stat.S_IXUSR:
             raise OSError(errno.ESTALE, "the file has its name, and changes no more")
         self._account.charge(max(size_bytes - status.st_size, 0))
         self.size_bytes = max(size_bytes, status.st_size)
         return self.size_bytes
-
-    def is_closed(self, status: os.stat_result) -> bool:
-        """Has it got the mode of a file that lands (landing.py)?"""
-        return self._is_marked and not status.st_mode & stat.S_IXUSR
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         found = os.pread(self.fd, size_bytes, offset)

@@ -41,7 +41,6 @@ from pscp.serve.settings import Settings
 from pscp.transports.libraries.asyncssh_server_internals import DATA_BYTES, Channel, room
 
 _O = TypeVar("_O", "Reading", "Upload")
-_TRIES = 4  # to hash an upload that others may write
 _REMEMBERED = 1000  # files that landed in this session
 
 
@@ -360,15 +359,13 @@ class Files(asyncssh.SFTPServer):
                 self.place.give_name(source, target, replace)
                 self._untold.renamed(old, new)
                 return
-            for _ in range(_TRIES):
-                # Hashed first: a client that goes meanwhile leaves a part, and nothing untold.
-                landing = await self._landing(source)
-                land = partial(self.place.rename_whole, source, target, replace, landing, self.told)
-                if (landed := await self.load.in_thread(land)) is not None:
-                    break
-            else:
-                raise OSError(errno.EBUSY, "another session writes it")
+            # Hashed first: a client that goes meanwhile leaves a part, and nothing untold.
+            landed = await self.load.in_tries(
+                lambda: self._landing(source),
+                lambda its: self.place.rename_whole(source, target, replace, its, self.told),
+            )
             self._untold.renamed(old)
+            assert landed is not None
             self._remember(new, landed)
 
     def _check_rename(self, source: Name, status: os.stat_result, new: bytes) -> None:

@@ -15,7 +15,6 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from asyncssh import FXF_APPEND, FXF_CREAT, FXF_EXCL, FXF_TRUNC
@@ -36,7 +35,6 @@ _MARK = "user.pscp-serve"  # whose a file is that has a temporary name: its user
 _ALONE, _SHARED, _CHANGES = 0o710, 0o711, 0o1710
 # The same of a file that a copy by pscp makes for itself, until it gets its name.
 _RUNS_ALONE, _RUNS_SHARED = 0o700, 0o701
-_TRIES = 4  # to hash an upload that others may write
 
 Name = tuple[int, bytes]  # in an open folder
 
@@ -49,13 +47,13 @@ class LandedFile(NamedTuple):
 
 
 class Tell(Protocol):
-    """Who is told of files, by their paths in the user's folder."""
+    """What a file that lands is told to, by its path in the user's folder."""
 
     def lands(self, path: bytes, size_bytes: int, sha256: str) -> None:
-        """It is whole, on the disk, and gets its name next unless that fails. Raises OSError."""
+        """Note a file that is whole and on the disk, before it gets its name. Raises OSError."""
 
     def landed(self, path: bytes, landed: LandedFile) -> None:
-        """It has its name."""
+        """Note that a file has got its name."""
 
 
 @dataclass
@@ -208,21 +206,19 @@ class Place:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             if close is not None:
                 close(fd)
-        closed = os.fstat(fd)
+        closed, is_named = os.fstat(fd), False
         try:
             os.fsync(fd)
             tell.lands(path, closed.st_size, landing.sha256)
             with naming():
                 if not is_same(status_of(*source), closed):
                     raise taken()
-                if (
-                    _mode(fd) != stat.S_IMODE(closed.st_mode)
-                    or self.folder.path_of(*target) != path
-                ):
+                if os.fstat(fd).st_mode != closed.st_mode or self.folder.path_of(*target) != path:
                     return None
                 self.give_name(source, target, replace)
+                is_named = True
         finally:
-            with naming():
+            if not is_named:
                 self._open_again(fd, source, closed, landing.status)
         sync_folder(target[0])
         landed = LandedFile(os.fstat(fd), landing.sha256)
@@ -233,9 +229,10 @@ class Place:
         self, fd: int, source: Name, closed: os.stat_result, before: os.stat_result
     ) -> None:
         """Let a part that has not landed be gone on with."""
-        is_still = is_same(status_of(*source), closed) and _mode(fd) == stat.S_IMODE(closed.st_mode)
-        if is_still and closed.st_mode != before.st_mode:
-            os.fchmod(fd, stat.S_IMODE(before.st_mode))
+        with self.account.naming():
+            is_still = is_same(status_of(*source), closed)
+            if is_still and os.fstat(fd).st_mode == closed.st_mode != before.st_mode:
+                os.fchmod(fd, stat.S_IMODE(before.st_mode))
 
     def give_mode(self, fd: int) -> None:
         """Give a file that lands its owner and its mode."""
@@ -308,17 +305,16 @@ class Upload:
                 os.utime(self._name, ns=self.times_ns, dir_fd=fd, follow_symlinks=False)
             return None
         await self.writer.complete()
-        for _ in range(_TRIES):
-            status = self.status()
-            if self._has_name(status):  # another handle of it was closed first
-                if self.times_ns is not None:
-                    os.utime(self.content.fd, ns=self.times_ns)
-                return None
-            landing = LandedFile(status, await self._sha256(load))
-            landed = await load.in_thread(partial(self.land, landing, tell))
-            if landed is not None:
-                return landed
-        raise OSError(errno.EBUSY, "another session writes it")
+        return await load.in_tries(lambda: self._known(load), lambda known: self.land(known, tell))
+
+    async def _known(self, load: SessionLoad) -> LandedFile | None:
+        """Return what is known of the part; None where it has landed by another handle's close."""
+        status = self.status()
+        if not self._has_name(status):
+            return LandedFile(status, await self._sha256(load))
+        if self.times_ns is not None:
+            os.utime(self.content.fd, ns=self.times_ns)
+        return None
 
     def _closed(self) -> LandedFile | None:
         """Return what is known of the part of a copy by pscp, if it is. Raises OSError."""
@@ -342,12 +338,11 @@ class Upload:
         """Give the part the file's name, as Place.land() does."""
         rules, fd = self._place.rules, self._folder_fd
         source, target = (fd, rules.part(self._name)), (fd, self._name)
-        replace = not rules.is_append_only
-        held = self.content.fd
         try:
             return self._place.land(
-                held, source, target, landing, tell, close=self._close, replace=replace
-            )
+                self.content.fd, source, target, landing, tell, close=self._close,
+                replace=not rules.is_append_only,
+            )  # fmt: skip
         except OSError:
             if self._has_name(self.status()):
                 return None

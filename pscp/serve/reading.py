@@ -28,6 +28,15 @@ _TYPES = {
     stat.S_IFDIR: constants.FILEXFER_TYPE_DIRECTORY,
     stat.S_IFLNK: constants.FILEXFER_TYPE_SYMLINK,
 }
+# What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
+_CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
+_DISPOSITIONS = {
+    constants.FXF_CREATE_NEW: _CREATE | constants.FXF_EXCL,
+    constants.FXF_CREATE_TRUNCATE: _CREATE | _TRUNCATE,
+    constants.FXF_OPEN_EXISTING: 0,
+    constants.FXF_OPEN_OR_CREATE: _CREATE,
+    constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
+}
 _TURN = 64  # names that are looked at before other sessions have theirs
 
 
@@ -111,17 +120,6 @@ def times_ns(attrs: asyncssh.SFTPAttrs) -> tuple[int, int] | None:
     if attrs.atime is None:
         return mtime_ns, mtime_ns
     return int(attrs.atime) * _NANO + (attrs.atime_ns or 0), mtime_ns
-
-
-# What SFTP 5 and 6 ask for by their dispositions, in the flags of SFTP 3.
-_CREATE, _TRUNCATE = constants.FXF_CREAT, constants.FXF_TRUNC
-_DISPOSITIONS = {
-    constants.FXF_CREATE_NEW: _CREATE | constants.FXF_EXCL,
-    constants.FXF_CREATE_TRUNCATE: _CREATE | _TRUNCATE,
-    constants.FXF_OPEN_EXISTING: 0,
-    constants.FXF_OPEN_OR_CREATE: _CREATE,
-    constants.FXF_TRUNCATE_EXISTING: _TRUNCATE,
-}
 
 
 def flags_of(desired_access: int, flags: int) -> int:
