@@ -37,7 +37,9 @@ MakeLogins = Callable[..., LoginServer]
 SECRET = "correct-horse-47"
 PASSWORD = r"@127\.0\.0\.1's password: "
 CODE = "Verification code: "
-SLOW = ("--chunk-size", "256k", "-l", "50000")  # 1 MiB takes 160 ms: time for others to log in
+SIZE = 20 * MIB  # more than a lane has in flight, so that there is work for another
+PARTS = ("--chunk-size", "256k")
+SLOW = (*PARTS, "-l", "160000")  # 1 s in all
 
 OVER_EACH = pytest.mark.parametrize("transport", ["openssh", "asyncssh", "paramiko"])
 
@@ -57,7 +59,7 @@ def source(tmp_path: Path) -> Path:
 
 @functools.cache
 def contents() -> bytes:
-    return random.Random(5).randbytes(6 * MIB)
+    return random.Random(5).randbytes(SIZE)
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_a_password(
 ) -> None:
     server = make_login_server(password=SECRET, awaits=2, asks=asks)
     prompt = r"\(.*@.*\) Password: " if asks else PASSWORD
-    words = ("-c", "4", "--transport", transport, *SLOW)
+    words = ("-c", "4", "--transport", transport, *PARTS)
     shown = answered(server, source, *words, answers=[(prompt, SECRET)])
     assert len(re.findall(prompt, shown)) == 1
     assert server.accepted >= 2 and server.refused == 0
@@ -136,7 +138,7 @@ def test_a_password_of_a_real_account(
 ) -> None:  # fmt: skip
     server = make_password_sshd(SECRET, has_pam)
     # A real sshd waits for nobody (`awaits`): the copy takes four seconds, for the second login.
-    words = ["-c", "4", "--transport", transport, "--chunk-size", "256k", "-l", "12500"]
+    words = ["-c", "4", "--transport", transport, *PARTS, "-l", "40000"]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
     shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed)
@@ -149,7 +151,7 @@ def test_each_of_several_hosts_asks_once(
 ) -> None:
     """All connections to a host have the answer to its question."""
     one, other = make_password_sshd(SECRET, False), make_password_sshd(SECRET, False)
-    words = ["-c", "4", "--chunk-size", "256k", "-l", "12500"]
+    words = ["-c", "4", *PARTS, "-l", "40000"]
     hosts: Any = Cluster(tmp_path, one, other)
     shown = answered(hosts, source, *words, answers=[(PASSWORD, SECRET)] * 2)
     assert len(re.findall(PASSWORD, shown)) == 2
@@ -163,7 +165,7 @@ def test_a_password_that_was_mistyped(
     server = make_login_server(password=SECRET, awaits=2)
     again = rf"Permission denied, please try again\.[^@]*{PASSWORD}"
     answers = [(PASSWORD, "wrong"), (again, SECRET)]
-    answered(server, source, "-c", "3", "--transport", transport, *SLOW, answers=answers)
+    answered(server, source, "-c", "3", "--transport", transport, *PARTS, answers=answers)
     assert server.refused == 1 and server.accepted >= 2
 
 
@@ -178,7 +180,7 @@ def test_a_passphrase(
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    slower = ("--chunk-size", "256k", "-l", "15000")  # 3 s: a library takes long to log in
+    slower = (*PARTS, "-l", "50000")  # 3 s: a library takes long to log in
     prompt = "Enter passphrase for key '.*': "
     words = ("-c", "3", "--transport", transport, *slower)
     shown = answered(server, source, *words, answers=[(prompt, "wrong"), (prompt, SECRET)])
@@ -194,7 +196,7 @@ def test_a_host_key_and_a_password(
     known = tmp_path / "new" / "known_hosts"
     known.parent.mkdir()
     unknown = ("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=ask")
-    words = ("-c", "3", "--transport", transport, *unknown, *SLOW)
+    words = ("-c", "3", "--transport", transport, *unknown, *PARTS)
     with terminal(*argv(server, source, *words)) as screen:
         screen.wait_for(r"key fingerprint is SHA256:[\w+/]{43}")
         screen.wait_for(r"\(yes/no/\[fingerprint\]\)\? ")
@@ -229,7 +231,7 @@ def test_a_host_key_that_is_not_taken(
 def test_a_stream(source: Path, there: Path, make_login_server: MakeLogins) -> None:
     server = make_login_server(password=SECRET, awaits=2)
     command = f"cat >{there}"
-    pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "50000"]
+    pipe = [*PIPE, "-F", server.ssh_config, "-c", "3", "-l", "160000"]
     words = [*pipe, "--producer", f"cat {source}", server.host, command]
     with terminal(*words) as screen:
         screen.answer(PASSWORD, SECRET)
@@ -279,8 +281,8 @@ def test_several_sessions_of_one_process(ends: str, tmp_path: Path, server: Logi
 def test_a_code_that_is_good_once(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(codes=("123456", "654321"))
-    words = ("-c", "4", "--transport", transport, *SLOW)
+    server = make_login_server(codes=("123456", "654321"), awaits_sessions=2)
+    words = ("-c", "4", "--transport", transport, *PARTS)
     shown = answered(server, source, *words, answers=[(CODE, "123456")])
     assert shown.count("Verification code") == 1
     assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
@@ -292,8 +294,9 @@ def test_a_code_that_is_good_once(
 def test_a_password_and_a_code(
     transport: str, source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
-    server = make_login_server(password=SECRET, asks="Password: ", codes=("123456",))
-    words = ("-c", "4", "--transport", transport, *SLOW)
+    codes = {"codes": ("123456",), "awaits_sessions": 2}
+    server = make_login_server(password=SECRET, asks="Password: ", **codes)
+    words = ("-c", "4", "--transport", transport, *PARTS)
     shown = answered(server, source, *words, answers=[(r"\) Password: ", SECRET), (CODE, "123456")])
     assert (server.accepted, server.refused) == (1, 0)
     assert lanes(shown) > 1
@@ -303,8 +306,8 @@ def test_a_code_that_is_asked_for_as_a_password(
     source: Path, there: Path, make_login_server: MakeLogins
 ) -> None:
     """It is tried again by one connection, not by all, and then by none."""
-    server = make_login_server(codes=("123456",), question="Password: ")
-    shown = answered(server, source, "-c", "6", *SLOW, answers=[(r"\) Password: ", "123456")])
+    server = make_login_server(codes=("123456",), question="Password: ", awaits_sessions=2)
+    shown = answered(server, source, "-c", "6", *PARTS, answers=[(r"\) Password: ", "123456")])
     assert server.accepted == 1 and server.refused <= 1 and server.begun <= 2
     assert lanes(shown) > 1
     assert shown.count("Password: ") == 1
@@ -320,8 +323,8 @@ def test_a_code_where_only_sftp_is_there(
     """No agent can be there: SFTP goes over the connection that has logged in already."""
     shell = shell_that('case "$2" in *python3*) exit 97 ;; esac')
     lacking = {"shell": shell} if lacks == "python3" else {"refuses": "exec"}
-    server = make_login_server(codes=("123456", "654321"), **lacking)
-    words = ("-c", "3", "--transport", transport, *SLOW)
+    server = make_login_server(codes=("123456", "654321"), awaits_sessions=2, **lacking)
+    words = ("-c", "3", "--transport", transport, *PARTS)
     shown = answered(server, source, *words, answers=[(CODE, "123456")])
     assert shown.count("Verification code") == shown.count(": using SFTP") == 1
     assert (server.begun, server.accepted, server.refused) == (1, 1, 0)
@@ -378,8 +381,11 @@ def test_a_login_that_asked_nothing_is_expected_to_ask_nothing(
 
 
 @pytest.mark.parametrize("words", [("-c", "5"), ("--channels", "5")], ids=" ".join)
-def test_login_once(words: tuple[str, ...], source: Path, there: Path, server: LoginServer) -> None:
-    shown = answered(server, source, "--login-once", *words, *SLOW)
+def test_login_once(
+    words: tuple[str, ...], source: Path, there: Path, make_login_server: MakeLogins
+) -> None:
+    server = make_login_server(password=SECRET, awaits_sessions=2)
+    shown = answered(server, source, "--login-once", *words, *PARTS)
     assert (server.accepted, server.refused) == (1, 0)
     assert "one login: all lanes share one connection" in shown
     assert 1 < lanes(shown) <= 5
@@ -462,7 +468,7 @@ def test_a_program_of_the_users_asks(
     asked = tmp_path / "asked"
     program = script(tmp_path / "askpass", f'echo "$1" >>{asked}\necho {SECRET}')
     environment = {"SSH_ASKPASS": str(program), "DISPLAY": ":7"}
-    assert typed(argv(server, source, "-c", "3", *SLOW), environment).code == 0
+    assert typed(argv(server, source, "-c", "3", *PARTS), environment).code == 0
     assert len(asked.read_text().splitlines()) == 1
     assert server.accepted >= 2
 
@@ -521,7 +527,7 @@ def test_a_password_of_a_file(
     server = make_login_server(password=SECRET, awaits=2)
     words = ("--password-file", str(password_file)) if by == "option" else ()
     environment = {} if words else {"PSCP_PASSWORD_FILE": str(password_file)}
-    done = typed(argv(server, source, "-Bq", "-c", "3", *words, *SLOW), environment)
+    done = typed(argv(server, source, "-Bq", "-c", "3", *words, *PARTS), environment)
     assert (done.code, done.out) == (0, "") and done.err.startswith("files copied ")
     assert server.accepted >= 2 and server.refused == 0
 

@@ -55,7 +55,8 @@ class LoginServer(PrivateServer):
 
     `password`: by it, with the method of this name or, with `asks`, as an answer to that question.
     `codes`: each lets in once, as an answer to `question`. `max_sessions`: of a connection.
-    `awaits`: no session goes on amidst a push before there have been as many logins.
+    `awaits`, `awaits_sessions`: none goes on amidst a push before there have been as many logins,
+    and as many sessions have taken a part of it.
     `refuses`: "exec", commands; "connection", and it ends the connection then; "login", and it
     ends the connection once it has accepted one.
     """
@@ -64,7 +65,7 @@ class LoginServer(PrivateServer):
 
     USUAL: ClassVar[dict[str, Any]] = {
         "password": "", "asks": "", "codes": (), "question": "Verification code: ",
-        "max_sessions": 10, "refuses": "", "awaits": 1,
+        "max_sessions": 10, "refuses": "", "awaits": 1, "awaits_sessions": 1,
     }  # fmt: skip
 
     def __init__(

@@ -22,16 +22,16 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from servers.embedded_server import run_command, serve_until_input_ends
 
-HELD_BYTES = 4 * 1024 * 1024  # what a session takes before it waits for other logins
-together = asyncio.Event()  # as many as `awaits` have logged in
-accepted = 0
+HELD_BYTES = 1024 * 1024  # what a session takes before it waits for others
+WORK_BYTES = 65536  # more than an agent itself: what has come is a part of a file
 
 
 class Login(asyncssh.SSHServer):
     """One connection."""
 
-    def __init__(self, settings: dict[str, Any], codes: set[str]) -> None:
+    def __init__(self, settings: dict[str, Any], codes: set[str], together: Together) -> None:
         self._settings, self._codes = settings, codes  # those that are still good
+        self._together = together
         self._sessions = 0
         self._password_passed = False
 
@@ -46,10 +46,7 @@ class Login(asyncssh.SSHServer):
         return bool(self._settings["password"]) and not self._settings["asks"]
 
     def auth_completed(self) -> None:
-        global accepted
-        accepted += 1
-        if accepted >= self._settings["awaits"]:
-            together.set()
+        self._together.count("awaits")
         if self._settings["refuses"] == "login":
             self._connection.abort()
 
@@ -86,8 +83,10 @@ class Login(asyncssh.SSHServer):
         if self._sessions > self._settings["max_sessions"]:
             return False
         # asyncssh calls the class with its channel, as it should be; its types expect another one.
-        made = _Process(self._session, asyncssh.SFTPServer, 3, False)  # type: ignore[arg-type]
-        made.refuses = self._settings["refuses"]
+        share = Share(self._together)
+        sftp = functools.partial(HeldSftp, share)
+        made = _Process(self._session, sftp, 3, False)
+        made.refuses, made.share = self._settings["refuses"], share
         return made
 
     async def _session(self, process: Any) -> None:
@@ -95,28 +94,73 @@ class Login(asyncssh.SSHServer):
         await run_command(process, shell, self._settings["environment"])
 
 
-class Held:
-    """What a client sends: after HELD_BYTES it is read only when the others have logged in."""
+class Together:
+    """Whether as many are there as a test waits for."""
 
-    def __init__(self, stdin: Any) -> None:
-        self._stdin, self._taken = stdin, 0
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._missing = {name: settings[name] for name in ("awaits", "awaits_sessions")}
+        self._complete = asyncio.Event()
+
+    def count(self, what: str) -> None:
+        self._missing[what] -= 1
+        if max(self._missing.values()) <= 0:
+            self._complete.set()
+
+    async def wait(self) -> None:
+        await self._complete.wait()
+
+
+class Share:
+    """What one session takes of a push: after HELD_BYTES it waits for the others."""
+
+    def __init__(self, together: Together) -> None:
+        self._together, self._taken = together, 0
+
+    async def wait(self) -> None:
+        if self._taken > HELD_BYTES:
+            await self._together.wait()
+
+    def take(self, size: int) -> None:
+        if self._taken <= WORK_BYTES < self._taken + size:
+            self._together.count("awaits_sessions")
+        self._taken += size
+
+
+class Held:
+    """What a client sends to a command."""
+
+    def __init__(self, stdin: Any, share: Share) -> None:
+        self._stdin, self._share = stdin, share
 
     async def read(self, size: int) -> bytes:
-        if self._taken > HELD_BYTES:
-            await together.wait()
+        await self._share.wait()
         data: bytes = await self._stdin.read(size)
-        self._taken += len(data)
+        self._share.take(len(data))
         return data
+
+
+class HeldSftp(asyncssh.SFTPServer):
+    """The SFTP subsystem."""
+
+    def __init__(self, share: Share, chan: Any) -> None:
+        super().__init__(chan)
+        self._share = share
+
+    async def write(self, file_obj: object, offset: int, data: bytes) -> int:
+        await self._share.wait()
+        self._share.take(len(data))
+        return super().write(file_obj, offset, data)  # type: ignore[return-value]
 
 
 class _Process(asyncssh.SSHServerProcess[bytes]):
     """One that may refuse commands; the SFTP subsystem is there all the same."""
 
     refuses = ""  # "exec"; "connection": and ends it then
+    share: Share
 
     @functools.cached_property
     def stdin(self) -> Any:
-        return Held(super().stdin)
+        return Held(super().stdin, self.share)
 
     def exec_requested(self, command: str) -> bool:
         if self.refuses == "connection":
@@ -132,11 +176,11 @@ def told(what: str, is_good: bool) -> bool:
 async def serve(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text())
     settings["environment"] = {**os.environ, **settings["environment"]}
-    codes = set(settings["codes"])
+    codes, together = set(settings["codes"]), Together(settings)
 
     listener = await asyncssh.listen(
         settings["address"], 0, server_host_keys=[str(folder / "host_key")],
-        server_factory=lambda: Login(settings, codes), encoding=None,
+        server_factory=lambda: Login(settings, codes, together), encoding=None,
         line_editor=False, allow_pty=False, gss_host=None,
     )  # fmt: skip
     await serve_until_input_ends(listener)
