@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +65,35 @@ def root(tmp_path: Path) -> Any:
     opened = Root(str(tmp_path))
     yield opened
     opened.close()
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+@pytest.mark.parametrize("other", ["nothing", "removed", "made", "used"])
+def test_lanes_make_way_for_one_folder(root: Any, tmp_path: Path, other: str, what: str) -> None:
+    """Another lane removes what is in the folder's place first, and may make the folder, which the
+    second one removed.
+    """
+    place = tmp_path / "there"
+    os.symlink("nowhere", place) if what == "link" else place.touch()
+    folders: list[int] = []  # that of the other lane, which it has open
+
+    def make_way(path: str) -> None:
+        if other != "nothing":
+            place.unlink()
+        if other in ("made", "used"):
+            place.mkdir()
+            folders.append(os.open(place, os.O_RDONLY))
+        if other == "used":
+            (place / "file").touch()
+        of: Any = SimpleNamespace(root=root, settler=SimpleNamespace(keeper=None))
+        mirror.make_way(of, path)
+
+    root.replaced, root.make_way = ("",), make_way
+    fd = root.folder("there", make=True)
+    for each in folders:
+        assert os.path.sameopenfile(each, fd) and os.fstat(each).st_nlink
+        os.close(each)
+    assert os.listdir(place) == ["file"] * (other == "used")
 
 
 def extras(root: Root, pieces: list[mirror.Piece]) -> list[Any]:

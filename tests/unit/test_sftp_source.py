@@ -31,6 +31,7 @@ from pscp.sftp.placing import expand
 from pscp.sftp.protocol.client import IN_FLIGHT_BYTES, Client
 from pscp.sftp.protocol.event_loop import Loop
 from pscp.sftp.protocol.packets import Attrs
+from pscp.sftp.protocol.paths import Root
 from pscp.sftp.protocol.tasks import Future, start
 from pscp.sftp.source import Source
 
@@ -258,6 +259,33 @@ def test_names_alike_of_a_folder_with_more_than_a_listing_takes_get_entries(
     [folder, *rest] = asked.result()[0]
     assert [entry.path for entry in rest] == ["A", "Z", "a"]
     assert listings.listing(folder.extra["list"]).files == 2
+
+
+@pytest.mark.parametrize("other", ["removed", "made", "used"])
+def test_lanes_make_way_for_one_folder(
+    server: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Another lane removes the link that is in the folder's place first, and may make that."""
+    place = tmp_path / "there"
+    place.symlink_to("nowhere")
+    remove = Client.remove
+
+    def late(client: Client, path: bytes) -> Future[None]:
+        place.unlink()
+        if other != "removed":
+            place.mkdir()
+        if other == "used":
+            (place / "file").touch()
+        return remove(client, path)
+
+    monkeypatch.setattr(Client, "remove", late)
+    client, loop = client_of(server)
+    root = Root(client, str(tmp_path))
+    root.replaces = ("",)
+    made = start(root.folder("there", "there/new", make=True))
+    settle(loop, made)
+    made.result()
+    assert os.listdir(place) == ["file"] * (other == "used")
 
 
 def client_of(server: subprocess.Popen[bytes]) -> tuple[Client, Loop]:

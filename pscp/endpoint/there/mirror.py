@@ -229,9 +229,11 @@ def make_way(of: sink.Sink, path: str) -> None:
     """Remove a file or link in whose place a folder comes. The caller holds the fence. Raises
     OSError.
     """
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another lane's folder
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # another lane was first
         folder_fd, name = of.root.at(path)
-        _take_away(of, path, os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
+        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            _take_away(of, path, status)
 
 
 def _take_away(of: sink.Sink, path: str, status: os.stat_result) -> None:

@@ -161,9 +161,13 @@ class Root:
 
     async def _make_way(self, full: bytes) -> None:
         """Remove a file or link in whose place a folder comes. Raises SftpError."""
-        found = await lookup(self._client, full)
+        found, problem = await lookup(self._client, full), None
         if found is not None and not found.is_folder:
-            await self._client.remove(full)
+            [problem] = await outcomes(self._client.remove(full))
+        if problem is not None:
+            found = await lookup(self._client, full)
+            if found is not None and not found.is_folder:  # else another lane was first
+                raise problem
 
     async def _check(self, folder: str, path: str, make: bool, above: Task[None] | None) -> None:
         if above is not None:
