@@ -270,8 +270,10 @@ class Sink(Destination):
             has_its_time = isinstance(final, Attrs) and final.mtime == times(value).mtime
             if has_its_time or not self._policy.preserve:
                 return True
+        if not strong:
+            raise Refusal(failures.SYSTEM, value.path, "its part was replaced")
         what = "what lies at the destination is not what was read at the source"
-        raise Refusal(failures.VERIFY, value.path, what if strong else "its part was replaced")
+        raise Refusal(failures.VERIFY, value.path, what)
 
     async def _with_last_hole(self, part: bytes, status: Attrs, size: int) -> Attrs:
         """Make a part as long as its file, which ends with a hole, by writing the last zero."""

@@ -218,7 +218,7 @@ def test_another_part_than_that_of_the_chunks_is_not_made_the_file(
     receipt = one.whole()
     part(root).rename(root / "kept")  # or the new one might get its inode number
     assert other.chunk(0, FIRST)[1] != receipt
-    assert one.refusal(receipt) == failures.VERIFY
+    assert one.refusal(receipt) == failures.SYSTEM
     assert not (root / "large").exists()
 
 

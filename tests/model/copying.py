@@ -373,7 +373,7 @@ class Run:
             return self._landed(self._send(self._chunk(piece.asked.offset)))
         self._receipt = self._receipt or receipt
         if receipt != self._receipt:
-            return failures.data(failures.SYSTEM, BIG, "its part was replaced meanwhile")
+            return failures.data(failures.SYSTEM, BIG, "its part was replaced")
         return None
 
     # --- small files

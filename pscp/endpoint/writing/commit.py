@@ -252,7 +252,7 @@ class Settler:
 
 
 def part_replaced(path: str) -> failures.Refusal:
-    return failures.Refusal(failures.VERIFY, path, "its part was replaced")
+    return failures.Refusal(failures.SYSTEM, path, "its part was replaced")
 
 
 def _fail(batches: List[Batch], error: BaseException) -> None:

@@ -120,7 +120,7 @@ class Parts:
             folder_fd, name = self._root.at(path)
             if not fence.is_named(fd, folder_fd, self.name(name)):
                 with self._fence.held():  # raises where another run removed it
-                    raise Refusal(SYSTEM, path, "its part was replaced meanwhile")
+                    raise Refusal(SYSTEM, path, "its part was replaced")
             yield
 
     def lock_for_renaming(

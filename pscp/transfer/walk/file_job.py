@@ -306,7 +306,7 @@ class FileJob:
         """Learn in which part something was written: it must be one and the same."""
         self._receipt = self._receipt or receipt
         if receipt != self._receipt:
-            self._fail_for(failures.SYSTEM, "its part was replaced meanwhile")
+            self._fail_for(failures.SYSTEM, "its part was replaced")
 
     def mismatched(self, chunk: Chunk) -> None:
         """Send a chunk that arrived damaged once more; fail the file when that is damaged too."""
