@@ -40,6 +40,7 @@ from pscp.options.options import Options
 from pscp.progress.progress import LiveCounters
 from pscp.transfer import lane_pool, logins
 from pscp.transfer.lanes.autotune import Path
+from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_context import LaneContext
 from pscp.transfer.lanes.work_queue import WorkQueue
 from pscp.transfer.lanes.worker import Worker
@@ -183,6 +184,22 @@ def test_a_worker_that_may_connect_is_counted_at_once(monkeypatch: pytest.Monkey
     assert not pool.queue.run_alone(second._may_begin)
     pool.connected(first, is_refused=False)
     assert pool.queue.run_alone(second._may_begin)
+
+
+def test_a_worker_connects_for_what_another_lane_has_too_much_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though nothing waits that no lane has taken."""
+    pool = pool_of(3)
+    share = LaneShare(Window(MIB, 0.0))
+    pool.queue.join(share)
+    for _ in range(3):
+        pool.queue.add(Ask(True, requests.Ping(), print, print))
+        assert pool.queue.try_take(share)
+    worker = Worker(2, pool)
+    assert not pool.queue.run_alone(worker._may_begin)
+    monkeypatch.setattr(pool.queue, "is_slow", lambda: True)
+    assert pool.queue.run_alone(worker._may_begin)
 
 
 def begun(pool: lane_pool.LanePool, workers: list[Worker]) -> list[Worker]:

@@ -17,6 +17,7 @@ from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import failures
 from pscp.endpoint.reading import tree
 from pscp.endpoint.there import lookup
+from pscp.ground.values import MIB
 from pscp.transfer.lanes import in_flight, work_queue
 from pscp.transfer.lanes.in_flight import LaneShare, Window
 from pscp.transfer.lanes.lane_traffic import LaneTraffic
@@ -228,6 +229,31 @@ def test_what_waits_behind_a_pack_that_is_slow_is_not_slow() -> None:
     lane.share.was_given_up = True
     queue.give_back(lane.share)
     assert [isinstance(each, Pack) and each.lanes_given_up for each in taken] == [1, 0, 0]
+
+
+def test_one_more_lane_is_wanted_where_one_has_taken_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pull's first lane had all of 16 MiB; over a path with losses nobody else logged in."""
+    queue, now_s = WorkQueue(), [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    lane = Lane(queue)
+    lane.share.window = Window(16 * MIB, 0.1, 96 * MIB)
+    for number in range(20):
+        queue.put(Chunk(Job(), number * MIB, MIB))
+    numbers = [take(queue, lane)[0] for _ in range(16)]
+    for number in numbers[:4]:
+        assert not queue.is_slow()
+        now_s[0] += 1.0
+        finish(queue, lane, number)
+    assert queue.is_slow()  # 12 MiB at 1 MiB/s
+    idle = Lane(queue)
+    assert not queue.is_slow()  # that one takes them over
+    queue.give_back(idle.share)
+    assert queue.is_slow()
+    for number in numbers[4:13]:
+        finish(queue, lane, number)
+    assert not queue.is_slow()  # 3 MiB
 
 
 @pytest.mark.parametrize("connection", ["a", "b"])

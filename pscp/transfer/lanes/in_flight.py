@@ -68,6 +68,15 @@ class Window:
         """Return whether the lane may take one more piece, of any size."""
         return self.in_flight_bytes == 0 or self.in_flight_bytes < self.capacity_bytes
 
+    @property
+    def is_overfull(self) -> bool:
+        """Return whether it has twice what the lane's pace allows, taken before that was known.
+
+        TCP gathers speed for some eight round trips.
+        """
+        has_speed = time.monotonic() - self._begun_s > 2 * _PACE_S + 4 * self._span_s
+        return has_speed and self.in_flight_bytes >= 2 * self.capacity_bytes
+
     def take(self, size_bytes: int) -> None:
         self.in_flight_bytes += size_bytes
 
@@ -327,10 +336,30 @@ class InFlight:
         return None
 
     def is_held_up(self) -> bool:
-        """Return whether a lane stands still, or nearly, and none is idle that would give it up."""
-        return any(map(self._is_stalled, self._shares)) and not any(
+        """Return whether a lane stands still, or nearly, and none is idle that would give it up, or
+        take over its chunks.
+        """
+        stands_still = any(
+            self._is_stalled(share) or self._has_still_chunk(share) for share in self._shares
+        )
+        return stands_still and not any(
             share.is_idle or share.was_given_up for share in self._shares
         )
+
+    def is_slow(self) -> bool:
+        """Return whether a lane has taken much more than it can do soon, and none is idle that
+        would take over its last chunks.
+        """
+        overfull = [share for share in self._shares if share.window.is_overfull]
+        if not overfull or self._is_stream or any(share.is_idle for share in self._shares):
+            return False
+        least_s = self.patience_s()
+        return any(share.held_for(least_s) is not None for share in overfull)
+
+    def _has_still_chunk(self, share: LaneShare) -> bool:
+        """Return whether a lane has finished nothing for long while it holds a file's chunk."""
+        oldest = None if self._is_stream else share.oldest_chunk()
+        return oldest is not None and share.still_s(oldest[0]) > _UNKNOWN_S
 
     def _is_stalled(self, share: LaneShare) -> bool:
         """Return whether a lane has held for long what it alone may do, and is too slow."""

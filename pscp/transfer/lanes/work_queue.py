@@ -1,10 +1,9 @@
 """The work queue, in which work waits until a lane takes it.
 
-What must happen between two changes of the queue is handed to it as a function, which it runs with
-its lock held: the outcome of a piece (settle()), a step of the copy's bookkeeping (run_alone()), a
-question (wait_until()), iterators and the reserve. Such a function may add, wake and stop; it calls
-no end and sends nothing. What it writes may take long, as a journal on a slow server: LaterWrites
-does that once the lock is released.
+What is handed to the queue as a function runs with its lock held, between two changes: a piece's
+outcome (settle()), a step of the copy's bookkeeping (run_alone()), a question (wait_until()),
+iterators and the reserve. It may add, wake and stop; it calls no end and sends nothing. What it
+writes may take long, as a journal on a slow server: LaterWrites does that without the lock.
 
 Not here: what lanes have taken (in_flight.py), what the work means (../walk/items.py), how it
 travels (lane.py), the rate limit (lane_context.py).
@@ -204,12 +203,11 @@ class WorkQueue:
 
     def put(self, work: Work) -> None:
         """Add a piece that the walk found, once there is room."""
+        self.run_with_room(self._put, work)
 
-        def step(work: Work) -> None:
-            self._backlog.put(work)
-            self._changed.notify_all()
-
-        self.run_with_room(step, work)
+    def _put(self, work: Work) -> None:
+        self._backlog.put(work)
+        self._changed.notify_all()
 
     def add(self, work: Work | Iterator[Work]) -> None:
         """Add a piece before all that waits, an iterator's behind it. Never waits as put() does."""
@@ -420,9 +418,8 @@ class WorkQueue:
             return not (self._in_flight.pieces or self._backlog)
 
     def is_quiet(self) -> bool:
-        """Return whether no lane is at anything, not even at what another one has finished."""
-        with self._lock:
-            return self._in_flight.is_quiet
+        """Return whether no lane is at anything, not even at what is over. For wait_until()."""
+        return self._in_flight.is_quiet
 
     def has_work(self) -> bool:
         """Return whether there is anything that no lane has taken."""
@@ -431,6 +428,10 @@ class WorkQueue:
     def is_held_up(self) -> bool:
         """Return whether a lane stands still with work that others wait for. For wait_until()."""
         return self._in_flight.is_held_up()
+
+    def is_slow(self) -> bool:
+        """Return whether one more lane would take over what others hold. For wait_until()."""
+        return self._in_flight.is_slow()
 
     def done(self) -> tuple[int, int]:
         """Return how many bytes and how many pieces of work are finished."""

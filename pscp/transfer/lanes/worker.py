@@ -152,7 +152,8 @@ class Worker(threading.Thread):
         """
         if self._far is not None or self.gave_up:
             return True
-        if self.is_parked or not (self._queue.has_work() or self._queue.is_held_up()):
+        queue = self._queue
+        if self.is_parked or not (queue.has_work() or queue.is_slow() or queue.is_held_up()):
             return False
         return self._pool.may_connect(self)
 
