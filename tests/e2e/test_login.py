@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import held_lanes
 import pytest
 from many_hosts_world import Cluster
 from programs import script
@@ -70,9 +71,11 @@ def there(source: Path) -> Iterator[Path]:
     assert path.read_bytes() == source.read_bytes()
 
 
-def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
+def argv(server: PrivateServer, source: Path, *words: str, lanes: int = 1) -> list[str]:
+    """A copy that goes on once there are so many lanes, which a real sshd does not wait for."""
     to = f"{server.host}:{source.with_name('there')}"
-    return [*PSCP, "-F", server.ssh_config, "--stats", *words, str(source), to]
+    program = PSCP if lanes == 1 else (*held_lanes.program(lanes), *held_lanes.LIMIT)
+    return [*program, "-F", server.ssh_config, "--stats", *words, str(source), to]
 
 
 def typed(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
@@ -81,10 +84,10 @@ def typed(argv: list[str], environment: Mapping[str, str] | None = None) -> Ran:
 
 def answered(
     server: PrivateServer, source: Path, *words: str,
-    answers: Sequence[tuple[str, str]] = ((PASSWORD, SECRET),), code: int = 0,
+    answers: Sequence[tuple[str, str]] = ((PASSWORD, SECRET),), code: int = 0, lanes: int = 1,
 ) -> str:  # fmt: skip
     """Copy at a terminal, where these questions are answered; returns what it shows."""
-    with terminal(*argv(server, source, *words)) as screen:
+    with terminal(*argv(server, source, *words, lanes=lanes)) as screen:
         for prompt, answer in answers:
             screen.answer(prompt, answer)
         assert screen.end() == code, screen.shown
@@ -137,11 +140,10 @@ def test_a_password_of_a_real_account(
     password_file: Path, make_password_sshd: Callable[..., PasswordSshd],
 ) -> None:  # fmt: skip
     server = make_password_sshd(SECRET, has_pam)
-    # A real sshd waits for nobody (`awaits`): the copy takes four seconds, for the second login.
-    words = ["-c", "4", "--transport", transport, *PARTS, "-l", "40000"]
+    words = ["-c", "4", "--transport", transport, *PARTS]
     words += [] if is_typed else ["-B", "--password-file", str(password_file)]
     prompt = r"\(.*@.*\) Password: " if has_pam else PASSWORD
-    shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed)
+    shown = answered(server, source, *words, answers=[(prompt, SECRET)] * is_typed, lanes=2)
     assert len(re.findall(prompt, shown)) == int(is_typed)
     assert server.accepted >= 2 and server.refused == 0
 
@@ -151,9 +153,9 @@ def test_each_of_several_hosts_asks_once(
 ) -> None:
     """All connections to a host have the answer to its question."""
     one, other = make_password_sshd(SECRET, False), make_password_sshd(SECRET, False)
-    words = ["-c", "4", *PARTS, "-l", "40000"]
+    words = ["-c", "4", *PARTS]
     hosts: Any = Cluster(tmp_path, one, other)
-    shown = answered(hosts, source, *words, answers=[(PASSWORD, SECRET)] * 2)
+    shown = answered(hosts, source, *words, answers=[(PASSWORD, SECRET)] * 2, lanes=4)
     assert len(re.findall(PASSWORD, shown)) == 2
     assert (one.accepted, other.accepted, one.refused, other.refused) == (2, 2, 0, 0)
 
@@ -175,15 +177,15 @@ def test_a_passphrase(
 ) -> None:
     """Though the last copy's logins asked nothing, so that several begin at once."""
     server = make_sshd()
-    assert typed(argv(server, source, "-c", "3", *SLOW)).code == 0
+    assert typed(argv(server, source, "-c", "3", *PARTS, lanes=2)).code == 0
     there.unlink()
     before = server.log.count("Accepted publickey")
     key = server.folder / "user_key"
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", SECRET, "-f", key], check=True)
-    slower = (*PARTS, "-l", "50000")  # 3 s: a library takes long to log in
     prompt = "Enter passphrase for key '.*': "
-    words = ("-c", "3", "--transport", transport, *slower)
-    shown = answered(server, source, *words, answers=[(prompt, "wrong"), (prompt, SECRET)])
+    words = ("-c", "3", "--transport", transport, *PARTS)
+    answers = [(prompt, "wrong"), (prompt, SECRET)]
+    shown = answered(server, source, *words, answers=answers, lanes=2)
     assert shown.count("Enter passphrase") == 2
     assert server.log.count("Accepted publickey") - before >= 2
 
