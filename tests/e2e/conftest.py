@@ -17,7 +17,7 @@ from typing import Any
 
 import matrix
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, require_sshd, shared, unavailable
+from conftest import PATIENCE_S, QUICK_LOGINS, MakeFar, require_sshd, shared, unavailable
 from forked import POWERLESS
 from programs import script
 from servers.private import PrivateServer, SshdServer
@@ -25,6 +25,8 @@ from servers.private import PrivateServer, SshdServer
 import pscp
 from e2e.kept_command import connected
 from e2e.ways import Way
+from pscp.connect import greeting
+from pscp.transfer import lane_pool
 
 ShellThat = Callable[[str], str]
 SshdThat = Callable[[str], PrivateServer]
@@ -34,13 +36,19 @@ Kept = Callable[[str, str, str], pscp.Session]
 
 @pytest.fixture(scope="package")
 def kept(sshd: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    """kept(transport, remote, plane): a session that is connected: no copy logs in."""
+    """kept(transport, remote, plane): a session that is connected: no copy logs in.
+
+    On a busy machine as well: a connection in the place of one that was given up, since its lane
+    took three seconds to end, would be taken for something that the test has left behind.
+    """
     here = tmp_path_factory.mktemp("warm")
 
     def warm(transport: Any, remote: Any, plane: Any) -> pscp.Session:
         return connected(sshd, here, transport=transport, remote=remote, plane=plane)
 
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane_pool, "_END_S", PATIENCE_S)
+        patch.setattr(greeting, "_SILENT_S", PATIENCE_S)
 
         @functools.cache
         def session_of(transport: Any, remote: str, plane: str) -> pscp.Session:
