@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import forked
+import held_lanes
 import hypothesis
 import matrix
 import pytest
@@ -165,10 +166,24 @@ def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "pscp"
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Together:
+    """together(LANES, IS_SO, AFTER): options of a copy that goes on once so many lanes have work,
+    and after so many bytes once IS_SO(), which may act; others then as well (held_lanes.py).
+    """
+
+    def hold(lanes: int, *is_so: Any) -> dict[str, Any]:
+        held_lanes.hold(lanes, *is_so, replace=monkeypatch.setattr)
+        return {"connections": lanes, "limit_kbit_s": held_lanes.LIMIT_KBIT_S}
+
+    return hold
+
+
 # --- servers
 
 T = TypeVar("T")
 MakeServer = Callable[..., PrivateServer]
+Together = Callable[..., dict[str, Any]]
 MakeFar = Callable[..., dict[str, str]]
 
 

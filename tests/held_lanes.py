@@ -1,9 +1,9 @@
 """Lanes that wait for each other, in the place of a rate (-l) that gives others time to log in.
 
-In this process a test has waiting_for() be RateLimiter.wait; `program` does so in a command. Both
-need a limit to be given, whatever it is: no lane waits for it.
+The copy needs a limit, whatever it is: what waits for a lane's turn waits for the others instead.
+In this process the fixture `together` (conftest.py) sees to it, in a command `program`.
 
-Not here: a server that waits for logins (servers/logins.py), a lane's program that does
+Not here: a server that waits for logins (servers/logins.py), a lane's program that stands still
 (faults/relay.py).
 """
 
@@ -15,39 +15,57 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pscp.ground.values import MIB
 from pscp.transfer.lanes import lane_context
 
-Wait = Callable[[object, int, Callable[[], bool]], None]
-MIB = 1024 * 1024
-LIMIT = ("-l", "10G")
+LIMIT_KBIT_S = 10_000_000
+LIMIT = ("-l", f"{LIMIT_KBIT_S}")
 POLL_S, PATIENCE_S = 0.01, 60.0  # then the copy goes on, and its test says what was not there
 
 
-def waiting_for(lanes: int, is_so: Callable[[], object] = lambda: True) -> Wait:
-    """Return a RateLimiter.wait by which no block goes before so many lanes have one to send, or
-    have got one, and `is_so()`.
+class Gate:
+    """Opens once `is_so()`, which one thread at a time calls, and which may act."""
+
+    def __init__(self, is_so: Callable[[], object]) -> None:
+        self._is_so, self._lock, self._open = is_so, threading.Lock(), threading.Event()
+        self._until_s = 0.0
+
+    def pass_(self, is_over: Callable[[], bool]) -> None:
+        """Wait until it is open, or for a lane that is over."""
+        while not (self._open.is_set() or is_over()):
+            with self._lock:
+                self._until_s = self._until_s or time.monotonic() + PATIENCE_S
+                if not self._open.is_set() and self._is_opened():
+                    self._open.set()
+            self._open.wait(POLL_S)
+
+    def _is_opened(self) -> object:
+        return self._is_so() or time.monotonic() > self._until_s
+
+
+def hold(
+    lanes: int, is_so: Callable[[], object] = lambda: True, after_bytes: int = 0,
+    replace: Callable[[object, str, object], None] = setattr,
+) -> None:  # fmt: skip
+    """Have no lane of this process send or take a block before so many have one; nor, after so many
+    bytes, before `is_so()`. None has all of the work in its window then.
     """
-    at_work, complete = set[int](), threading.Event()
+    at_work, sizes = set[int](), list[int]()
+    all_there, amid = Gate(lambda: len(at_work) >= lanes), Gate(is_so)
 
     def wait(limiter: object, size_bytes: int, is_over: Callable[[], bool]) -> None:
         at_work.add(threading.get_ident())
-        until_s = time.monotonic() + PATIENCE_S
-        while not (complete.is_set() or is_over() or time.monotonic() > until_s):
-            if len(at_work) >= lanes and is_so():
-                complete.set()
-            complete.wait(POLL_S)
+        all_there.pass_(is_over)
+        sizes.append(size_bytes)
+        if sum(sizes) >= after_bytes:
+            amid.pass_(is_over)
 
-    return wait
-
-
-def hold(lanes: int) -> None:
-    """Have the lanes of this process wait. None has all the work in its window then."""
-    lane_context.RateLimiter.wait = waiting_for(lanes)  # type: ignore[assignment,method-assign]
-    lane_context.WINDOW_BYTES = MIB
+    replace(lane_context.RateLimiter, "wait", wait)
+    replace(lane_context, "WINDOW_BYTES", MIB)
 
 
 def program(lanes: int, module: str = "copy") -> tuple[str, ...]:
-    """Return a command of pscp whose lanes wait for each other: what ways.PSCP is for others."""
+    """Return a command whose lanes wait for each other: what ways.PSCP is for others."""
     here = str(Path(__file__).parent)
     first = f"import sys; sys.path.append({here!r}); import held_lanes; held_lanes.hold({lanes})"
     run = f"from pscp.cli.{module} import main; sys.exit(main())"

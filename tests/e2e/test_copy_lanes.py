@@ -13,10 +13,12 @@ import stat
 import tempfile
 from pathlib import Path
 
+import held_lanes
 import pytest
 from compare import assert_same_tree
 from programs import script
 
+from e2e import ways
 from e2e.ways import Notes, Way
 from pscp.connect.known import host_memory
 from pscp.connect.known.host_memory import HostMemory
@@ -73,20 +75,23 @@ def test_channels_share_their_connection(
 
 
 @pytest.mark.needs_openssh(reason="what refuses the other logins is a program for -S")
-def test_where_one_login_passes_it_carries_more_channels(filled: Way, tmp_path: Path) -> None:
+def test_where_one_login_passes_it_carries_more_channels(
+    few: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a password or a token: the other logins are refused."""
     program = script(tmp_path / "ssh", ONE_LOGIN.format(taken=tmp_path / "taken"))
-    before = logins(filled)
-    ran = filled.command(
-        "-rvv", "--stats", "-c", "3", "--chunk-size", "256k", "-l", "200000", "-S", str(program),
-        names=["."],
+    before = logins(few)
+    monkeypatch.setattr(ways, "PSCP", held_lanes.program(2))
+    ran = few.own.command(
+        "-rvv", "--stats", "-c", "3", "--chunk-size", "256k", *held_lanes.LIMIT,
+        "-S", str(program), names=["."],
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert "no other login passes without asking: using channels of this one" in ran.err
-    assert logins(filled) - before == 1
+    assert logins(few) - before == 1
     [row] = [row for row in ran.err.splitlines() if re.match(r"connections +\d", row)]
     assert int(row.split()[1]) > 1
-    assert_same_tree(filled.source, filled.destination)
+    assert_same_tree(few.source, few.destination)
 
 
 def test_nothing_is_left_of_the_channels_sockets(

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MakeServer, unavailable, until
+from conftest import MakeServer, Together, unavailable, until
 from servers.private import PrivateServer, free_port
 
 from e2e.conftest import ShellThat
@@ -127,14 +127,12 @@ def test_a_pull(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("sndbuf_bytes", [None, 50_000], ids=["ssh -b", "fdpass"])
-def test_addresses_in_turn(push: Way, sndbuf_bytes: int | None, make_sshd: MakeServer) -> None:
+def test_addresses_in_turn(
+    push: Way, sndbuf_bytes: int | None, make_sshd: MakeServer, together: Together
+) -> None:
     way = dataclasses.replace(push, server=make_sshd())
     (way.source / "x").write_bytes(os.urandom(6 * MIB))
-    limit = 4 * 8 * 1024  # kbit/s, so that all four connect while there is work
-    result = way.copy(
-        "x", connections=4, limit_kbit_s=limit, bind=BOTH, chunk_bytes=MIB,
-        sndbuf_bytes=sndbuf_bytes,
-    )  # fmt: skip
+    result = way.copy("x", bind=BOTH, sndbuf_bytes=sndbuf_bytes, chunk_bytes=MIB, **together(4))
     assert result.ok and result.connections == 4
     assert sorted(log_of(way.server)) == sorted(BOTH * 2)
     assert log_of(way.server)[0] == BOTH[0]
@@ -301,13 +299,10 @@ def test_cpus(watched: Watched) -> None:
     assert cpus[2] not in cpus[:2]  # without the option: wherever the kernel likes
 
 
-def test_cpus_in_turn(watched: Watched) -> None:
+def test_cpus_in_turn(watched: Watched, together: Together) -> None:
     usable = sorted(os.sched_getaffinity(0))[:2]
     (watched.way.source / "x").write_bytes(os.urandom(6 * MIB))
-    limit = 4 * 8 * 1024
-    result = watched.way.copy(
-        "x", connections=4, limit_kbit_s=limit, cpus=tuple(usable), chunk_bytes=MIB
-    )
+    result = watched.way.copy("x", cpus=tuple(usable), chunk_bytes=MIB, **together(4))
     assert result.connections == 4
     cpus = [line.rpartition("cpus=")[2] for line in watched.notes.read_text().splitlines()]
     assert sorted(cpus) == sorted(map(str, (usable * 4)[:4]))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 import pytest
+from conftest import Together
 from servers import LoginServer
 from servers.private import PrivateServer
 
@@ -34,7 +35,7 @@ def copied(
     told, there = Notes(), source.with_name("there")
     fields = {
         "config_file": server.ssh_config, "batch": True, "itemize": True,
-        "chunk_bytes": 256 * 1024, "limit_kbit_s": 100_000, **fields,
+        "chunk_bytes": 256 * 1024, **fields,
     }  # fmt: skip
     result = pscp.copy(str(source), f"{server.host}:{there}", reporter=told, **fields)
     assert there.read_bytes() == source.read_bytes()
@@ -55,10 +56,12 @@ def refusals(server: PrivateServer) -> int:
     ids=str,
 )
 def test_as_many_lanes_as_are_let_in(
-    most: int, fields: OptionFields, source: Path, make_sshd: Callable[..., PrivateServer]
-) -> None:
+    most: int, fields: OptionFields, source: Path, make_sshd: Callable[..., PrivateServer],
+    together: Together,
+) -> None:  # fmt: skip
     server = make_sshd([f"MaxSessions {most}"])
-    result, notes = copied(server, source, **fields)
+    limit = together(most, lambda: refusals(server) >= 16 - most)["limit_kbit_s"]
+    result, notes = copied(server, source, limit_kbit_s=limit, **fields)
     assert result.connections == most
     assert result.connections_lost == 0
     assert server.log.count("Accepted publickey") == 1
@@ -67,21 +70,27 @@ def test_as_many_lanes_as_are_let_in(
     assert f"the server lets {channels} on a connection (MaxSessions)" in notes
 
 
-def test_each_of_several_connections(source: Path, make_sshd: Callable[..., PrivateServer]) -> None:
+def test_each_of_several_connections(
+    source: Path, make_sshd: Callable[..., PrivateServer], together: Together
+) -> None:
     server = make_sshd(["MaxSessions 2"])
-    result, notes = copied(server, source, connections=2, channels=4, limit_kbit_s=50_000)
+    limit = together(4)["limit_kbit_s"]
+    result, notes = copied(server, source, connections=2, channels=4, limit_kbit_s=limit)
     assert result.connections == 4
     assert server.log.count("Accepted publickey") == 2
     assert re.search("lets 2 channels on a connection", notes)
 
 
 def test_a_server_that_is_not_openssh(
-    source: Path, tmp_path: Path, make_login_server: Callable[..., LoginServer]
+    source: Path, tmp_path: Path, make_login_server: Callable[..., LoginServer], together: Together
 ) -> None:
     server = make_login_server(password="secret", max_sessions=3)
     file = tmp_path / "password"
     file.write_text("secret")
     file.chmod(0o600)
-    result, notes = copied(server, source, channels=8, login_once=True, password_file=str(file))
+    limit = together(3)["limit_kbit_s"]
+    result, notes = copied(
+        server, source, channels=8, login_once=True, password_file=str(file), limit_kbit_s=limit
+    )
     assert (result.connections, server.accepted) == (3, 1)
     assert "lets 3 channels on a connection" in notes

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd, shared, until
+from conftest import QUICK_LOGINS, MakeFar, MakeServer, Together, require_sshd, shared, until
 from servers import LoginServer
 from servers.private import PrivateServer, SshdServer
 
@@ -152,9 +152,11 @@ def test_a_path_is_completed_over_it(source: Path, server: PrivateServer) -> Non
     assert persistent.kept_connections() == []
 
 
-def test_several_connections_are_kept(source: Path, server: PrivateServer) -> None:
+def test_several_connections_are_kept(
+    source: Path, server: PrivateServer, together: Together
+) -> None:
     source.write_bytes(os.urandom(16 * MIB))
-    many: OptionFields = {"connections": 3, "chunk_bytes": 256 * 1024, "limit_kbit_s": 200_000}
+    many: OptionFields = {"chunk_bytes": 256 * 1024, **together(3)}
     copied(server, source, **many)
     assert logins(server) == len(persistent.kept_connections()) == 3
     copied(server, source, **many)

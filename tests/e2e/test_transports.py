@@ -22,7 +22,7 @@ from unittest.mock import Mock
 import asyncssh
 import paramiko
 import pytest
-from conftest import MakeServer, until
+from conftest import MakeServer, Together, until
 from lent_clients import begun, ended, lent_client
 from matrix import LIBRARIES, TRANSPORTS
 from servers.private import PrivateServer, make_key
@@ -346,13 +346,11 @@ def close(client: Any, *, is_death: bool = False) -> None:
 
 
 def test_a_session_goes_over_a_connection_that_is_there(
-    client: Any, sshd: PrivateServer, tmp_path: Path
+    client: Any, sshd: PrivateServer, tmp_path: Path, together: Together
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(20 * MIB))
     logins = sshd.log.count(LOGIN)
-    with pscp.Session(
-        transport=client, connections=3, chunk_bytes=MIB, limit_kbit_s=16 * 8 * 1024
-    ) as session:
+    with pscp.Session(transport=client, chunk_bytes=MIB, **together(3)) as session:
         assert session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far").connections == 3
         assert session.copy(f"there:{tmp_path}/far", str(tmp_path / "back")).ok
         assert session.run(["echo", "hello"]).out == b"hello\n"
