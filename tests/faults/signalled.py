@@ -1,7 +1,7 @@
 """Every command of pscp, ended by a signal at a moment of its life.
 
-An end is wrong that takes more than 5 s, says a traceback, or leaves a process below the command or
-a file in a temporary folder. Not here: the interpreter's own start, which now and then loses a
+An end is wrong that takes more than 20 s, says a traceback, or leaves a process below the command
+or a file in a temporary folder. Not here: the interpreter's own start, which now and then loses a
 SIGINT ("Exception ignored in: <function _get_module_lock.<locals>.cb").
 """
 
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pscp.ground.processes import Process, descendants, living, send
 
-SOON_S, GONE_S, PATIENCE_S = 5.0, 5.0, 60.0
+# On a busy machine; what an end must not wait for takes 30 s and more.
+SOON_S, GONE_S, PATIENCE_S = 20.0, 20.0, 60.0
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 BIN = Path(sys.executable).parent
 
