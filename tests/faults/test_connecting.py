@@ -24,7 +24,7 @@ from typing import Any
 
 import forked
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, MakeServer, is_there, require_sshd
+from conftest import QUICK_LOGINS, MakeFar, MakeServer, Together, is_there, require_sshd
 from e2e.ways import COMMAND_S, PSCP
 from night import Sshd
 from programs import ASKED, script
@@ -38,7 +38,6 @@ from pscp.ground import state, stops
 from pscp.ground.errors import AgentFailed, ConnectError, NoAgent, NoSftp, Unreachable
 from pscp.ground.processes import descendants
 from pscp.options.option_fields import OptionFields
-from pscp.progress.progress import Counters
 from pscp.transfer import logins
 from pscp.transports import control_sockets
 
@@ -320,24 +319,22 @@ def test_a15_retry_for_waits_for_a_host_that_boots(
 
 
 def test_a15_an_outage_is_ridden_out(
-    push: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    push: Way, make_sshd: MakeServer, quick_retries: None, monkeypatch: pytest.MonkeyPatch,
+    together: Together,
+) -> None:  # fmt: skip
     """A15: with --retry-for no number of attempts is too many; its time is the only end."""
     monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 2)
-    fill(push.source / "big", 64 * MIB)  # eight seconds, of which the outage comes in the first
+    fill(push.source / "big", 16 * MIB)
     object.__setattr__(push, "server", make_sshd())
     closed = threading.Event()
 
-    def soon(counters: Counters) -> None:
-        if counters.bytes_done > 4 * MIB and not closed.is_set():
-            closed.set()
-            push.server.close()
+    def close() -> bool:
+        push.server.close()
+        closed.set()
+        return True
 
     with pytest.raises(ConnectError) as raised:
-        push.copy(
-            connections=2, limit_kbit_s=8 * 8 * 1024, chunk_bytes=MIB, progress=soon,
-            retry_for_s=3,
-        )  # fmt: skip
+        push.copy(chunk_bytes=MIB, retry_for_s=3, **together(2, close, 4 * MIB))
     assert raised.value.exit_code == 3
     assert raised.value.hint == "make the same call again to go on from here"
     assert closed.is_set()

@@ -12,7 +12,7 @@ import signal
 
 import pytest
 from compare import assert_same_tree
-from conftest import MakeServer
+from conftest import MakeServer, Together
 
 import pscp
 from faults.conftest import MIB, Way, fill, until
@@ -76,15 +76,16 @@ def test_c3_a_lost_connection_does_not_wait_for_its_turn(way: Way) -> None:
 
 
 @pytest.mark.parametrize("limit", ["2:100:2", "10:30:100"])
-def test_max_startups(push: Way, make_sshd: MakeServer, limit: str) -> None:
+def test_max_startups(push: Way, make_sshd: MakeServer, limit: str, together: Together) -> None:
     """sshd refuses who comes while so many others log in: it is not asked too much.
 
     On a busy machine it counts some for a while that are in already, and lanes come slowly.
     """
     object.__setattr__(push, "server", make_sshd([f"MaxStartups {limit}"]))
+    least = 3 if limit.startswith("2:") else 4
     fill(push.source / "big", 32 * MIB)
-    result = push.copy(connections=12, limit_kbit_s=12 * 8 * 1024, chunk_bytes=MIB)
+    result = push.copy(chunk_bytes=MIB, **{**together(least), "connections": 12})
     assert_copied(push, result)
     drops = len(re.findall("^drop connection", push.server.log, re.MULTILINE))
     assert drops <= (7 if limit.startswith("2:") else 2), push.server.log
-    assert result.connections >= (3 if limit.startswith("2:") else 4)
+    assert result.connections >= least

@@ -18,7 +18,15 @@ from typing import Any
 
 import pytest
 from compare import assert_same_tree
-from conftest import QUICK_LOGINS, MakeFar, MakeServer, require_sshd, shared, unavailable
+from conftest import (
+    QUICK_LOGINS,
+    MakeFar,
+    MakeServer,
+    Together,
+    require_sshd,
+    shared,
+    unavailable,
+)
 from e2e.ways import Notes
 from many_hosts_world import ApartSshd, Cluster
 from programs import script
@@ -115,23 +123,24 @@ def left_at(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("pull")
-def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(hosts: Way) -> None:
-    """At this rate all connect while there is work."""
+def test_lanes_go_to_all_of_them_in_turn_and_no_more_than_asked_for(
+    hosts: Way, together: Together
+) -> None:
     fill_tree(hosts)
-    result, notes = copied(hosts, connections=6, archive=True, limit_kbit_s=80_000)
+    result, notes = copied(hosts, archive=True, **together(6))
     assert result.ok and result.hosts_left_out == 0 and notes == []
     assert_whole(hosts)
     logins = cluster_of(hosts).logins()
-    assert min(logins) >= 1 and max(logins) <= 2, logins
+    assert logins == [2, 2, 2]
 
 
 @pytest.mark.usefixtures("push")  # it has one direction alone
-def test_from_hosts_to_hosts(hosts: Way) -> None:
+def test_from_hosts_to_hosts(hosts: Way, together: Together) -> None:
     fill_tree(hosts)
     both = f"dm3,dm1:{hosts.source}/."
     result = pscp.copy(
         both, f"dm2,dm3:{hosts.destination}", config_file=hosts.server.ssh_config, batch=True,
-        recursive=True, connections=3, raises=False,
+        recursive=True, raises=False, **together(3),
     )  # fmt: skip
     assert result.ok
     assert_whole(hosts)
@@ -153,7 +162,7 @@ def test_a_mirror_is_made_and_a_dry_run_asks_one_host(hosts: Way) -> None:
 @pytest.mark.usefixtures("pull")
 def test_a_host_that_has_fewer_digests_takes_part(
     way: Way, servers: list[PrivateServer], make_sshd: MakeServer, tmp_path: Path,
-    far_pythons: list[str],
+    far_pythons: list[str], together: Together,
 ) -> None:  # fmt: skip
     """All use what each of them has; to this one the C library of XXH3 is broken."""
     (tmp_path / "lib").mkdir()
@@ -162,7 +171,7 @@ def test_a_host_that_has_fewer_digests_takes_part(
     bare = make_sshd(python=far_pythons[0], environment=broken)
     hosts = with_hosts(way, tmp_path, servers[0], bare)
     fill_tree(hosts)
-    result, _ = copied(hosts, connections=2)
+    result, _ = copied(hosts, **together(2))
     assert result.ok, result.failures
     assert result.connections == 2 and result.connections_lost == 0
     assert_whole(hosts)
@@ -331,41 +340,53 @@ def test_all_are_down(hosts: Way) -> None:
 
 
 @pytest.mark.parametrize("name", ["dm1", "dm2"])
-def test_one_dies_amid_the_copy_and_stays_away(hosts: Way, name: str, quick_retries: None) -> None:
+def test_one_dies_amid_the_copy_and_stays_away(
+    hosts: Way, name: str, quick_retries: None, together: Together
+) -> None:
     """The first one too, which was asked all that comes before the lanes."""
     size = fill_tree(hosts)
-    notes, running = _held(hosts, 8 * MIB, lambda: cluster_of(hosts).dead(name))
+    amid = Amid(lambda: cluster_of(hosts).dead(name))
+    amid.holds = lambda: amid.lost == 0
+    running = amid.copied(hosts, together)
     assert running.ok and running.connections_lost >= 1
     assert running.bytes_sent + running.bytes_resumed >= size
-    about = [text for text in notes if text.startswith(f"{name}: ")]
-    assert len(about) <= 1, notes
+    about = [text for text in amid.notes.texts if text.startswith(f"{name}: ")]
+    assert len(about) <= 1, about
     assert_whole(hosts)
 
 
-def _held(
-    way: Way, after: int, act: Callable[[], None], limit_kbit_s: int = 120_000
-) -> tuple[list[str], pscp.Result]:
-    """Copy slowly, and act once so many bytes have landed."""
-    notes, acted = Notes(), list[bool]()
+class Amid:
+    """Acts amid a copy, in which each host has a lane; it goes on once it `holds` no more."""
 
-    def progress(now: pscp.Counters) -> None:
-        if now.bytes_done >= after and not acted:
-            acted.append(True)
-            act()
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act, self._has_acted = act, False
+        self.holds: Callable[[], bool] = lambda: False
+        self.notes, self.lost = Notes(), 0
 
-    source, destination = way.locations()
-    result = pscp.copy(
-        source, destination, reporter=notes, progress=progress, raises=False, recursive=True,
-        config_file=way.server.ssh_config, batch=True, connections=3, chunk_bytes=MIB,
-        limit_kbit_s=limit_kbit_s,
-    )  # fmt: skip
-    assert acted
-    return notes.texts, result
+    def copied(self, way: Way, together: Together) -> pscp.Result:
+        source, destination = way.locations()
+        result = pscp.copy(
+            source, destination, reporter=self.notes, progress=self._progress, raises=False,
+            recursive=True, config_file=way.server.ssh_config, batch=True, chunk_bytes=MIB,
+            **together(3, self._is_over, 8 * MIB),
+        )  # fmt: skip
+        assert self._has_acted
+        return result
+
+    def _progress(self, now: pscp.Counters) -> None:
+        self.lost = now.connections_lost
+
+    def _is_over(self) -> bool:
+        if not self._has_acted:
+            self._act()
+            self._has_acted = True
+        return not self.holds()
 
 
 def test_one_that_comes_back_without_the_files_gives_no_lanes(
-    hosts: Way, apart: Callable[[str], ApartSshd], quick_retries: None
-) -> None:
+    hosts: Way, apart: Callable[[str], ApartSshd], quick_retries: None,
+    together: Together,
+) -> None:  # fmt: skip
     """Its machine was started anew, and the file system is not mounted yet."""
     fill_tree(hosts)
     place = hosts.destination if hosts.is_push else hosts.source
@@ -376,10 +397,11 @@ def test_one_that_comes_back_without_the_files_gives_no_lanes(
         for name in ("dm1", "dm3"):  # whose lanes may go to dm2 then
             cluster_of(hosts).cut(name)
 
-    # Slowly, so that a lane comes to dm2 while there is work, on a busy machine as well.
-    notes, result = _held(hosts, 6 * MIB, restart, limit_kbit_s=40_000)
+    amid = Amid(restart)
+    amid.holds = lambda: not any(text.startswith("dm2: ") for text in amid.notes.texts)
+    result = amid.copied(hosts, together)  # goes on once a lane has come to dm2
     assert result.ok, result.failures
-    assert result.hosts_left_out == 1 and [text for text in notes if text.startswith("dm2: ")]
+    assert result.hosts_left_out == 1 and not amid.holds()
     assert_whole(hosts)
 
 
