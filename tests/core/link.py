@@ -63,6 +63,8 @@ QUESTIONS = {TO: 2, FROM: 3}
 
 QUIET_S = 0.02  # a frame that comes late is passed on once no other has moved for so long
 SILENCE_S = 1.5  # after which a lane is lost; an agent ticks every 40 ms
+# No lane is silent for long by any of these: where one seems to be, it is the machine that is busy.
+NO_SILENCE = {KILL, CUT, LATE, FAIL, TWICE, CALL, HOST}
 # What takes seconds over a network: (module, name of its constant, value on the bench).
 QUICK: tuple[tuple[Any, str, Any], ...] = (
     (agent, "TICK_S", 0.04),
@@ -126,6 +128,7 @@ class Bench:
 
     def __init__(self, *faults: Fault) -> None:
         self.faults = faults
+        self.choose_silence(hung_up=-1)
         self.bugs: list[str] = []  # tracebacks of agents
         self.notes: list[str] = []  # what users of the copies were told
         self.call: Callable[[], object] = lambda: None  # what CALL does before its frame goes on
@@ -223,6 +226,13 @@ class Bench:
             link.kill()
 
     # --- what links do
+
+    def choose_silence(self, hung_up: int) -> None:
+        """Have silence be noticed soon where there may be some, once this link has ended."""
+        if bootstrap.SILENCE_S <= PATIENCE_S:  # else it is a test's own
+            left = [fault for fault in self.faults if fault.connection != hung_up]
+            is_patient = all(fault.do in NO_SILENCE for fault in left)
+            vars(bootstrap)["SILENCE_S"] = PATIENCE_S if is_patient else SILENCE_S
 
     def connect(self, host: str) -> Link:
         with self.changed:
@@ -340,6 +350,7 @@ class Link:
 
     def hang_up(self) -> None:
         """End the coordinator's side; what stands still for the agent comes to it late."""
+        self._bench.choose_silence(self.number)
         with self._lock:
             self._is_hung_up = True
             self._shut(self._near)
@@ -395,6 +406,8 @@ class Link:
                     self.kill()
                 elif fault.do == LATE:
                     self._bench.wait_for_quiet(lambda: self._is_hung_up)
+                elif fault.do == CALL:
+                    self._bench.call()
                 else:
                     self._bench.wait_until(lambda: self._bench.is_released or self._is_hung_up)
         self._near.sendall(said)

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 import pytest
 
 from core.link import (
+    CALL,
     CUT,
     FROM,
     HOLD,
     KILL,
     LATE,
+    PATIENCE_S,
     QUESTIONS,
     STALL,
     START,
@@ -29,9 +31,11 @@ from core.link import (
     at_steps,
 )
 from core.trees import Trees
+from pscp.connect import bootstrap
 from pscp.endpoint.asking import requests
 from pscp.endpoint.frames import wire
 from pscp.ground.errors import ConnectionLost
+from pscp.transfer import logins
 from pscp.transfer.lanes import in_flight
 from pscp.transfer.lanes.lane import Lane
 
@@ -126,6 +130,7 @@ def fill_packs(
     """Make small files of ten packs and some, more than the sockets of a link hold; and have a lane
     be given up for one so soon.
     """
+    monkeypatch.setattr(bootstrap, "SILENCE_S", 10 * PATIENCE_S)  # it is not what gives it up
     monkeypatch.setattr(in_flight, "_UNKNOWN_S", 2 * stalled_s)
     monkeypatch.setattr(in_flight, "_STALLED_S", stalled_s)
     monkeypatch.setattr(in_flight, "_CRAWLING", crawling)
@@ -138,9 +143,10 @@ def test_a_lane_that_crawls_with_packs_is_given_up(
 ) -> None:
     """No other lane may do them meanwhile, and it ticks, so that it is not lost by itself."""
     fill_packs(trees, monkeypatch, 0.1, 1)
-    way = TO if is_push else FROM
-    result = trees.copied(is_push, Fault(0, way, 1, HOLD, 0, wire.PACK), connections=2)
-    assert result.connections_lost
+    held = Fault(0, TO if is_push else FROM, 1, HOLD, 0, wire.PACK)
+    other = Fault(1, START, 0, CALL)  # begins when that has two of the packs
+    faults = {"call": lambda: trees.bench.until_held(), "connections": 2}
+    assert trees.copied(is_push, held, other, **faults).connections_lost
 
 
 @pytest.mark.parametrize("files", [12, 26, 0], ids=["one-pack", "two-packs", "chunks"])
@@ -154,6 +160,8 @@ def test_who_has_no_lane_connects_where_another_crawls(
     fill_packs(trees, monkeypatch, 0.1, 1, files)
     if not files:
         trees.file("large", LONG_BYTES)
+    # The one that crawls may be given up before that one has come.
+    monkeypatch.setattr(logins, "_ATTEMPTS_ALONE", 40)
     way = TO if is_push else FROM
     refused = [Fault(number, START, 0, KILL) for number in range(1, 20)]
     held = Fault(0, way, 0, HOLD, 0, wire.PACK if files else wire.DATA)

@@ -293,8 +293,9 @@ def test_an_agent_begins_late_or_never(trees: Trees, is_push: bool, nth: int, do
 
 
 def test_the_next_copy_has_the_connections_of_the_last(
-    trees: Trees, is_push: bool, make_bench: Callable[..., Bench]
+    trees: Trees, is_push: bool, make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lane_pool, "_END_S", PATIENCE_S)  # that of a slow lane is not kept
     trees.file("large", LARGE_BYTES)
     bench = make_bench()
     source, to = f"{trees.source}/.", str(trees.to)
