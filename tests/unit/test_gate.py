@@ -30,6 +30,8 @@ class Guarded:
         stopping, self._stop = os.pipe()
         entry = gate.Gate(listening, self.tokens, stopping)
         self._thread = threading.Thread(target=entry.run, args=(self.admitted.append,))
+
+    def begin(self) -> None:
         self._thread.start()
 
     def stranger(self, sent: bytes = b"") -> socket.socket:
@@ -66,8 +68,10 @@ class Guarded:
 def guarded() -> Iterator[Callable[[int], Guarded]]:
     made: list[Guarded] = []
 
-    def make(count: int) -> Guarded:
+    def make(count: int, *, begins: bool = True) -> Guarded:
         made.append(Guarded(count))
+        if begins:
+            made[-1].begin()
         return made[-1]
 
     yield make
@@ -165,12 +169,11 @@ def test_a_flood_drops_the_oldest(guarded: Callable[[int], Guarded]) -> None:
         assert all(is_shut_out(sock) for sock in flood)
 
 
-def test_the_time_is_over(
-    guarded: Callable[[int], Guarded], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_is_over(guarded: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "OPEN_S", 0.05)
-    entry = guarded(1)
+    entry = guarded(1, begins=False)
     with entry.stranger() as waiting:
+        entry.begin()
         entry.join()
         assert is_shut_out(waiting)
     assert not entry.admitted
