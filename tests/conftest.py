@@ -47,7 +47,7 @@ hypothesis.settings.load_profile("pscp")
 RUN_TOKEN = secrets.token_hex(16)
 # A login that nobody needs any more has 4 s, and its ssh 2 to end (pscp/connect/spare_logins.py);
 # sshd notices a connection's end, and its agent an end of stdin, a moment later.
-ENDING_S = 8.0
+ENDING_S = 12.0
 PATIENCE_S = 60.0  # for what happens within a second on a machine that is not busy
 OLDEST_MINOR, NEWEST_MINOR = 6, 14
 PYENV_VERSIONS = Path("~/.pyenv/versions").expanduser()  # before HOME is changed
@@ -363,7 +363,7 @@ def python_version(path: Path) -> tuple[int, int] | None:
     # Run, as a pyenv shim is there and executable for versions that it then refuses to run.
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         argv = [str(path), "--version"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         if match := re.match(r"Python (\d+)\.(\d+)", done.stdout):
             return int(match[1]), int(match[2])
     return None

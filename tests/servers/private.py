@@ -39,7 +39,7 @@ ALIAS = "pscp-test"
 ADDRESS = "127.0.0.1"
 SBIN = ("/usr/sbin", "/usr/local/sbin")  # where sshd lives, and often not in a user's PATH
 PRIVSEP_FOLDER = "/run/sshd"  # Debian's sshd wants it when root; made at boot, so not in containers
-READY_S = 15.0  # a server is up in 0.1 s; a loaded machine may take a while
+READY_S = 60.0  # a server is up in 0.1 s; a loaded machine may take a while
 POLL_S = 0.005
 PORT_TRIES = 10  # another process may take a free port between our finding and using it
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from compare import tree_digest
 from conftest import unavailable
 
-READY_S = 20.0
+READY_S = 60.0
 POOL_BYTES = 512 * 1024 * 1024  # sparse
 POOL_FOLDER = "/run/pools"  # within the namespace
 
