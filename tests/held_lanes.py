@@ -9,6 +9,7 @@ Not here: a server that waits for logins (servers/logins.py), a lane's program t
 
 from __future__ import annotations
 
+import collections
 import sys
 import threading
 import time
@@ -62,6 +63,18 @@ def hold(
 
     replace(lane_context.RateLimiter, "wait", wait)
     replace(lane_context, "WINDOW_BYTES", MIB)
+
+
+def stand_after(most_bytes: int) -> Callable[[object, int, Callable[[], bool]], None]:
+    """Return a RateLimiter.wait by which each lane stands still after so many bytes of its own."""
+    gone, never = collections.Counter[int](), threading.Event()
+
+    def wait(limiter: object, size_bytes: int, is_over: Callable[[], bool]) -> None:
+        gone[threading.get_ident()] += size_bytes
+        while gone[threading.get_ident()] > most_bytes and not is_over():
+            never.wait(POLL_S)
+
+    return wait
 
 
 def program(lanes: int, module: str = "copy") -> tuple[str, ...]:

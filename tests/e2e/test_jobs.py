@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import held_lanes
 import pytest
 from conftest import MakeServer, until
 from programs import small_disk
@@ -37,6 +38,7 @@ from pscp.jobs.reports.status import why_of
 from pscp.jobs.toml.job import Job
 from pscp.options.options import Options
 from pscp.progress.progress import Counters, Failure, Result
+from pscp.transfer.lanes import lane_context
 from pscp.zfs.settings import Settings
 
 MIB = 1024 * 1024
@@ -300,10 +302,13 @@ def test_max_duration_ends_what_follows(place: Place, name: str) -> None:
     assert run.message.endswith(f"{name.replace('_', '-')}: max-duration (1.0 s) is over")
 
 
-def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(place: Place) -> None:
+def test_a_signal_in_the_midst_of_copies_and_the_next_run_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.fill("a")
     place.fill("b", size=8 * MIB)
-    options = {"limit_kbit_s": 20_000, "chunk_bytes": MIB}
+    options = {"limit_kbit_s": held_lanes.LIMIT_KBIT_S, "chunk_bytes": MIB}
+    monkeypatch.setattr(lane_context.RateLimiter, "wait", held_lanes.stand_after(4 * MIB))
 
     def end(bytes_done: dict[str, int]) -> None:
         if len(bytes_done) == 2 and min(bytes_done.values()) >= 2 * MIB:

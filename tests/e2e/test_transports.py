@@ -74,19 +74,19 @@ def is_refused(ran: Ran, code: int, *said: str) -> bool:
 
 
 def test_a_connection_that_is_killed_is_replaced(
-    to: Way, library: str, monkeypatch: pytest.MonkeyPatch
+    to: Way, library: str, monkeypatch: pytest.MonkeyPatch, together: Together
 ) -> None:
     monkeypatch.setattr(worker, "_PAUSE_S", (0.02, 0.05))
     (to.source / "large").write_bytes(os.urandom(12 * MIB))
     of_others, killed = programs(library), list[int]()  # a session that all tests share has some
 
-    def kill_once(counters: pscp.Counters) -> None:
-        if counters.bytes_sent and not killed:
-            killed.extend(pid for pid in programs(library) if pid not in of_others)
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+    def kill() -> bool:
+        killed.extend(pid for pid in programs(library) if pid not in of_others)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        return True
 
-    result = to.copy("large", progress=kill_once, chunk_bytes=MIB, limit_kbit_s=8 * 8 * 1024)
+    result = to.copy("large", chunk_bytes=MIB, **together(1, kill, 2 * MIB))
     assert result.ok and result.connections_lost == len(killed) == 1
     assert (to.destination / "large").read_bytes() == (to.source / "large").read_bytes()
 
@@ -374,21 +374,21 @@ def test_a_connection_that_was_closed_is_not_tried_again(client: Any, tmp_path: 
 
 @pytest.mark.parametrize("remote", ["agent", "sftp"])
 def test_a_connection_that_dies_amid_a_copy_is_not_tried_again(
-    client: Any, remote: Any, tmp_path: Path
+    client: Any, remote: Any, tmp_path: Path, together: Together
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(20 * MIB))
 
-    def die_once(counters: pscp.Counters) -> None:
-        if counters.bytes_done and is_open(client):
-            close(client, is_death=True)
+    def die() -> bool:
+        close(client, is_death=True)
+        return True
 
     with (
         pscp.Session(
-            transport=client, remote=remote, connections=3, chunk_bytes=MIB, limit_kbit_s=64 * 1024
+            transport=client, remote=remote, chunk_bytes=MIB, **together(3, die, 4 * MIB)
         ) as session,
         pytest.raises(pscp.ConnectionLost) as caught,
     ):
-        session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far", progress=die_once)
+        session.copy(str(tmp_path / "file"), f"there:{tmp_path}/far")
     assert (caught.value.text, caught.value.retry) == (CLOSED, False)
     late = LentChannel(client, Request("true"))  # as where it dies while a channel is opened
     assert late.explain("").text == CLOSED

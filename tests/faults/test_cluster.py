@@ -117,8 +117,11 @@ def assert_whole(way: Way) -> None:
 
 @contextlib.contextmanager
 def amid(way: Way, workers: Workers, *more: str) -> Iterator[Running]:
-    """A copy of which some has landed; it ends well, or the block ends it."""
-    running = way.start(*words(workers, "-l", "60M", *more))
+    """A copy of which some has landed; it ends well, or the block ends it.
+
+    It takes seven seconds, for who looks late on a busy machine.
+    """
+    running = way.start(*words(workers, "-l", "30M", *more))
     try:
         process = running.process
         until(
@@ -143,7 +146,7 @@ def stopped(worker: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def test_all_workers_move_a_tree(way: Way, two: Workers) -> None:
     fill_tree(way, 32 * MIB)
-    ended = way.finish(*words(two, "-v", "-l", "150M", "-c", "2"))
+    ended = way.finish(*words(two, "-v", "-l", "60M", "-c", "2"))
     assert_whole(way)
     assert ended.end["bytes_sent"] >= 32 * MIB and ended.end["connections"] == 4
     assert ended.out.count('"text": "worker ') == 2
@@ -323,7 +326,7 @@ def test_an_interrupt_at_the_terminal_is_for_the_coordinator(push: Way) -> None:
     """Its worker gets the signal as well."""
     fill_tree(push)
     running = push.start(
-        "--cluster", "local:1", "-c", "1", "-l", "60M", "-a", "--chunk-size", "1M",
+        "--cluster", "local:1", "-c", "1", "-l", "30M", "-a", "--chunk-size", "1M",
         start_new_session=True,
     )  # fmt: skip
     try:
