@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pytest
-from conftest import QUICK_LOGINS, MakeFar, MakeServer, Together, require_sshd, shared, until
+from conftest import (
+    PATIENCE_S,
+    QUICK_LOGINS,
+    MakeFar,
+    MakeServer,
+    Together,
+    require_sshd,
+    shared,
+    until,
+)
 from servers import LoginServer
 from servers.private import PrivateServer, SshdServer
 
@@ -32,6 +41,7 @@ from pscp.ground.errors import ConnectError
 from pscp.ground.processes import descendants
 from pscp.ground.values import MIB
 from pscp.options.option_fields import OptionFields
+from pscp.transports import mux_protocol
 from pscp.transports.mux_protocol import process_of
 
 LOGIN = "Accepted publickey"
@@ -40,7 +50,12 @@ BEFORE: dict[int, int] = {}  # logins before the test, by the server's port
 
 @pytest.fixture(autouse=True)
 def run_folder(monkeypatch: pytest.MonkeyPatch, own_state: Path) -> Iterator[Path]:
-    """A folder for sockets with a short name; no connection outlives its test."""
+    """A folder for sockets with a short name; no connection outlives its test.
+
+    None is given up in this process since a busy machine is late with its answer.
+    """
+    monkeypatch.setattr(greeting, "_SILENT_S", PATIENCE_S)
+    monkeypatch.setattr(mux_protocol, "LOCAL_S", PATIENCE_S)
     folder = Path(tempfile.mkdtemp(prefix="pk"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     yield folder
@@ -304,6 +319,7 @@ def test_what_is_silent_is_replaced(
 ) -> None:
     """Its server is stopped, so that the socket there takes bytes and nothing comes back."""
     monkeypatch.setattr(greeting, "_SILENT_S", 0.2)
+    monkeypatch.setattr(mux_protocol, "LOCAL_S", 2.0)
     copied(server, source)
     [kept] = persistent.kept_connections()
     with stopped(*([kept.pid] if is_near else sessions_at(server))):
