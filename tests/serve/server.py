@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,11 +28,14 @@ COMMAND = (sys.executable, "-c", "from pscp.cli.start import pscp_serve; pscp_se
 QUICK_HASHES = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def held_port() -> socket.socket:
+    """Return a socket with a port that nobody else gets while it is open. A server of ours does:
+    for each worker it asks to share its port.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 class Serving:
@@ -41,7 +45,9 @@ class Serving:
         self, folder: Path, settings: str, users: str = "", *, listener: socket.socket | None = None
     ) -> None:
         """`settings` and `users` are added to what every server of a test has."""
-        self.folder, self.port = folder, free_port()
+        self.folder, held = folder, held_port()
+        self.port = int(held.getsockname()[1])
+        self.let_port_go = weakref.finalize(self, held.close)
         self.config, self.log = folder / "serve.toml", folder / "log.jsonl"
         self.state, self.home = folder / "state", folder / "alice"
         self.home.mkdir(exist_ok=True)
@@ -89,6 +95,7 @@ class Serving:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         errors = self.process.communicate(timeout=120)[1]
+        self.let_port_go()
         assert (self.process.returncode, errors) == (0, ""), errors
 
     def hang_up(self) -> None:

@@ -26,7 +26,7 @@ from conftest import unavailable
 
 from pscp.jobs.toml import config as jobs
 from pscp.serve.server.config import SERVER, USER, load
-from serve.server import free_port, run, until
+from serve.server import held_port, run, until
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "serve.md"
@@ -48,8 +48,8 @@ COMMANDS = {
 class World:
     """A machine with the commands of the page, a customer's files, and a port."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
         self.programs = folder / "bin"
         self.programs.mkdir()
         for name, words in COMMANDS.items():
@@ -89,8 +89,9 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    with held_port() as held:
+        yield World(tmp_path, held.getsockname()[1])
 
 
 def is_open(port: int) -> bool:

@@ -269,6 +269,7 @@ def test_an_owner_and_a_mode_of_ones_own_choice(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = Serving(folder, "workers = 1\n")
+        made.let_port_go()  # it shares one only with who is the same user
         alice = 'folder = "alice"\nrules = "write"\nkeys = "alice.pub"\nmode = "660"\n'
         made.write("workers = 1\n", alice=f'[user.alice]\n{alice}owner = "1234:1235"\n')
         for path in (folder, *folder.iterdir()):
@@ -338,6 +339,7 @@ def test_a_second_server_of_one_state_folder(serving: Serving) -> None:
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     serving = Serving(tmp_path, "workers = 1")
+    serving.let_port_go()
     with socket.socket() as other:
         other.bind(("127.0.0.1", serving.port))
         other.listen()
