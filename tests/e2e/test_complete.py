@@ -26,7 +26,10 @@ from e2e.ways import Ran, make, run
 from e2e.world import installed
 
 SHARE = Path(__file__).parents[2] / "share"
-PSCP = installed("pscp")
+# It waits for a host for five seconds; not on a busy machine, where nothing would be completed.
+PATIENT = "from pscp.cli import complete; complete._LIMIT_S = 60; "
+PYTHON, DASH_C, PROGRAM = installed("pscp")
+PSCP = (PYTHON, DASH_C, f"{PATIENT}{PROGRAM}")
 SETUPS = {
     "bash": f". {SHARE}/bash-completion/completions/pscp; PS1='READ'Y'> '",
     "zsh": f"fpath=({SHARE}/zsh/site-functions $fpath); autoload -U compinit; compinit -D -u; "
@@ -61,6 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name in ("pscp", "pscp-verify"):
         code = f"import sys; sys.argv[0] = {name!r}; from pscp.cli.start import run; run('', '')"
+        code = f"{PATIENT}{code}"
         program = shlex.join(forked.words([sys.executable, "-c", code]))
         completes = f'case $1 in --complete-*) exec {program} "$@"; esac'
         script(tools / name, f"""{completes}\nfor each; do printf 'took:%s:\\n' "$each"; done""")

@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from servers.private import PrivateServer, SshdServer
 
 import pscp
 from e2e.terminal import terminal
+from e2e.test_complete import PSCP as COMPLETING
 from e2e.ways import COMMAND_S, PIPE, PSCP, Notes, run
 from pscp.cli import copy as command
 from pscp.connect import greeting, persistent
@@ -109,7 +109,7 @@ def argv(server: PrivateServer, source: Path, *words: str) -> list[str]:
 def listed(source: Path, *words: str) -> str:
     """What the last word, a host, is completed to with a path: names beside the source."""
     begin = f"{words[-1]}:{source.parent}/"
-    ran = run([sys.executable, "-m", "pscp", "--complete-path", *words[:-1], f"{begin}sou"])
+    ran = run([*COMPLETING, "--complete-path", *words[:-1], f"{begin}sou"])
     assert (ran.code, ran.err) == (0, "")
     return ran.out.removeprefix(begin)
 
