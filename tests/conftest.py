@@ -172,8 +172,10 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Together:
     and after so many bytes once IS_SO(), which may act; others then as well (held_lanes.py).
     """
 
-    def hold(lanes: int, *is_so: Any) -> dict[str, Any]:
-        held_lanes.hold(lanes, *is_so, replace=monkeypatch.setattr)
+    def hold(
+        lanes: int, is_so: Callable[[], object] = lambda: True, after_bytes: int = 0
+    ) -> dict[str, Any]:
+        held_lanes.hold(lanes, is_so, after_bytes, replace=monkeypatch.setattr)
         return {"connections": lanes, "limit_kbit_s": held_lanes.LIMIT_KBIT_S}
 
     return hold

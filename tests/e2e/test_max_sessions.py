@@ -61,7 +61,8 @@ def test_as_many_lanes_as_are_let_in(
 ) -> None:  # fmt: skip
     server = make_sshd([f"MaxSessions {most}"])
     limit = together(most, lambda: refusals(server) >= 16 - most)["limit_kbit_s"]
-    result, notes = copied(server, source, limit_kbit_s=limit, **fields)
+    held: OptionFields = {**fields, "limit_kbit_s": limit}
+    result, notes = copied(server, source, **held)
     assert result.connections == most
     assert result.connections_lost == 0
     assert server.log.count("Accepted publickey") == 1

@@ -171,7 +171,7 @@ def test_several_connections_are_kept(
     source: Path, server: PrivateServer, together: Together
 ) -> None:
     source.write_bytes(os.urandom(16 * MIB))
-    many: OptionFields = {"chunk_bytes": 256 * 1024, **together(3)}
+    many: Any = {"chunk_bytes": 256 * 1024, **together(3)}
     copied(server, source, **many)
     assert logins(server) == len(persistent.kept_connections()) == 3
     copied(server, source, **many)
