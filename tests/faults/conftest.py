@@ -38,6 +38,8 @@ from pscp.transfer.lanes import worker
 
 HERE = Path(__file__).parent
 DASK = "faults.dask_programs"  # what the programs of a cluster load, in 2 CPU-s
+# A scheduler that is there may be late with its answer on a busy machine.
+PATIENT = f"from pscp.cluster import clusters\nclusters._START_S = {PATIENCE_S}\n"
 MIB = 1024 * 1024
 # In a command's environment: where the rules for its calls are (calls.py); its copy's token; where
 # it tells its peak memory.
@@ -242,6 +244,7 @@ class Way:
         begin = subprocess.Popen if PEAK in popen.get("env", ()) else forked.start
         if "--cluster" in words:
             popen["loads"] = DASK
+            first = f"{PATIENT}{first}"
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             python, option, program, *more = self.argv(*words, name=name)
             argv = [python, option, first + program, *more]
