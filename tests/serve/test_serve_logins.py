@@ -26,6 +26,7 @@ from conftest import shared
 
 from pscp.ground.processes import descendants
 from pscp.serve.server import logins
+from serve import server
 from serve.server import QUICK_HASHES, Serving, run, sftp, until
 
 HASH = QUICK_HASHES.hash("secret")
@@ -218,7 +219,16 @@ def banner(serving: Serving, header: bytes = b"") -> bytes:
             return b""
 
 
-def test_who_guesses_is_shut_out_for_a_while(serving: Serving) -> None:
+@pytest.fixture
+def long_penalties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three guesses cost half a minute more than is free: a busy machine does not outlast that."""
+    of_gate = "from pscp.serve.server import gate; gate._TOLD_S = 100.0; gate._FREE_S = 120.0; "
+    python, option, program = server.COMMAND
+    longer = f"{of_gate}gate.FAILED_S = 50.0; {program}"
+    monkeypatch.setattr(server, "COMMAND", (python, option, longer))
+
+
+def test_who_guesses_is_shut_out_for_a_while(long_penalties: None, serving: Serving) -> None:
     """Each worker knows it, whichever of them was guessed at."""
     tries = 0
     while banner(serving):
