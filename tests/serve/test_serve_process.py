@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import asyncssh
 import forked
 import pytest
 
-from pscp.ground.processes import descendants
+from pscp.ground.processes import descendants, is_at_work
 from serve import server
 from serve.server import COMMAND, Serving, put, run, until
 
@@ -121,6 +122,20 @@ def test_a_worker_that_dies_is_replaced(serving: Serving) -> None:
     until(lambda: len(serving.events("worker ended")) == 2)
     assert {each["code"] for each in serving.events("worker ended")} == {-signal.SIGKILL}
     assert serving.login("alice")  # the port was open all the time
+
+
+def test_one_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it was to write metrics meanwhile, it ended: as after Ctrl-Z and fg."""
+    soon = "from pscp.serve.server import process; process._TOLD_S = 0.01; "
+    python, option, program = server.COMMAND
+    monkeypatch.setattr(server, "COMMAND", (python, option, soon + program))
+    with Serving(tmp_path, "workers = 1") as serving:
+        for _ in range(3):
+            serving.process.send_signal(signal.SIGSTOP)
+            until(lambda: not is_at_work(serving.process.pid))
+            time.sleep(0.05)  # longer than until it is to write metrics
+            serving.process.send_signal(signal.SIGCONT)
+            serving.hang_up()  # which it hears
 
 
 def test_a_connection_without_a_session_ends_after_a_while(tmp_path: Path) -> None:

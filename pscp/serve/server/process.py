@@ -79,8 +79,9 @@ class Server:
             elif found.si_signo == signal.SIGHUP:
                 self._read_again()
                 next_s = time.monotonic()
-            else:
+            elif found.si_signo in (signal.SIGTERM, signal.SIGINT):
                 break
+            # Else it was stopped until its time was up: what Python returns is no signal then.
         notify("STOPPING=1")
         self._end()
         return 0
