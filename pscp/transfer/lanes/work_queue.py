@@ -235,9 +235,7 @@ class WorkQueue:
         self._in_flight.revocation = revocation
 
     def take_over_after(self, least_s: float, most_s: float) -> None:
-        """Set for how long a lane has a chunk until an idle one sends it as well: three times as
-        long as chunks took lately, at least and at most so long.
-        """
+        """Set after how long, at least and at most, an idle lane sends another one's chunk too."""
         self._in_flight.takeover_s = least_s, most_s
 
     # --- taking
@@ -290,8 +288,8 @@ class WorkQueue:
     def settle(self, share: LaneShare, number: int, outcome: Callable[[], object]) -> bool:
         """Finish a lane's piece of work, and run its outcome before anybody sees it finished.
 
-        Returns False and runs nothing if the piece was given back meanwhile or another lane was
-        first. What `outcome` raises stops the copy, since nobody would do this piece again.
+        Returns False, and runs nothing, if it was given back meanwhile or another lane was first.
+        What `outcome` raises stops the copy, since nobody would do this piece again.
         """
         with self._lock:
             if not self._finish(share, number):
