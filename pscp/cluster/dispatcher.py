@@ -16,6 +16,7 @@ import itertools
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from pscp.cluster.mover import move
@@ -332,13 +333,14 @@ class Dispatcher:
     def _outcome(self, task: _Given, future: Future) -> Outcome | None:
         """Return what a task's worker says; None where it was taken back."""
         if future.status == "finished":
-            return outcome_of(future.result())
+            with contextlib.suppress(CancelledError):  # it was lost with the worker that had it
+                return outcome_of(future.result())
+        problem: PscpError = ConnectionLost("Dask's scheduler has dropped a task", RUN_AGAIN)
         if future.status == "error":
             problem = CopyError(f"a worker of the cluster failed: {future.exception()!r}")
-            return Outcome("", {}, {}, problem)
-        if self._is_going() and task.workers != []:
-            self._queue.stop(ConnectionLost("Dask's scheduler has dropped a task", RUN_AGAIN))
-        return None
+        elif task.workers == [] or not self._is_going():
+            return None
+        return Outcome("", {}, {}, problem)
 
     def _take(self, task: _Given, outcome: Outcome) -> None:
         self._count(task, outcome)  # first: what follows may be the end of the copy

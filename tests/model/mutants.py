@@ -260,6 +260,17 @@ MUTANTS = (
         "a try that begins once its task is over changes a folder that is finished",
     ),
     Mutant(
+        "dropped", "cluster/dispatcher.py",
+        "suppress(CancelledError):", "suppress(KeyError):",
+        "a result that is lost with its worker ends the copy",
+    ),
+    Mutant(
+        "dropped", "cluster/dispatcher.py",
+        '        return Outcome("", {}, {}, problem)\n',
+        "        self._queue.stop(problem)\n        return None\n",
+        "a task that the scheduler has dropped ends the copy",
+    ),
+    Mutant(
         "taken back", "cluster/dispatcher.py", "            task.workers = []\n", "",
         "a task of which all workers are lost ends the copy",
     ),

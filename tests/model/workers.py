@@ -41,8 +41,9 @@ FIRSTS = NONE, BEFORE, BESIDE, BEGUN, AMID, AFTER
 DONE, FAILED, NOTHING = "done", "given up", "nothing done"
 SHUT_OUT = "shut out by a try of which nothing is heard"
 GONE = "its worker is gone"  # if no other may do it, nothing: the dispatcher takes it back
-TOLD = DONE, FAILED, NOTHING, SHUT_OUT, GONE
-FRUITLESS = FAILED, NOTHING  # of three such tasks the copy ends
+DROPPED, UNHEARD = "dropped by the scheduler", "done, and lost with the worker that had the result"
+TOLD = DONE, FAILED, NOTHING, SHUT_OUT, GONE, DROPPED, UNHEARD
+FRUITLESS = FAILED, NOTHING, DROPPED, UNHEARD  # of three such tasks the copy ends
 SILENT, ELSEWHERE = "silent at first", "silent at first, and sees other files"
 
 
@@ -122,7 +123,8 @@ class Future(concurrent.futures.Future[bytes]):
             return "cancelled"
         if not self.done():
             return "pending"
-        return "error" if self.exception() is not None else "finished"
+        is_error = not isinstance(self.exception(), (type(None), concurrent.futures.CancelledError))
+        return "error" if is_error else "finished"
 
 
 class Given(NamedTuple):
@@ -213,13 +215,8 @@ class Tries(DaskClient):
         if fate.told == GONE:
             self._lose(address)
         other = self._choose(task, but=address)
-        if fate.told == SHUT_OUT:
-            nothing = CopyError("another try has begun")
-            task.tell(pack(Outcome("one", {}, {}, nothing, is_shut_out=True, address=address)))
-        elif fate.told == NOTHING:
-            task.tell(pack(Outcome("one", {}, {}, CopyError("no network"), address=address)))
-        elif fate.told == FAILED:
-            task.fail(RuntimeError("a worker died four times"))
+        if fate.told not in (DONE, GONE):
+            self._tell(fate.told, task, address)
         elif other is not None:
             task.tell(self._try(task, other))
         else:
@@ -229,6 +226,21 @@ class Tries(DaskClient):
         if fate.first == AFTER:
             gate.opened.wait()
             self._try(task, address)
+
+    def _tell(self, told: str, task: Given, address: str) -> None:
+        """Have the dispatcher hear of a task with which it can do nothing."""
+        if told == SHUT_OUT:
+            nothing = CopyError("another try has begun")
+            task.tell(pack(Outcome("one", {}, {}, nothing, is_shut_out=True, address=address)))
+        elif told == NOTHING:
+            task.tell(pack(Outcome("one", {}, {}, CopyError("no network"), address=address)))
+        elif told == FAILED:
+            task.fail(RuntimeError("a worker died four times"))
+        elif told == UNHEARD:
+            self._try(task, address)
+            task.fail(concurrent.futures.CancelledError())
+        else:
+            task.future.cancel()
 
     def _begin_first(self, fate: Fate, task: Given, address: str) -> Gate:
         """Have the try that nobody hears of come where it is to stand still."""
