@@ -97,10 +97,14 @@ def wan_loss(bench: Bench) -> Iterator[Contest]:
 
 
 def loss(bench: Bench) -> Iterator[Contest]:
-    """A push over a lossy path to a host of which nothing is known."""
+    """A push over a lossy path to a host of which nothing is known, and a pull that is no longer
+    than what a few lanes have in flight.
+    """
     those = [tools.UNKNOWN, IPERF, *([tools.BBR] if knows_bbr() else [])]
     load = bench.file(256 * MIB, 64 * MIB)
     yield Contest("file", wan(50, 0.1), bench.entries(load, *those), ways=(True,))
+    entries = bench.entries(bench.file(40 * MIB), tools.UNKNOWN, IPERF)
+    yield Contest("40 MiB, 100 ms, 0.3 %", wan(100, 0.3), entries, ways=(False,))
 
 
 def knows_bbr() -> bool:
