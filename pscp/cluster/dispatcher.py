@@ -343,7 +343,8 @@ class Dispatcher:
         return Outcome("", {}, {}, problem)
 
     def _take(self, task: _Given, outcome: Outcome) -> None:
-        self._count(task, outcome)  # first: what follows may be the end of the copy
+        if outcome.worker:  # else none has answered
+            self._count(task, outcome)  # first: what follows may be the end of the copy
         self._shut_out(task)
         settle = self._queue.settle
         for number, chunk, found in task.chunks(outcome):

@@ -196,6 +196,26 @@ def test_a_worker_is_killed(push: Way, workers: Workers) -> None:
     assert_whole(push)
 
 
+DROP = """
+import sys
+from distributed import Client, Future
+with Client(sys.argv[1]) as client:
+    keys = [key for keys in client.processing().values() for key in keys]
+    client.cancel([Future(keys[0], client)], force=True)
+"""
+
+
+def test_the_scheduler_drops_a_task(push: Way, two: Workers) -> None:
+    """It is done again, and no worker is told of that has no name."""
+    fill_tree(push)
+    with amid(push, two, "-v") as running:
+        subprocess.run([sys.executable, "-c", DROP, two.address], check=True)
+        ended = running.finished()
+    assert "Dask's scheduler has dropped a task; another worker does what it" in ended.out
+    assert all(each["worker"] for each in ended.end["workers"])
+    assert_whole(push)
+
+
 def test_a_worker_stands_still_before_the_copy(push: Way, workers: Workers) -> None:
     """Nobody waits for its answer."""
     fill_tree(push)
