@@ -41,7 +41,7 @@ THREADS = 16  # which wait for disks
 
 @dataclass
 class SessionLoad:
-    """What a session has under way: bytes that are not written yet, and work in threads.
+    """The bytes of one SFTP or scp session that are not written yet, and its work in threads.
 
     The event loop alone uses it.
     """

@@ -47,7 +47,7 @@ class LandedFile(NamedTuple):
 
 
 class Tell(Protocol):
-    """What a file that lands is told to, by its path in the user's folder."""
+    """Is told of each file as it lands, by the file's path in the user's folder."""
 
     def lands(self, path: bytes, size_bytes: int, sha256: str) -> None:
         """Note a file that is whole and on the disk, before it gets its name. Raises OSError."""

@@ -161,13 +161,16 @@ class Root:
 
     async def _make_way(self, full: bytes) -> None:
         """Remove a file or link in whose place a folder comes. Raises SftpError."""
-        found, problem = await lookup(self._client, full), None
-        if found is not None and not found.is_folder:
-            [problem] = await outcomes(self._client.remove(full))
-        if problem is not None:
-            found = await lookup(self._client, full)
-            if found is not None and not found.is_folder:  # else another lane was first
-                raise problem
+        if await self._is_free(full):
+            return
+        [problem] = await outcomes(self._client.remove(full))
+        if problem is not None and not await self._is_free(full):  # else another lane was first
+            raise problem
+
+    async def _is_free(self, full: bytes) -> bool:
+        """Return whether nothing but a folder is at this path. Raises SftpError."""
+        found = await lookup(self._client, full)
+        return found is None or found.is_folder
 
     async def _check(self, folder: str, path: str, make: bool, above: Task[None] | None) -> None:
         if above is not None:
